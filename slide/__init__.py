@@ -1,0 +1,30 @@
+"""Networks with enormous output layers on ordinary CPUs.
+
+LSH tables choose the few outputs that matter for an input; only those are computed, get a
+hand-written gradient, and are updated by a row-sparse Adam (SLIDE: Chen et al., MLSys 2020).
+"""
+
+# First: it sets up threading before torch and numba are loaded.
+from slide import runtime as runtime  # isort: skip
+from slide.active import ActiveSet as ActiveSet
+from slide.functional import active_linear as active_linear
+from slide.hashing import DWTA as DWTA
+from slide.hashing import HashFamily as HashFamily
+from slide.hashing import SimHash as SimHash
+from slide.indexed_sampling import FaissSampler as FaissSampler
+from slide.indexed_sampling import LSHSampler as LSHSampler
+from slide.layers import Activation as Activation
+from slide.layers import LSHLinear as LSHLinear
+from slide.layers import SparseLinear as SparseLinear
+from slide.losses import ActiveLoss as ActiveLoss
+from slide.mips import exact_top_k as exact_top_k
+from slide.network import SlideNetwork as SlideNetwork
+from slide.optim import RowSparseAdam as RowSparseAdam
+from slide.sampling import FullSampler as FullSampler
+from slide.sampling import Sampler as Sampler
+from slide.sampling import UniformSampler as UniformSampler
+from slide.sparse import CSR as CSR
+from slide.sparse import Pattern as Pattern
+from slide.tables import HashTables as HashTables
+
+__version__ = "0.1.0"

@@ -1,0 +1,205 @@
+"""Active sets and the gradients that live on them."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from slide.kernels import active as kernels
+from slide.runtime import array_view
+from slide.sparse import Pattern
+
+
+class Scratch:
+    """Arrays with one entry an output, made once and handed from step to step.
+
+    Every kernel that borrows one gives it back as it was (all -1, or all 0), so no step clears or
+    allocates anything of length N.
+
+    Args:
+        out_features: N.
+    """
+
+    def __init__(self, out_features: int):
+        self.out_features = out_features
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def slots(self) -> np.ndarray:
+        """``(N,)`` int32, all -1."""
+        return self._get("slots", (self.out_features,), np.int32, -1)
+
+    def marks(self, runs: int) -> np.ndarray:
+        """``(runs, N)`` uint8, all 0."""
+        return self._get(f"marks{runs}", (runs, self.out_features), np.uint8, 0)
+
+    def votes(self) -> np.ndarray:
+        """``(N,)`` int32, all 0."""
+        return self._get("votes", (self.out_features,), np.int32, 0)
+
+    def hits(self, num_buckets: int) -> np.ndarray:
+        """``(num_buckets,)`` int32, all 0."""
+        return self._get("hits", (num_buckets,), np.int32, 0)
+
+    def _get(self, name: str, shape: tuple[int, ...], dtype: type, fill: int) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = np.full(shape, fill, dtype)
+        return self._arrays[name]
+
+    def __deepcopy__(self, memo: dict) -> "Scratch":
+        return Scratch(self.out_features)
+
+    def __getstate__(self) -> dict:
+        return {"out_features": self.out_features, "_arrays": {}}
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """The entries of a pattern, grouped by id.
+
+    Attributes:
+        ids: ``(R,)`` int32, distinct.
+        starts: ``(R + 1,)`` int64, bounds of the groups.
+        entries: ``(nnz,)`` int64, positions in the pattern.
+        samples: ``(nnz,)`` int32, the row of each of those positions.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    entries: np.ndarray
+    samples: np.ndarray
+
+
+def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
+    """Group the entries of ``pattern`` by id, in time proportional to their number."""
+    nnz = int(pattern.indptr[-1])
+    touched, starts = np.empty(nnz, np.int32), np.empty(nnz + 1, np.int64)
+    entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
+    distinct = kernels.transpose_pattern(
+        *pattern, scratch.slots(), touched, starts, entries, samples
+    )
+    return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples)
+
+
+@dataclass(frozen=True)
+class ActiveSet:
+    """The outputs that a step computes: one set a sample, or one for the whole batch.
+
+    Attributes:
+        out_features: N.
+        ids: int32; ``(nnz,)``, sample after sample, or ``(A,)`` if shared. Distinct within a set.
+        indptr: ``(B + 1,)`` int64 bounds of the samples' sets; None if shared.
+        targets: where the positive outputs stand: row b holds positions within b's set.
+        log_weights: float32, as long as ``ids``: logarithm of how many outputs each id stands for;
+            None if each stands for itself.
+        scratch: of the layer that the set belongs to.
+    """
+
+    out_features: int
+    ids: np.ndarray
+    indptr: np.ndarray | None = None
+    targets: Pattern | None = None
+    log_weights: np.ndarray | None = None
+    scratch: Scratch = field(default=None, repr=False)  # type: ignore[assignment]
+
+    def __post_init__(self):
+        if self.scratch is None:
+            object.__setattr__(self, "scratch", Scratch(self.out_features))
+
+    @property
+    def shared(self) -> bool:
+        """Whether all samples have the same set."""
+        return self.indptr is None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the set is shared and holds all N outputs, in order."""
+        return self.shared and len(self.ids) == self.out_features
+
+    @cached_property
+    def transposed(self) -> Transposed:
+        """The entries grouped by output; for sets of the samples' own."""
+        assert self.indptr is not None
+        return transpose(Pattern(self.indptr, self.ids), self.scratch)
+
+    def row(self, b: int) -> np.ndarray:
+        """The ids in the set of sample b."""
+        if self.indptr is None:
+            return self.ids
+        return self.ids[self.indptr[b] : self.indptr[b + 1]]
+
+    def mean_size(self) -> float:
+        """Number of outputs computed for a sample, on average."""
+        if self.indptr is None:
+            return float(len(self.ids))
+        return len(self.ids) / max(1, len(self.indptr) - 1)
+
+
+@dataclass(frozen=True)
+class RowGradient:
+    """A gradient that is zero outside some rows.
+
+    Attributes:
+        ids: ``(R,)`` int32, distinct row numbers.
+        rows: ``(R, D)`` floats, their gradients.
+    """
+
+    ids: np.ndarray
+    rows: torch.Tensor
+
+    def values(self) -> torch.Tensor:
+        """The rows' gradients ``(R, D)``."""
+        return self.rows
+
+
+@dataclass(frozen=True)
+class FactoredRowGradient:
+    """A row gradient as its factors ``G^T H``, so that it need not be written out.
+
+    Attributes:
+        transposed: the pattern of G, by row of the weight.
+        coefficients: ``(nnz,)`` floats, the entries of G in the pattern's order.
+        vectors: ``(B, D)`` floats, H.
+    """
+
+    transposed: Transposed
+    coefficients: np.ndarray
+    vectors: np.ndarray
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self.transposed.ids
+
+    def values(self) -> torch.Tensor:
+        """The rows' gradients ``(R, D)``, computed now."""
+        t = self.transposed
+        out = np.empty((len(t.ids), self.vectors.shape[1]), self.vectors.dtype)
+        kernels.row_gradient(t.starts, t.entries, t.samples, self.coefficients, self.vectors, out)
+        return torch.from_numpy(out)
+
+
+AnyRowGradient = RowGradient | FactoredRowGradient
+
+
+def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
+    """Leave a gradient on ``parameter`` for `slide.optim.RowSparseAdam`, beside earlier ones."""
+    pending = getattr(parameter, "row_gradients", None)
+    if pending is None:
+        parameter.row_gradients = [gradient]  # type: ignore[attr-defined]
+    else:
+        pending.append(gradient)
+
+
+def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """The pending row gradients of ``parameter`` added up in its own shape; for checks."""
+    out = torch.zeros_like(parameter)
+    for gradient in getattr(parameter, "row_gradients", []):
+        ids = torch.from_numpy(gradient.ids).long()
+        out.view(len(out), -1).index_add_(0, ids, gradient.values())
+    return out
+
+
+def as_rows(parameter: torch.Tensor) -> np.ndarray:
+    """A parameter's memory as ``(N, D)``; a bias ``(N,)`` counts as ``(N, 1)``."""
+    view = array_view(parameter)
+    return view.reshape(len(view), -1)

@@ -1,0 +1,158 @@
+"""What a data set is once it is open: sparse features and label lists, by rows."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.kernels.gather import gather_ragged
+from slide.sparse import CSR, Pattern
+
+__all__ = ["Block", "SparseDataset", "Split", "holdout"]
+
+
+class Block(NamedTuple):
+    """Some consecutive rows of a split, as a reader or a generator hands them over.
+
+    Attributes:
+        features: B rows.
+        labels: B rows.
+        skipped: lines left out on the way because they were malformed.
+    """
+
+    features: CSR
+    labels: Pattern
+    skipped: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows for training, validation or testing.
+
+    Features and labels of a row stand in the order of the file. The arrays may be memory maps;
+    writing to them changes neither the file nor another process.
+
+    Attributes:
+        features: N rows of column numbers in ``[0, num_features)`` and values.
+        labels: N rows of label numbers in ``[0, num_labels)``; rows may be empty.
+        num_features: number of feature columns.
+        num_labels: number of labels.
+
+    Raises:
+        ValueError: features and labels differ in their number of rows.
+    """
+
+    features: CSR
+    labels: Pattern
+    num_features: int
+    num_labels: int
+
+    def __post_init__(self) -> None:
+        if self.features.num_rows != self.labels.num_rows:
+            raise ValueError(
+                f"features have {self.features.num_rows} rows, labels {self.labels.num_rows}"
+            )
+
+    def __len__(self) -> int:
+        return self.features.num_rows
+
+    def slice(self, start: int, stop: int) -> "Split":
+        """Rows ``start`` to ``stop``; indices and values are views, not copies.
+
+        Raises:
+            IndexError: not ``0 <= start <= stop <= len(self)``.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"rows [{start}, {stop}) are not within [0, {len(self)})")
+        features, labels = self.features, self.labels
+        begin, end = features.indptr[start], features.indptr[stop]
+        first, last = labels.indptr[start], labels.indptr[stop]
+        return Split(
+            CSR(
+                features.indptr[start : stop + 1] - begin,
+                features.indices[begin:end],
+                features.values[begin:end],
+            ),
+            Pattern(labels.indptr[start : stop + 1] - first, labels.indices[first:last]),
+            self.num_features,
+            self.num_labels,
+        )
+
+    def take(self, rows: np.ndarray) -> "Split":
+        """Copies rows, in the given order.
+
+        Args:
+            rows: ``(B,)`` int64 row numbers; a row may occur more than once.
+
+        Raises:
+            IndexError: a row number is not in ``[0, len(self))``.
+        """
+        rows = np.ascontiguousarray(rows, dtype=np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is not in [0, {len(self)})")
+        features, labels = self.features, self.labels
+        indptr = _gathered_indptr(features.indptr, rows)
+        indices = np.empty(indptr[-1], np.int32)
+        values = np.empty(indptr[-1], np.float32)
+        gather_ragged(features.indptr, features.indices, rows, indptr, indices)
+        gather_ragged(features.indptr, features.values, rows, indptr, values)
+        label_indptr = _gathered_indptr(labels.indptr, rows)
+        label_indices = np.empty(label_indptr[-1], np.int32)
+        gather_ragged(labels.indptr, labels.indices, rows, label_indptr, label_indices)
+        return Split(
+            CSR(indptr, indices, values),
+            Pattern(label_indptr, label_indices),
+            self.num_features,
+            self.num_labels,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SparseDataset:
+    """A training and a test split over the same features and labels.
+
+    Attributes:
+        name: for logs and tables.
+        train: training rows.
+        test: test rows.
+        num_features: number of feature columns.
+        num_labels: number of labels.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    num_features: int
+    num_labels: int
+
+
+def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
+    """Sets random rows aside, for validation.
+
+    Both parts are copies in memory, with rows in their original order.
+
+    Args:
+        split: at least two rows.
+        fraction: share of rows to set aside, in (0, 1); at least one row goes to each part.
+        seed: not negative.
+
+    Returns:
+        (the remaining rows, the rows set aside).
+
+    Raises:
+        ValueError: ``fraction`` is not in (0, 1) or the split has fewer than two rows.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction must be in (0, 1), not {fraction}")
+    if len(split) < 2:
+        raise ValueError(f"a split of {len(split)} rows cannot be divided")
+    aside = min(max(round(fraction * len(split)), 1), len(split) - 1)
+    order = np.random.default_rng(seed).permutation(len(split))
+    return split.take(np.sort(order[aside:])), split.take(np.sort(order[:aside]))
+
+
+def _gathered_indptr(indptr: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(indptr[rows + 1] - indptr[rows], out=out[1:])
+    return out

@@ -1,0 +1,139 @@
+"""Products between dense vectors and the rows that a sparsity pattern names.
+
+A pattern has one row a sample; entry ``p`` of sample ``b`` names row ``ids[p]`` of a matrix with N
+rows. Three products are all that a layer needs (B samples, D columns, ``nnz`` entries):
+
+* `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
+* `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
+* `row_gradient`     ``out[u] = sum_p coefficients[p] * vectors[b]`` over the entries with id ``u``
+
+An output layer uses them as forward, input gradient and weight gradient; a layer with sparse input
+as value gradient, forward and weight gradient. None does work proportional to N.
+"""
+
+import numpy as np
+
+from slide.kernels.compile import parallel, prange, serial
+
+
+@parallel
+def sampled_product(indptr, ids, vectors, rows, bias, out):
+    """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``.
+
+    Args:
+        indptr: ``(B + 1,)`` int64.
+        ids: ``(nnz,)`` int32 row numbers.
+        vectors: ``(B, D)`` floats.
+        rows: ``(N, D)`` floats.
+        bias: ``(N,)`` floats, or empty for none.
+        out: ``(nnz,)`` floats.
+    """
+    width = vectors.shape[1]
+    has_bias = bias.shape[0] > 0
+    for b in prange(len(indptr) - 1):
+        vector = vectors[b]
+        for p in range(indptr[b], indptr[b + 1]):
+            row = rows[ids[p]]
+            total = vector[0] * row[0]
+            for d in range(1, width):
+                total += vector[d] * row[d]
+            if has_bias:
+                total += bias[ids[p]]
+            out[p] = total
+
+
+@parallel
+def weighted_sum(indptr, ids, coefficients, rows, out):
+    """Add ``sum_p coefficients[p] * rows[ids[p]]`` to ``out[b]``; see `sampled_product`."""
+    width = rows.shape[1]
+    for b in prange(len(indptr) - 1):
+        total = out[b]
+        for p in range(indptr[b], indptr[b + 1]):
+            c = coefficients[p]
+            if c != 0:
+                row = rows[ids[p]]
+                for d in range(width):
+                    total[d] += c * row[d]
+
+
+@serial
+def transpose_pattern(indptr, ids, slots, touched, starts, entries, samples):
+    """Group the entries of a pattern by id, in time proportional to ``nnz`` alone.
+
+    A counting sort over the distinct ids, which are numbered in order of first appearance.
+
+    Args:
+        indptr, ids: the pattern.
+        slots: ``(N,)`` int32 scratch, all -1 at entry and again at exit.
+        touched: ``(nnz,)`` int32; the first ``R`` get the distinct ids.
+        starts: ``(nnz + 1,)`` int64; the first ``R + 1`` get the bounds of the groups.
+        entries: ``(nnz,)`` int64; entry numbers ``p``, group by group, ascending within a group.
+        samples: ``(nnz,)`` int32; the sample of each of those entries.
+
+    Returns:
+        R, the number of distinct ids.
+    """
+    nnz = indptr[-1]
+    distinct = 0
+    for p in range(nnz):
+        slot = slots[ids[p]]
+        if slot < 0:
+            slot = distinct
+            slots[ids[p]] = slot
+            touched[slot] = ids[p]
+            starts[slot + 1] = 0
+            distinct += 1
+        starts[slot + 1] += 1
+    starts[0] = 0
+    for u in range(distinct):
+        starts[u + 1] += starts[u]
+    # `starts` serves as the write cursor, and is shifted back afterwards.
+    for b in range(len(indptr) - 1):
+        for p in range(indptr[b], indptr[b + 1]):
+            slot = slots[ids[p]]
+            q = starts[slot]
+            entries[q] = p
+            samples[q] = b
+            starts[slot] = q + 1
+    for u in range(distinct, 0, -1):
+        starts[u] = starts[u - 1]
+    starts[0] = 0
+    for u in range(distinct):
+        slots[touched[u]] = -1
+    return distinct
+
+
+@parallel
+def row_gradient(starts, entries, samples, coefficients, vectors, out):
+    """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``.
+
+    Args:
+        starts, entries, samples: groups of `transpose_pattern`, R of them.
+        coefficients: ``(nnz,)`` floats.
+        vectors: ``(B, D)`` floats.
+        out: ``(R, D)`` floats.
+    """
+    width = vectors.shape[1]
+    for u in prange(len(starts) - 1):
+        total = out[u]
+        for d in range(width):
+            total[d] = 0
+        for q in range(starts[u], starts[u + 1]):
+            c = coefficients[entries[q]]
+            vector = vectors[samples[q]]
+            for d in range(width):
+                total[d] += c * vector[d]
+
+
+@serial
+def locate(ids, wanted, slots, out):
+    """Write the position in ``ids`` of each of ``wanted``, or -1.
+
+    ``slots`` is ``(N,)`` int32 scratch, all -1 at entry and again at exit.
+    """
+    for i in range(len(ids)):
+        slots[ids[i]] = np.int32(i)
+    for i in range(len(wanted)):
+        out[i] = slots[wanted[i]]
+    for i in range(len(ids)):
+        slots[ids[i]] = -1

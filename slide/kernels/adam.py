@@ -1,0 +1,114 @@
+"""Adam on the rows that a step touched, and on nothing else.
+
+Kingma and Ba 2015, algorithm 1, applied lazily: the moments of a row stand still while it is not
+touched. With ``correct_skipped`` they decay by the number of steps missed first, so that they are
+the moments of dense Adam under zero gradients; the moves that dense Adam would have made in
+between from old momentum are not replayed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.kernels.compile import parallel, prange, serial
+
+
+class AdamRows(NamedTuple):
+    """A weight and its optimizer state.
+
+    Attributes:
+        weight: ``(N, D)`` floats.
+        first, second: ``(N, D)`` floats, the moments.
+        last_step: ``(N,)`` int32, the step that touched each row last (0: none); empty if skipped
+            steps are not corrected.
+    """
+
+    weight: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    last_step: np.ndarray
+
+
+class AdamHyper(NamedTuple):
+    """The numbers of one Adam step; ``step`` counts from 1."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    step: int
+
+
+class Factors(NamedTuple):
+    """A row gradient ``G^T H``: groups of `slide.kernels.active.transpose_pattern`, R of them.
+
+    Attributes:
+        ids: ``(R,)`` int32, distinct rows of the weight.
+        starts: ``(R + 1,)`` int64 bounds of the groups.
+        entries: ``(nnz,)`` int64 positions in ``coefficients``.
+        samples: ``(nnz,)`` int32 rows of ``vectors``.
+        coefficients: ``(nnz,)`` floats, G.
+        vectors: ``(B, D)`` floats, H.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    entries: np.ndarray
+    samples: np.ndarray
+    coefficients: np.ndarray
+    vectors: np.ndarray
+
+
+@serial
+def _update_row(state, hyper, r, grad):
+    """Adam on row ``r`` with gradient ``grad`` ``(D,)``, weight decay decoupled (AdamW)."""
+    decay1, decay2 = hyper.beta1, hyper.beta2
+    if len(state.last_step) > 0:
+        last = state.last_step[r]
+        state.last_step[r] = hyper.step
+        if last > 0:
+            decay1 = hyper.beta1 ** (hyper.step - last)
+            decay2 = hyper.beta2 ** (hyper.step - last)
+    # Rounded once to the weight's type: mixed precision would halve the vector width.
+    kind = state.weight.dtype.type
+    d1, d2 = kind(decay1), kind(decay2)
+    g1, g2 = kind(1 - hyper.beta1), kind(1 - hyper.beta2)
+    rate = kind(hyper.lr / (1 - hyper.beta1**hyper.step))
+    scale = kind(1 / np.sqrt(1 - hyper.beta2**hyper.step))
+    keep, eps = kind(1 - hyper.lr * hyper.weight_decay), kind(hyper.eps)
+    w, m, v = state.weight[r], state.first[r], state.second[r]
+    for d in range(len(w)):
+        g = grad[d]
+        m[d] = d1 * m[d] + g1 * g
+        v[d] = d2 * v[d] + g2 * g * g
+        w[d] = keep * w[d] - rate * m[d] / (np.sqrt(v[d]) * scale + eps)
+
+
+@parallel
+def adam_rows(state, hyper, ids, grads):
+    """Adam on the rows ``ids`` ``(R,)``, all distinct, with gradients ``grads`` ``(R, D)``."""
+    for u in prange(len(ids)):
+        _update_row(state, hyper, ids[u], grads[u])
+
+
+@parallel
+def adam_factored(state, hyper, factors, num_chunks):
+    """`slide.kernels.active.row_gradient` and `adam_rows` in one pass.
+
+    A row's gradient is summed in a buffer that stays in cache and is used at once, so no
+    ``(R, D)`` gradient is ever written. The rows are split into ``num_chunks`` runs.
+    """
+    width = factors.vectors.shape[1]
+    num_rows = len(factors.ids)
+    for chunk in prange(num_chunks):
+        grad = np.empty(width, factors.vectors.dtype)
+        for u in range(chunk * num_rows // num_chunks, (chunk + 1) * num_rows // num_chunks):
+            for d in range(width):
+                grad[d] = 0
+            for q in range(factors.starts[u], factors.starts[u + 1]):
+                c = factors.coefficients[factors.entries[q]]
+                vector = factors.vectors[factors.samples[q]]
+                for d in range(width):
+                    grad[d] += c * vector[d]
+            _update_row(state, hyper, factors.ids[u], grad)

@@ -1,0 +1,175 @@
+"""Losses and their gradients on a pattern.
+
+A row of scores is ``scores[indptr[b]:indptr[b + 1]]``. ``target_positions`` counts from the start
+of the row. ``log_weights`` holds the logarithm of how many outputs an entry stands for: one number
+an entry, or, with ``shared``, one a column, the same for all rows; empty means all weights are 1.
+Targets have weight 1. Each kernel writes ``losses[b]`` and ``gradient``, the derivative of
+``losses[b]`` by the row's scores, in one visit of each row.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.kernels.compile import parallel, prange, serial
+
+
+class Rows(NamedTuple):
+    """Scores and what is known of them.
+
+    Attributes:
+        indptr: ``(B + 1,)`` int64 bounds of the rows.
+        scores: ``(nnz,)`` floats.
+        target_indptr: ``(B + 1,)`` int64.
+        target_positions: ``(number of targets,)`` int32, from the start of the row.
+        log_weights: ``(nnz,)``, or ``(A,)`` with ``shared``, or empty; floats.
+        shared: whether all rows have the same columns.
+    """
+
+    indptr: np.ndarray
+    scores: np.ndarray
+    target_indptr: np.ndarray
+    target_positions: np.ndarray
+    log_weights: np.ndarray
+    shared: bool
+
+
+@serial
+def _row(rows, b):
+    """The scores, targets and log weights of row b, the last ones empty if there are none."""
+    begin, end = rows.indptr[b], rows.indptr[b + 1]
+    targets = rows.target_positions[rows.target_indptr[b] : rows.target_indptr[b + 1]]
+    if rows.shared or len(rows.log_weights) == 0:
+        return rows.scores[begin:end], targets, rows.log_weights
+    return rows.scores[begin:end], targets, rows.log_weights[begin:end]
+
+
+@serial
+def _softplus(z):
+    """log(1 + exp(z)) without overflow."""
+    return max(z, 0.0) + np.log1p(np.exp(-abs(z)))
+
+
+@serial
+def _sigmoid(z):
+    """1 / (1 + exp(-z)) without overflow."""
+    e = np.exp(-abs(z))
+    return 1 / (1 + e) if z >= 0 else e / (1 + e)
+
+
+@serial
+def _add_weights(scores, log_weights, out):
+    """Write ``scores + log_weights``."""
+    for j in range(len(scores)):
+        out[j] = scores[j]
+    if len(log_weights) > 0:
+        for j in range(len(scores)):
+            out[j] += log_weights[j]
+
+
+@serial
+def _normalise(out):
+    """Turn logits into their softmax in place; return log(sum(exp)), -inf if all are -inf."""
+    top = -np.inf
+    for j in range(len(out)):
+        top = max(top, out[j])
+    if top == -np.inf:
+        out[:] = 0
+        return top
+    shift = out.dtype.type(top)
+    total = 0.0
+    for j in range(len(out)):
+        out[j] = np.exp(out[j] - shift)
+        total += out[j]
+    inverse = out.dtype.type(1 / total)
+    for j in range(len(out)):
+        out[j] *= inverse
+    return top + np.log(total)
+
+
+@parallel
+def softmax(rows, losses, gradient):
+    """Cross-entropy of the weighted softmax with targets 1 / |y| each; 0 for a row without."""
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = _row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        loss = 0.0
+        if len(targets) == 0:
+            g[:] = 0
+        else:
+            _add_weights(scores, log_weights, g)
+            loss = _normalise(g)
+            share = 1.0 / len(targets)
+            for t in targets:
+                loss -= share * scores[t]
+                g[t] -= g.dtype.type(share)
+        losses[b] = loss
+
+
+@parallel
+def decoupled_softmax(rows, losses, gradient):
+    """Mean over the targets of the cross-entropy of each one against the negatives alone.
+
+    The other targets leave each target's denominator (Gupta et al. 2024, "Dual-encoders for
+    extreme multi-label classification", section 4). With n the negatives' log-sum-exp, a target
+    with score z loses softplus(n - z). 0 for a row without targets.
+    """
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = _row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        loss = 0.0
+        if len(targets) == 0:
+            g[:] = 0
+        else:
+            _add_weights(scores, log_weights, g)
+            for t in targets:
+                g[t] = -np.inf
+            negatives = _normalise(g)
+            share = 1.0 / len(targets)
+            pull = 0.0
+            for t in targets:
+                loss += share * _softplus(negatives - scores[t])
+                pull += share * _sigmoid(negatives - scores[t])
+            for j in range(len(g)):
+                g[j] *= g.dtype.type(pull)
+            for t in targets:
+                g[t] = g.dtype.type(-share * _sigmoid(negatives - scores[t]))
+        losses[b] = loss
+
+
+@parallel
+def bce(rows, losses, gradient):
+    """Binary cross-entropy of each output against 0 or 1, weighted and summed over the row."""
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = _row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        weighted = len(log_weights) > 0
+        loss = 0.0
+        for j in range(len(g)):
+            weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
+            loss += weight * _softplus(scores[j])
+            g[j] = weight * _sigmoid(scores[j])
+        for t in targets:
+            loss -= scores[t]
+            g[t] = -_sigmoid(-scores[t])
+        losses[b] = loss
+
+
+@parallel
+def squared_hinge(rows, losses, gradient):
+    """max(0, 1 - y z)^2 with y = 1 for targets and -1 else, weighted and summed over the row."""
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = _row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        weighted = len(log_weights) > 0
+        loss = 0.0
+        for j in range(len(g)):
+            slack = max(0, 1 + scores[j])
+            weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
+            loss += weight * slack * slack
+            g[j] = 2 * weight * slack
+        for t in targets:
+            wrong, slack = max(0, 1 + scores[t]), max(0, 1 - scores[t])
+            loss += slack * slack - wrong * wrong
+            g[t] = -2 * slack
+        losses[b] = loss

@@ -1,0 +1,166 @@
+"""Layers for any PyTorch model: sparse input, sampled output."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from slide import functional as F
+from slide.active import ActiveSet, Scratch, transpose
+from slide.sampling import FullSampler, Sampler
+from slide.sparse import CSR, Pattern
+
+
+class Activation(NamedTuple):
+    """The outputs of a layer on its active set.
+
+    Attributes:
+        values: ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
+        active: which outputs these are.
+        num_samples: B.
+    """
+
+    values: Tensor
+    active: ActiveSet
+    num_samples: int
+
+    def to_dense(self) -> Tensor:
+        """``(B, N)`` with zeros off the active set; for hidden layers, as it costs B x N."""
+        return F.scatter_active(self.values, self.active, self.num_samples)
+
+
+class _SampledLayer(nn.Module):
+    """What sampled layers share: a sampler, which is part of the layer's state."""
+
+    sampler: Sampler
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The sampler's state; part of ``state_dict``."""
+        return _to_tensors(self.sampler.state_dict())
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_extra_state` gave."""
+        self.sampler.load_state_dict(_to_arrays(state))
+
+
+class LSHLinear(_SampledLayer):
+    """``nn.Linear`` that computes only the outputs which its sampler chooses.
+
+    The weight's gradient comes as rows (see `slide.functional`), for `slide.optim.RowSparseAdam`.
+
+    Args:
+        in_features: D.
+        out_features: N.
+        sampler: chooses among N outputs; None computes all.
+        bias: whether to add one.
+
+    Raises:
+        ValueError: where the sampler has another number of outputs.
+
+    Attributes:
+        weight: ``(N, D)``, uniform in +-1/sqrt(D) at first, as in ``nn.Linear``.
+        bias: ``(N,)``, zero at first, or None.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        sampler: Sampler | None = None,
+        bias: bool = True,
+    ):
+        super().__init__()
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        self.in_features = in_features
+        self.out_features = out_features
+        self.sampler = sampler or FullSampler(in_features, out_features)
+        _check_outputs(self.sampler, out_features)
+        bound = 1 / math.sqrt(in_features)
+        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+
+    def forward(self, x: Tensor, labels: Pattern | None = None) -> Activation:
+        """The outputs of the active set of ``x`` ``(B, D)``.
+
+        Args:
+            x: inputs.
+            labels: outputs that must be in each sample's set; the loss takes them as targets.
+        """
+        self.sampler.update(self.weight, self.bias, len(x) if self.training else 0)
+        active = self.sampler.select(x, labels)
+        return Activation(F.active_linear(x, self.weight, self.bias, active), active, len(x))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
+
+
+class SparseLinear(_SampledLayer):
+    """A linear layer with sparse input: the weighted sum of one weight row a non-zero feature.
+
+    With a sampler only the chosen outputs go on, the others are zero and get no gradient. All of
+    them are computed even so: a feature's weights lie side by side, and reading a thousand of them
+    in one run costs no more than picking a quarter of them apart.
+
+    Args:
+        in_features: D.
+        out_features: H.
+        sampler: chooses among H outputs; None takes all.
+
+    Raises:
+        ValueError: for a number below 1, or a sampler with another number of outputs.
+
+    Attributes:
+        weight: ``(D, H)``, normal with standard deviation 1/sqrt(H) at first, so that an input of
+            length 1 gives an output of length about 1.
+        bias: ``(H,)``, zero at first.
+    """
+
+    def __init__(self, in_features: int, out_features: int, sampler: Sampler | None = None):
+        super().__init__()
+        for name, value in (("in_features", in_features), ("out_features", out_features)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        self.in_features = in_features
+        self.out_features = out_features
+        self.sampler = sampler or FullSampler(in_features, out_features)
+        _check_outputs(self.sampler, out_features)
+        weight = torch.empty(in_features, out_features)
+        self.weight = nn.Parameter(weight.normal_(0, 1 / math.sqrt(out_features)))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        self._scratch = Scratch(in_features)
+
+    def forward(self, x: CSR) -> Activation:
+        """The outputs of the active set of a CSR matrix ``(B, D)``."""
+        grouped = None
+        if torch.is_grad_enabled() and self.weight.requires_grad:
+            grouped = transpose(Pattern(x.indptr, x.indices), self._scratch)
+        self.sampler.update(self.weight.T, self.bias, x.num_rows if self.training else 0)
+        active = self.sampler.select(x, None)
+        values = F.sparse_linear(x, self.weight, self.bias, grouped)
+        return Activation(F.gather_active(values, active), active, x.num_rows)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
+
+
+def _check_outputs(sampler: Sampler, out_features: int) -> None:
+    if sampler.out_features != out_features:
+        raise ValueError(
+            f"a sampler of {sampler.out_features} outputs does not fit a layer of {out_features}"
+        )
+
+
+def _to_tensors(state: Any) -> Any:
+    """Nested dicts with arrays turned into tensors, which ``torch.save`` reads back safely."""
+    if isinstance(state, dict):
+        return {key: _to_tensors(value) for key, value in state.items()}
+    return torch.from_numpy(state) if hasattr(state, "__array_interface__") else state
+
+
+def _to_arrays(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _to_arrays(value) for key, value in state.items()}
+    return state.numpy() if isinstance(state, Tensor) else state

@@ -1,0 +1,65 @@
+"""Losses on active sets, by name, and their plain torch twins over all outputs."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slide.active import ActiveSet
+from slide.functional import LOSS_NAMES, loss_on_active
+
+
+class ActiveLoss:
+    """A loss on an active set, as a callable.
+
+    * ``softmax``: cross-entropy with targets 1 / |y|.
+    * ``decoupled_softmax``: each target against the negatives alone, averaged over the targets.
+    * ``bce``: binary cross-entropy, summed over the outputs.
+    * ``squared_hinge``: max(0, 1 - y z)^2, summed over the outputs.
+
+    All are means over the batch. Samples without labels add nothing to the softmaxes.
+
+    Args:
+        name: one of these.
+
+    Raises:
+        ValueError: for any other name.
+    """
+
+    def __init__(self, name: str):
+        if name not in LOSS_NAMES:
+            raise ValueError(f"loss must be one of {list(LOSS_NAMES)}, not {name!r}")
+        self.name = name
+
+    def __call__(self, scores: Tensor, active: ActiveSet) -> Tensor:
+        """The loss of `slide.functional.active_linear`'s ``scores``; a scalar."""
+        return loss_on_active(scores, active, self.name)
+
+
+def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor | None) -> Tensor:
+    """The same losses in plain torch, differentiable by autograd; the oracle of the kernels.
+
+    Args:
+        scores: ``(B, A)``.
+        targets: ``(B, A)`` bool.
+        name: one of `LOSS_NAMES`.
+        log_weights: ``(B, A)`` or ``(A,)``, 0 at targets; None for all 0.
+
+    Returns:
+        A scalar, the mean over the rows.
+    """
+    logits = scores if log_weights is None else scores + log_weights
+    weights = torch.ones_like(scores) if log_weights is None else log_weights.exp()
+    counts = targets.sum(1)
+    share = targets / counts.clamp(min=1)[:, None]
+    if name == "softmax":
+        losses = (counts > 0) * torch.logsumexp(logits, 1) - (share * scores).sum(1)
+    elif name == "decoupled_softmax":
+        negatives = torch.logsumexp(logits.masked_fill(targets, -torch.inf), 1, keepdim=True)
+        losses = (share * F.softplus(negatives - scores)).sum(1)
+    elif name == "bce":
+        losses = (weights * F.softplus(torch.where(targets, -scores, scores))).sum(1)
+    elif name == "squared_hinge":
+        losses = (weights * F.relu(1 + torch.where(targets, -scores, scores)) ** 2).sum(1)
+    else:
+        raise ValueError(f"loss must be one of {list(LOSS_NAMES)}, not {name!r}")
+    return losses.mean()

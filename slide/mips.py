@@ -1,0 +1,128 @@
+"""Maximum inner product search over the rows of a weight: exact, and by FAISS."""
+
+import faiss
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.runtime import array_view, num_threads
+
+_ROW_BLOCK, _QUERY_BLOCK = 16_384, 512
+
+
+def exact_top_k(
+    queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
+) -> tuple[Tensor, Tensor]:
+    """The k rows with the largest ``<query, row> + bias``, by computing all of them in blocks.
+
+    At most 512 x 16,384 scores exist at a time.
+
+    Args:
+        queries: ``(B, D)`` floats.
+        weight: ``(N, D)``.
+        bias: ``(N,)`` or None.
+        k: at most N.
+
+    Returns:
+        scores ``(B, k)`` and ids ``(B, k)`` int64, best first; equal scores in no set order.
+
+    Raises:
+        ValueError: if k is not in [1, N].
+    """
+    if not 1 <= k <= len(weight):
+        raise ValueError(f"k must be in [1, {len(weight)}], not {k}")
+    parts = [_block_top_k(block, weight, bias, k) for block in queries.split(_QUERY_BLOCK)]
+    if not parts:
+        return queries.new_empty(0, k), torch.empty(0, k, dtype=torch.int64)
+    return torch.cat([scores for scores, _ in parts]), torch.cat([ids for _, ids in parts])
+
+
+def _block_top_k(queries: Tensor, weight: Tensor, bias: Tensor | None, k: int):
+    best = queries.new_empty(len(queries), 0)
+    best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
+    for start in range(0, len(weight), _ROW_BLOCK):
+        rows = weight[start : start + _ROW_BLOCK]
+        if bias is None:
+            scores = queries @ rows.T
+        else:
+            scores = torch.addmm(bias[start : start + _ROW_BLOCK], queries, rows.T)
+        top, ids = scores.topk(min(k, scores.shape[1]), dim=1)
+        best, order = torch.cat([best, top], 1).topk(min(k, best.shape[1] + top.shape[1]), dim=1)
+        best_ids = torch.cat([best_ids, ids + start], 1).gather(1, order)
+    return best, best_ids
+
+
+class FaissIndex:
+    """A FAISS index over the rows of a weight, with the bias as one more coordinate.
+
+    Args:
+        kind: ``"ivf"`` (inverted lists, cheap to build), ``"hnsw"`` (a graph, slow to build, exact
+            enough with few comparisons) or ``"flat"`` (exact).
+        probes: lists (ivf) or candidates (hnsw) that a search visits.
+
+    Raises:
+        ValueError: for an unknown kind or fewer than 1 probe.
+    """
+
+    KINDS = ("ivf", "hnsw", "flat")
+
+    def __init__(self, kind: str = "ivf", probes: int = 16):
+        if kind not in self.KINDS:
+            raise ValueError(f"faiss index must be one of {list(self.KINDS)}, not {kind!r}")
+        if probes < 1:
+            raise ValueError(f"probes must be at least 1, not {probes}")
+        self.kind = kind
+        self.probes = probes
+        self.index: faiss.Index | None = None
+
+    def build(self, weight: Tensor, bias: Tensor | None, seed: int = 0) -> None:
+        """Replace the contents by the rows ``[weight, bias]``.
+
+        Args:
+            weight: ``(N, D)`` floats.
+            bias: ``(N,)`` or None.
+            seed: of the clustering.
+        """
+        faiss.omp_set_num_threads(num_threads())
+        num_rows, width = weight.shape
+        rows = np.zeros((num_rows, width + 1), np.float32)
+        rows[:, :width] = weight.detach().numpy()
+        if bias is not None:
+            rows[:, width] = bias.detach().numpy()
+        inner = faiss.METRIC_INNER_PRODUCT
+        if self.kind == "ivf":
+            lists = max(1, min(4096, round(4 * num_rows**0.5), num_rows // 39))
+            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width + 1), width + 1, lists, inner)
+            index.nprobe = min(self.probes, lists)
+            index.cp.seed = 1 + seed % (2**31 - 1)
+            index.cp.niter = 5
+            index.train(rows)  # pyright: ignore[reportCallIssue]
+        elif self.kind == "hnsw":
+            index = faiss.IndexHNSWFlat(width + 1, 16, inner)
+            index.hnsw.efConstruction = 40
+            index.hnsw.efSearch = self.probes
+        else:
+            index = faiss.IndexFlatIP(width + 1)
+        index.add(rows)  # pyright: ignore[reportCallIssue]
+        self.index = index
+
+    def search(self, queries: Tensor, k: int) -> np.ndarray:
+        """Ids ``(B, k)`` int64 of large inner products with ``[query, 1]``, best first; -1: none.
+
+        Raises:
+            RuntimeError: before the first `build`.
+        """
+        if self.index is None:
+            raise RuntimeError("the index is empty: build it first")
+        faiss.omp_set_num_threads(num_threads())
+        ones = torch.ones(len(queries), 1)
+        augmented = array_view(torch.cat([queries.detach().float(), ones], 1))
+        return self.index.search(augmented, k)[1]  # pyright: ignore[reportCallIssue]
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The index as bytes."""
+        return {} if self.index is None else {"index": faiss.serialize_index(self.index)}
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Put back what `state_dict` gave."""
+        self.index = faiss.deserialize_index(state["index"]) if "index" in state else None

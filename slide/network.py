@@ -1,0 +1,133 @@
+"""A stack of layers from sparse features to sampled outputs, and prediction with it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slide.indexed_sampling import LSHSampler
+from slide.layers import Activation, LSHLinear, SparseLinear
+from slide.mips import exact_top_k
+from slide.sampling import Sampler
+from slide.sparse import CSR, Pattern
+
+SamplerFactory = Callable[[int, int], Sampler]
+
+
+class SlideNetwork(nn.Module):
+    """Sparse features, hidden layers with ReLU, sampled outputs.
+
+    Args:
+        in_features: number of features.
+        hidden: widths of the hidden layers, at least one.
+        out_features: number of outputs (labels).
+        sampler: called as ``sampler(in_features, out_features)`` for the output layer.
+        hidden_samplers: the same for each hidden layer; None for a layer that computes all its
+            neurons. An empty list: all of them do. Each layer's set depends on the output of the
+            layer before.
+        dropout: share of hidden values dropped in training, after each hidden layer.
+
+    Raises:
+        ValueError: for an impossible width, dropout, or number of samplers.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        out_features: int,
+        sampler: SamplerFactory,
+        hidden_samplers: Sequence[SamplerFactory | None] = (),
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        if not hidden:
+            raise ValueError("hidden must name at least one width, such as [128]")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        samplers = list(hidden_samplers) or [None] * len(hidden)
+        if len(samplers) != len(hidden):
+            raise ValueError(f"{len(samplers)} hidden samplers do not fit {len(hidden)} layers")
+
+        def layer_sampler(i: int, inputs: int) -> Sampler | None:
+            factory = samplers[i]
+            return factory(inputs, hidden[i]) if factory else None
+
+        self.first = SparseLinear(in_features, hidden[0], layer_sampler(0, in_features))
+        self.hidden = nn.ModuleList(
+            LSHLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
+            for i in range(1, len(hidden))
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.output = LSHLinear(hidden[-1], out_features, sampler(hidden[-1], out_features))
+
+    def encode(self, features: CSR) -> Tensor:
+        """The last hidden layer ``(B, H)`` of a CSR matrix of features."""
+        x = self._activate(self.first(features))
+        for layer in self.hidden:
+            x = self._activate(layer(x))
+        return x
+
+    def _activate(self, activation: Activation) -> Tensor:
+        # ReLU first, so that it runs over the active values alone.
+        values = torch.relu(activation.values)
+        return self.dropout(activation._replace(values=values).to_dense())
+
+    def forward(self, features: CSR, labels: Pattern | None = None) -> Activation:
+        """Scores of the active outputs; ``labels`` are among them."""
+        return self.output(self.encode(features), labels)
+
+    @torch.no_grad()
+    def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """The k best outputs of each sample.
+
+        Args:
+            features: ``(B, in_features)``.
+            k: at most the number of outputs.
+            search: ``"exact"`` scores all outputs, in blocks; ``"lsh"`` only those in the hash
+                buckets of the input, where there may be fewer than k: -1 then.
+
+        Returns:
+            scores and ids (int64), both ``(B, k)``, best first.
+
+        Raises:
+            ValueError: for another ``search``, or ``"lsh"`` without hash tables.
+        """
+        training = self.training
+        self.eval()
+        try:
+            hidden = self.encode(features)
+        finally:
+            self.train(training)
+        if search == "exact":
+            return exact_top_k(hidden, self.output.weight, self.output.bias, k)
+        if search != "lsh":
+            raise ValueError(f"search must be 'exact' or 'lsh', not {search!r}")
+        return _search_tables(self.output, hidden, k)
+
+    def layers(self) -> list[SparseLinear | LSHLinear]:
+        """All layers, from input to output."""
+        return [self.first, *self.hidden, self.output]  # type: ignore[list-item]
+
+
+def _search_tables(layer: LSHLinear, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    if not isinstance(layer.sampler, LSHSampler):
+        raise ValueError(
+            f"search='lsh' needs an output layer with hash tables, not "
+            f"{type(layer.sampler).__name__}"
+        )
+    layer.sampler.update(layer.weight, layer.bias, 0)
+    found = layer.sampler.candidates(hidden)
+    scores = torch.full((len(hidden), k), -torch.inf)
+    ids = torch.full((len(hidden), k), -1, dtype=torch.int64)
+    for b in range(len(hidden)):
+        own = torch.from_numpy(np.unique(found.indices[found.indptr[b] : found.indptr[b + 1]]))
+        if len(own) == 0:
+            continue
+        own = own.long()
+        bias = None if layer.bias is None else layer.bias[own]
+        best = exact_top_k(hidden[b : b + 1], layer.weight[own], bias, min(k, len(own)))
+        scores[b, : best[0].shape[1]] = best[0]
+        ids[b, : best[0].shape[1]] = own[best[1][0]]
+    return scores, ids

@@ -1,0 +1,63 @@
+"""Threads, random keys, and zero-copy views between tensors and arrays."""
+
+import os
+
+# OpenMP reads this when it is loaded. torch and numba bring a thread pool each, and a pool that
+# spins after its work takes the cores from the other one.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import numba
+import numpy as np
+import torch
+from numba.core import config
+
+_MASK = (1 << 64) - 1
+
+
+def set_threads(threads: int) -> None:
+    """Let numba and torch use ``threads`` cores each; 0 means all that this process may use.
+
+    Raises:
+        ValueError: if ``threads`` is negative or above what numba was started with.
+    """
+    limit = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
+    if not 0 <= threads <= limit:
+        raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads}")
+    # In this order: numba's first call resets torch's number of threads (numba issue 9387).
+    numba.set_num_threads(threads or limit)
+    torch.set_num_threads(threads or limit)
+
+
+def num_threads() -> int:
+    """Number of threads that kernels run on."""
+    return numba.get_num_threads()
+
+
+def random_key(*parts: int) -> np.uint64:
+    """A 64-bit key that depends on all of ``parts``, for `slide.kernels.random`.
+
+    Two SplitMix64 rounds a part (Steele, Lea, Flood 2014).
+    """
+    key = 0
+    for part in parts:
+        key = ((key ^ (part & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
+        for _ in range(2):
+            key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+            key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _MASK
+            key ^= key >> 31
+    return np.uint64(key)
+
+
+def array_view(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a tensor as an array, without a copy.
+
+    A write through the view is not seen by autograd's version counter.
+
+    Raises:
+        ValueError: if the tensor is not contiguous, or not on the CPU.
+    """
+    if tensor.device.type != "cpu":
+        raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
+    return tensor.detach().numpy()

@@ -1,0 +1,141 @@
+"""Hash tables: codes to buckets to ids. They know nothing of vectors."""
+
+import numpy as np
+
+from slide.kernels import buckets as kernels
+from slide.kernels.buckets import Buckets
+from slide.runtime import random_key
+from slide.sparse import Pattern
+
+_POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
+
+
+class HashTables:
+    """L tables of ``num_buckets`` buckets, as flat arrays.
+
+    Memory: ``4 L (3 num_buckets + number of ids)`` bytes after a build.
+
+    Args:
+        num_tables: L.
+        num_buckets: buckets a table; codes lie in ``[0, num_buckets)``.
+        bucket_capacity: most ids a bucket keeps.
+        bucket_policy: which ids a full bucket keeps: ``"reservoir"`` a uniform sample of all that
+            were offered, ``"fifo"`` the last ones.
+        seed: of the reservoir.
+
+    Raises:
+        ValueError: for a number below 1 or an unknown policy.
+    """
+
+    def __init__(
+        self,
+        num_tables: int,
+        num_buckets: int,
+        bucket_capacity: int = 128,
+        bucket_policy: str = "reservoir",
+        seed: int = 0,
+    ):
+        for name, value in (("num_tables", num_tables), ("num_buckets", num_buckets)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if bucket_capacity < 1:
+            raise ValueError(f"bucket_capacity must be at least 1, not {bucket_capacity}")
+        if bucket_policy not in _POLICIES:
+            raise ValueError(f"bucket_policy must be one of {[*_POLICIES]}, not {bucket_policy!r}")
+        self.num_tables = num_tables
+        self.num_buckets = num_buckets
+        self.bucket_capacity = bucket_capacity
+        self.bucket_policy = bucket_policy
+        self.seed = seed
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty all buckets."""
+        shape = (self.num_tables, self.num_buckets)
+        self.buckets = Buckets(
+            starts=np.zeros(shape, np.int32),
+            rooms=np.zeros(shape, np.int32),
+            seen=np.zeros(shape, np.int32),
+            used=np.zeros(self.num_tables, np.int64),
+            pool=np.empty((self.num_tables, 0), np.int32),
+        )
+
+    def build(self, codes: np.ndarray) -> None:
+        """Replace the contents by ids 0 to N - 1 with the codes ``(L, N)`` int32."""
+        self._check(codes)
+        if self.buckets.pool.shape[1] < codes.shape[1]:
+            pool = np.empty((self.num_tables, codes.shape[1]), np.int32)
+            self.buckets = self.buckets._replace(pool=pool)
+        kernels.build(self.buckets, codes, self.bucket_capacity, *self._policy())
+
+    def insert(self, ids: np.ndarray, codes: np.ndarray) -> None:
+        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32; grows the pools where needed."""
+        self._check(codes)
+        if ids.shape != (codes.shape[1],) or ids.dtype != np.int32:
+            raise ValueError(f"ids must be ({codes.shape[1]},) int32, not {ids.shape} {ids.dtype}")
+        done = np.zeros(self.num_tables, np.int64)
+        while True:
+            kernels.insert(self.buckets, ids, codes, self.bucket_capacity, *self._policy(), done)
+            if (done == len(ids)).all():
+                return
+            pool = self.buckets.pool
+            # Room for the bucket that did not fit, too.
+            larger = np.empty(
+                (self.num_tables, 2 * pool.shape[1] + self.bucket_capacity + 4), np.int32
+            )
+            larger[:, : pool.shape[1]] = pool
+            self.buckets = self.buckets._replace(pool=larger)
+
+    def query(self, codes: np.ndarray) -> Pattern:
+        """The ids in the buckets of each query, table after table, so one id may occur L times.
+
+        Args:
+            codes: ``(L, B)`` int32.
+
+        Returns:
+            A pattern with B rows; the number of times that an id occurs are its votes.
+        """
+        self._check(codes)
+        indptr = np.zeros(codes.shape[1] + 1, np.int64)
+        kernels.bucket_lengths(self.buckets, codes, self.bucket_capacity, indptr[1:])
+        np.cumsum(indptr, out=indptr)
+        ids = np.empty(indptr[-1], np.int32)
+        kernels.look_up(self.buckets, codes, self.bucket_capacity, indptr, ids)
+        return Pattern(indptr, ids)
+
+    def occupancy(self) -> tuple[float, int]:
+        """The share of buckets that are not empty, and the size of the fullest one.
+
+        The size counts all ids that fell into the bucket, kept or not.
+        """
+        return float(np.count_nonzero(self.buckets.seen)) / self.buckets.seen.size, int(
+            self.buckets.seen.max()
+        )
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all arrays."""
+        used = int(self.buckets.used.max())
+        state = {name: array.copy() for name, array in self.buckets._asdict().items()}
+        return state | {"pool": self.buckets.pool[:, :used].copy()}
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Put back what `state_dict` gave."""
+        expected = (self.num_tables, self.num_buckets)
+        if state["starts"].shape != expected:
+            raise ValueError(
+                f"tables of shape {state['starts'].shape} do not fit tables of shape {expected}"
+            )
+        self.buckets = Buckets(**state)
+
+    def _policy(self) -> tuple[int, np.uint64]:
+        return _POLICIES[self.bucket_policy], random_key(self.seed)
+
+    def _check(self, codes: np.ndarray) -> None:
+        if codes.ndim != 2 or len(codes) != self.num_tables or codes.dtype != np.int32:
+            raise ValueError(
+                f"codes must be ({self.num_tables}, n) int32, not {codes.shape} {codes.dtype}"
+            )
+        if codes.size and not (codes.min() >= 0 and codes.max() < self.num_buckets):
+            raise ValueError(
+                f"codes must lie in [0, {self.num_buckets}), not in [{codes.min()}, {codes.max()}]"
+            )
