@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from slide import checks
 from slide.kernels import codes as kernels
 from slide.runtime import array_view, random_key
 from slide.sparse import CSR
@@ -35,14 +36,10 @@ class HashFamily(Protocol):
 
 
 def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
-    for name, value in (
-        ("in_features", in_features),
-        ("hashes_per_table", hashes_per_table),
-        ("num_tables", num_tables),
-    ):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
-    if bits > 24:
+    checks.whole("in_features", in_features, 1)
+    checks.whole("hashes_per_table", hashes_per_table, 1)
+    checks.whole("num_tables", num_tables, 1)
+    if (bits := hashes_per_table * bits) > 24:
         raise ValueError(
             f"hashes_per_table = {hashes_per_table} makes codes of {bits} bits; tables of more "
             "than 2^24 buckets are not supported: lower hashes_per_table"
@@ -67,7 +64,7 @@ class SimHash:
     """
 
     def __init__(self, in_features: int, hashes_per_table: int, num_tables: int, seed: int = 0):
-        _check_shape(in_features, hashes_per_table, num_tables, hashes_per_table)
+        _check_shape(in_features, hashes_per_table, num_tables, bits=1)
         self.in_features = in_features
         self.hashes_per_table = hashes_per_table
         self.num_tables = num_tables
@@ -128,10 +125,11 @@ class DWTA:
         bin_size: int = 8,
         seed: int = 0,
     ):
-        if bin_size < 2 or bin_size & (bin_size - 1):
+        checks.whole("bin_size", bin_size, 2)
+        if bin_size & (bin_size - 1):
             raise ValueError(f"bin_size must be a power of two of at least 2, not {bin_size}")
         self.bits = bin_size.bit_length() - 1
-        _check_shape(in_features, hashes_per_table, num_tables, hashes_per_table * self.bits)
+        _check_shape(in_features, hashes_per_table, num_tables, self.bits)
         if in_features < bin_size:
             raise ValueError(f"DWTA needs in_features >= bin_size = {bin_size}, not {in_features}")
         self.in_features = in_features

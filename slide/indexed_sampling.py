@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import schedules
+from slide import checks, schedules
 from slide.hashing import HashFamily, SimHash
 from slide.inner_product import InnerProductHash
 from slide.kernels import select as kernels
@@ -49,8 +49,7 @@ class IndexedSampler(UniformSampler):
         **options: Any,
     ):
         super().__init__(in_features, out_features, **options)
-        if not 0 <= hard_share <= 1:
-            raise ValueError(f"hard_share must be in [0, 1], not {hard_share}")
+        checks.share("hard_share", hard_share, with_one=True)
         rebuild(0)  # Schedules check their numbers when they are called.
         self.hard_share = hard_share
         self.rebuild_due = rebuild
@@ -220,8 +219,7 @@ class FaissSampler(IndexedSampler):
         **options: Any,
     ):
         super().__init__(in_features, out_features, **options)
-        if neighbours < 1:
-            raise ValueError(f"neighbours must be at least 1, not {neighbours}")
+        checks.whole("neighbours", neighbours, 1)
         self.index = FaissIndex(kind, probes)
         self.neighbours = neighbours
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.hashing import HashFamily
 from slide.sparse import CSR
 
@@ -37,8 +38,8 @@ class InnerProductHash:
     """
 
     def __init__(self, family: HashFamily, norm: str = "cosine", center: bool = True):
-        if norm not in NORMS:
-            raise ValueError(f"norm must be one of {list(NORMS)}, not {norm!r}")
+        checks.one_of("norm", norm, NORMS)
+        checks.flag("center", center)
         self.family = family
         self.norm = norm
         self.center = center

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from slide import checks
 from slide import functional as F
 from slide.active import ActiveSet, Scratch, transpose
 from slide.sampling import FullSampler, Sampler
@@ -71,9 +72,8 @@ class LSHLinear(_SampledLayer):
         bias: bool = True,
     ):
         super().__init__()
-        for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        checks.whole("in_features", in_features, 1)
+        checks.whole("out_features", out_features, 1)
         self.in_features = in_features
         self.out_features = out_features
         self.sampler = sampler or FullSampler(in_features, out_features)
@@ -120,9 +120,8 @@ class SparseLinear(_SampledLayer):
 
     def __init__(self, in_features: int, out_features: int, sampler: Sampler | None = None):
         super().__init__()
-        for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        checks.whole("in_features", in_features, 1)
+        checks.whole("out_features", out_features, 1)
         self.in_features = in_features
         self.out_features = out_features
         self.sampler = sampler or FullSampler(in_features, out_features)

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slide import checks
 from slide.active import ActiveSet
 from slide.functional import LOSS_NAMES, loss_on_active
 
@@ -26,8 +27,7 @@ class ActiveLoss:
     """
 
     def __init__(self, name: str):
-        if name not in LOSS_NAMES:
-            raise ValueError(f"loss must be one of {list(LOSS_NAMES)}, not {name!r}")
+        checks.one_of("loss", name, LOSS_NAMES)
         self.name = name
 
     def __call__(self, scores: Tensor, active: ActiveSet) -> Tensor:

@@ -5,6 +5,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.runtime import array_view, num_threads
 
 _ROW_BLOCK, _QUERY_BLOCK = 16_384, 512
@@ -67,10 +68,8 @@ class FaissIndex:
     KINDS = ("ivf", "hnsw", "flat")
 
     def __init__(self, kind: str = "ivf", probes: int = 16):
-        if kind not in self.KINDS:
-            raise ValueError(f"faiss index must be one of {list(self.KINDS)}, not {kind!r}")
-        if probes < 1:
-            raise ValueError(f"probes must be at least 1, not {probes}")
+        checks.one_of("kind", kind, self.KINDS)
+        checks.whole("probes", probes, 1)
         self.kind = kind
         self.probes = probes
         self.index: faiss.Index | None = None

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slide import checks
 from slide.indexed_sampling import LSHSampler
 from slide.layers import Activation, LSHLinear, SparseLinear
 from slide.mips import exact_top_k
@@ -44,8 +45,7 @@ class SlideNetwork(nn.Module):
         super().__init__()
         if not hidden:
             raise ValueError("hidden must name at least one width, such as [128]")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        checks.share("dropout", dropout)
         samplers = list(hidden_samplers) or [None] * len(hidden)
         if len(samplers) != len(hidden):
             raise ValueError(f"{len(samplers)} hidden samplers do not fit {len(hidden)} layers")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from slide import checks
 from slide.active import AnyRowGradient, FactoredRowGradient, RowGradient, as_rows
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
@@ -44,14 +45,14 @@ class RowSparseAdam(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         correct_skipped: bool = False,
     ):
-        if not lr > 0:
-            raise ValueError(f"lr must be above 0, not {lr}")
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be two numbers in [0, 1), not {betas}")
-        if not eps > 0:
-            raise ValueError(f"eps must be above 0, not {eps}")
-        if not weight_decay >= 0:
-            raise ValueError(f"weight_decay must be at least 0, not {weight_decay}")
+        checks.positive("lr", lr)
+        if len(betas) != 2:
+            raise ValueError(f"betas must be two numbers in [0, 1), not {betas!r}")
+        for beta in betas:
+            checks.share("betas", beta)
+        checks.positive("eps", eps)
+        checks.not_negative("weight_decay", weight_decay)
+        checks.flag("correct_skipped", correct_skipped)
         defaults = {
             "lr": lr,
             "betas": tuple(betas),

@@ -21,8 +21,8 @@ def set_threads(threads: int) -> None:
         ValueError: if ``threads`` is negative or above what numba was started with.
     """
     limit = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
-    if not 0 <= threads <= limit:
-        raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads}")
+    if not isinstance(threads, int) or not 0 <= threads <= limit:
+        raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
     # In this order: numba's first call resets torch's number of threads (numba issue 9387).
     numba.set_num_threads(threads or limit)
     torch.set_num_threads(threads or limit)

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from slide import checks
 from slide.active import ActiveSet, Scratch
 from slide.kernels import select as kernels
 from slide.kernels.select import Labels, Lists
@@ -104,14 +105,10 @@ class UniformSampler:
         weighting: str = "stratified",
         seed: int = 0,
     ):
-        if out_features < 1:
-            raise ValueError(f"out_features must be at least 1, not {out_features}")
-        if active < 1:
-            raise ValueError(f"active must be at least 1, not {active}")
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {list(MODES)}, not {mode!r}")
-        if weighting not in WEIGHTINGS:
-            raise ValueError(f"weighting must be one of {list(WEIGHTINGS)}, not {weighting!r}")
+        checks.whole("out_features", out_features, 1)
+        checks.whole("active", active, 1)
+        checks.one_of("mode", mode, MODES)
+        checks.one_of("weighting", weighting, WEIGHTINGS)
         self.out_features = out_features
         self.active = active
         self.mode = mode

@@ -2,6 +2,8 @@
 
 import math
 
+from slide import checks
+
 
 def never(samples: int) -> int:
     """No rebuild is ever due."""
@@ -12,10 +14,9 @@ def fixed(samples: int, every: int = 6_400) -> int:
     """How many rebuilds are due after ``samples`` samples: one every ``every`` samples.
 
     Raises:
-        ValueError: if ``every`` is negative; 0 means never.
+        ValueError: if ``every`` is not a whole number of at least 0; 0 means never.
     """
-    if every < 0:
-        raise ValueError(f"every must be at least 0 samples (0: never), not {every}")
+    checks.whole("every", every, 0)
     return samples // every if every else 0
 
 
@@ -28,10 +29,8 @@ def backoff(samples: int, first: int = 6_400, growth: float = 0.1) -> int:
     Raises:
         ValueError: if ``first`` is not positive or ``growth`` is negative.
     """
-    if first < 1:
-        raise ValueError(f"first must be at least 1 sample, not {first}")
-    if growth < 0:
-        raise ValueError(f"growth must be at least 0, not {growth}")
+    checks.whole("first", first, 1)
+    checks.not_negative("growth", growth)
     if growth == 0:
         return samples // first
     due = math.floor(math.log1p(samples / first * math.expm1(growth)) / growth)
@@ -61,6 +60,5 @@ def linear(progress: float, warmup: float = 0.0, floor: float = 0.0) -> float:
 
 
 def _rise(progress: float, warmup: float) -> float:
-    if not 0 <= warmup < 1:
-        raise ValueError(f"warmup must be a share of training in [0, 1), not {warmup}")
+    checks.share("warmup", warmup)
     return 1.0 if warmup == 0 else min(1.0, progress / warmup)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from slide import checks
 from slide.kernels import buckets as kernels
 from slide.kernels.buckets import Buckets
 from slide.runtime import random_key
@@ -35,13 +36,10 @@ class HashTables:
         bucket_policy: str = "reservoir",
         seed: int = 0,
     ):
-        for name, value in (("num_tables", num_tables), ("num_buckets", num_buckets)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
-        if bucket_capacity < 1:
-            raise ValueError(f"bucket_capacity must be at least 1, not {bucket_capacity}")
-        if bucket_policy not in _POLICIES:
-            raise ValueError(f"bucket_policy must be one of {[*_POLICIES]}, not {bucket_policy!r}")
+        checks.whole("num_tables", num_tables, 1)
+        checks.whole("num_buckets", num_buckets, 1)
+        checks.whole("bucket_capacity", bucket_capacity, 1)
+        checks.one_of("bucket_policy", bucket_policy, _POLICIES)
         self.num_tables = num_tables
         self.num_buckets = num_buckets
         self.bucket_capacity = bucket_capacity

@@ -22,7 +22,7 @@ class Labels(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """A list of ids a sample: row b of ``ids`` ``(B, budget)`` int32, of which ``counts[b]`` count."""
+    """Ids a sample: of row b of ``ids`` ``(B, budget)`` int32 the first ``counts[b]`` count."""
 
     ids: np.ndarray
     counts: np.ndarray

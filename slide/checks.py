@@ -1,0 +1,44 @@
+"""Checks of numbers and names that users set: one sentence that names the value and its bound."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def whole(name: str, value: Any, least: int) -> None:
+    """Raise ValueError unless ``value`` is a whole number of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def positive(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a finite number above 0."""
+    if not _is_number(value) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a number above 0, not {value!r}")
+
+
+def not_negative(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a finite number of at least 0."""
+    if not _is_number(value) or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+
+
+def share(name: str, value: Any, with_one: bool = False) -> None:
+    """Raise ValueError unless ``value`` lies in [0, 1), or in [0, 1] ``with_one``."""
+    if not _is_number(value) or not 0 <= value <= 1 or (value == 1 and not with_one):
+        raise ValueError(f"{name} must be in [0, 1{']' if with_one else ')'}, not {value!r}")
+
+
+def one_of(name: str, value: Any, names: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``names``."""
+    if value not in list(names):
+        raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}")
+
+
+def flag(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
