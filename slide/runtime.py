@@ -1,6 +1,8 @@
 """Threads, random keys, and zero-copy views between tensors and arrays."""
 
 import os
+import platform
+from importlib import metadata
 
 # OpenMP reads this when it is loaded. torch and numba bring a thread pool each, and a pool that
 # spins after its work takes the cores from the other one.
@@ -10,6 +12,8 @@ import numba
 import numpy as np
 import torch
 from numba.core import config
+
+from slide import checks
 
 _MASK = (1 << 64) - 1
 
@@ -26,6 +30,18 @@ def set_threads(threads: int) -> None:
     # In this order: numba's first call resets torch's number of threads (numba issue 9387).
     numba.set_num_threads(threads or limit)
     torch.set_num_threads(threads or limit)
+
+
+def set_deterministic(deterministic: bool, seed: int) -> None:
+    """Seed torch, and choose whether it must refuse operations whose results vary from run to run.
+
+    Raises:
+        ValueError: if the seed is not a whole number of at least 0.
+    """
+    checks.flag("deterministic", deterministic)
+    checks.whole("seed", seed, 0)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def num_threads() -> int:
@@ -61,3 +77,15 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     if not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
     return tensor.detach().numpy()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    names = ("slide", "torch", "numpy", "numba", "faiss-cpu")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # Run from a checkout that is not installed.
+            found[name] = "not installed"
+    return found

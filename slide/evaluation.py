@@ -1,0 +1,77 @@
+"""How good a network is: precision over a whole split, and recall of its selection."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from slide import metrics
+from slide.data import Batches, Split
+from slide.layers import Activation, LSHLinear
+from slide.mips import exact_top_k
+from slide.network import SlideNetwork
+
+_BATCH = 1024
+_TOP = 5
+
+
+def predict_split(network: SlideNetwork, split: Split, search: str) -> np.ndarray:
+    """Ids ``(rows, 5)`` of the best outputs of each row, best first; -1: no more."""
+    k = min(_TOP, network.output.out_features)
+    found = np.full((len(split), _TOP), -1, np.int64)
+    batches = Batches(split, _BATCH, seed=0, shuffle=False)
+    for batch in tqdm(batches.epoch(0), "evaluate", len(batches), leave=False, disable=None):
+        _, ids = network.predict(batch.features, k, search)
+        found[batch.rows, :k] = ids.numpy()
+    return found
+
+
+def evaluate(
+    network: SlideNetwork, split: Split, train_labels: np.ndarray, search: str = "exact"
+) -> dict[str, float]:
+    """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all rows of ``split``.
+
+    Args:
+        network: to be judged.
+        split: rows with labels.
+        train_labels: ``(N,)`` inverse propensities (`slide.metrics.inverse_propensities`).
+        search: see `slide.network.SlideNetwork.predict`.
+    """
+    found = predict_split(network, split, search)
+    scores: dict[str, float] = {}
+    for name, metric in _METRICS.items():
+        for k in (1, 3, 5):
+            scores[f"{name}_at_{k}"] = metric(found, split, k, train_labels)
+    return scores
+
+
+_METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {
+    "p": lambda found, split, k, _: metrics.precision_at_k(found, split.labels, k),
+    "ndcg": lambda found, split, k, _: metrics.ndcg_at_k(found, split.labels, k),
+    "psp": lambda found, split, k, weights: metrics.psp_at_k(found, split.labels, k, weights),
+}
+
+
+@torch.no_grad()
+def selection_recall(
+    layer: LSHLinear, inputs: Tensor, activation: Activation, k: int = 10, samples: int = 32
+) -> float:
+    """Which share of the k largest inner products of an input its active set holds.
+
+    Costs a look at all outputs for each sample, so it is for now and then.
+
+    Args:
+        layer: that made the activation.
+        inputs: ``(B, D)``, its inputs.
+        activation: its output.
+        k: how many of the true largest.
+        samples: how many of the inputs are looked at.
+    """
+    if activation.active.complete:
+        return 1.0
+    k = min(k, layer.out_features)
+    _, best = exact_top_k(inputs[:samples], layer.weight, layer.bias, k)
+    held = [np.isin(row, activation.active.row(b)).mean() for b, row in enumerate(best.numpy())]
+    return float(np.mean(held))

@@ -1,0 +1,60 @@
+"""Files that are either there in full or not at all."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+
+def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Replace ``path`` by what ``write`` puts into a temporary file beside it.
+
+    The file is on the disk before it takes its name, so a crash at any point leaves the old one.
+
+    Raises:
+        OSError: for a full disk or the like, naming the path; the old file stays.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:
+        # torch.save reports a full disk as RuntimeError.
+        temporary.unlink(missing_ok=True)
+        kept = "the file written before is kept" if path.exists() else "nothing was written"
+        raise OSError(f"cannot write {path}: {error}; {kept}") from error
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` as JSON, atomically."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text``, atomically."""
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def write_tensors(path: Path, state: dict[str, Any]) -> None:
+    """Write nested dicts of tensors, numbers and strings, atomically."""
+    write_atomic(path, lambda file: torch.save(state, file))
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read what `write_tensors` wrote.
+
+    Raises:
+        FileNotFoundError: if there is no such file; ValueError: if it cannot be read.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint at {path}")
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path} is not a readable checkpoint: {error}") from error

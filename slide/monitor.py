@@ -1,0 +1,45 @@
+"""What a run writes down: TensorBoard events and one JSON object a line."""
+
+import json
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+
+class Monitor:
+    """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
+
+    Args:
+        folder: of the run; exists.
+        step: where a resumed run goes on; what a lost part of the run wrote after it is dropped.
+    """
+
+    def __init__(self, folder: Path, step: int = 0):
+        path = folder / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines if _step_of(line) <= step]
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(line + "\n" for line in kept))
+        temporary.replace(path)
+        self._file = path.open("a", buffering=1)
+        self._events = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        """Note scalars, named ``group/name``, as they stand after ``step`` steps."""
+        self._file.write(json.dumps({"step": step, **scalars}) + "\n")
+        for name, value in scalars.items():
+            self._events.add_scalar(name, value, step)
+        self._events.flush()
+
+    def close(self) -> None:
+        """Finish both files."""
+        self._file.close()
+        self._events.close()
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; a line that was cut off by a crash counts as after everything."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return float("inf")

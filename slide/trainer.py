@@ -1,0 +1,330 @@
+"""The training loop: steps, logs, evaluations, checkpoints, resume."""
+
+import math
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from slide import checks, files
+from slide.data import Batch, Batches, SparseDataset, holdout
+from slide.evaluation import evaluate, selection_recall
+from slide.indexed_sampling import IndexedSampler, LSHSampler
+from slide.losses import ActiveLoss
+from slide.metrics import inverse_propensities
+from slide.monitor import Monitor
+from slide.network import SlideNetwork
+from slide.optim import RowSparseAdam
+from slide.runtime import versions
+
+CHECKPOINT = "checkpoint.pt"
+SUMMARY = "summary.json"
+
+
+class DivergenceError(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long and how to train.
+
+    Attributes:
+        batch_size: samples a step.
+        epochs: passes over the training rows.
+        max_steps: stop after so many steps, if that comes first; 0: no limit.
+        eval_every: steps between evaluations; 0: at the end only.
+        eval_samples: rows used for evaluations on the way; 0: all. The one at the end uses all.
+        checkpoint_every: steps between checkpoints; 0: at the end only.
+        log_every: steps between lines of the log.
+        recall_every: steps between measurements of tables and selection; 0: never.
+        holdout: share of the training rows set aside. If it is above 0, these rows are evaluated
+            on and the test rows are not touched: for choosing settings.
+        evaluation: ``"exact"`` or ``"lsh"``, see `slide.network.SlideNetwork.predict`.
+        seed: of the order of the rows, and of the holdout.
+
+    Raises:
+        ValueError: for a number or name out of range.
+    """
+
+    batch_size: int = 256
+    epochs: int = 5
+    max_steps: int = 0
+    eval_every: int = 0
+    eval_samples: int = 0
+    checkpoint_every: int = 0
+    log_every: int = 20
+    recall_every: int = 100
+    holdout: float = 0.0
+    evaluation: str = "exact"
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("batch_size", "epochs", "log_every"):
+            checks.whole(name, getattr(self, name), 1)
+        for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every"):
+            checks.whole(name, getattr(self, name), 0)
+        checks.whole("recall_every", self.recall_every, 0)
+        checks.whole("seed", self.seed, 0)
+        checks.share("holdout", self.holdout)
+        checks.one_of("evaluation", self.evaluation, ("exact", "lsh"))
+
+
+class Trainer:
+    """Trains a network on a data set, writing into a run's folder.
+
+    Args:
+        network: to be trained.
+        optimizer: over its parameters.
+        loss: on active sets.
+        data: the data set.
+        options: see `Options`.
+        folder: of the run; exists. If it holds a checkpoint, the run goes on from there.
+        rate: factor on the optimizer's learning rate for a share of training done, in [0, 1].
+
+    Attributes:
+        step: steps done.
+    """
+
+    def __init__(
+        self,
+        network: SlideNetwork,
+        optimizer: RowSparseAdam,
+        loss: ActiveLoss,
+        data: SparseDataset,
+        options: Options,
+        folder: Path,
+        rate: Callable[[float], float] = lambda progress: 1.0,
+    ):
+        rate(0.0)  # Schedules check their numbers when they are called.
+        self.network = network
+        self.optimizer = optimizer
+        self.loss = loss
+        self.data = data
+        self.options = options
+        self.folder = folder
+        self.rate = rate
+        self.train_split, self.eval_split = data.train, data.test
+        if options.holdout:
+            self.train_split, self.eval_split = holdout(data.train, options.holdout, options.seed)
+        self.batches = Batches(self.train_split, options.batch_size, options.seed)
+        if not len(self.batches):
+            raise ValueError("the data set has no training rows")
+        steps = options.epochs * len(self.batches)
+        self.total_steps = min(steps, options.max_steps) if options.max_steps else steps
+        self.learning_rate = float(optimizer.param_groups[0]["lr"])
+        self.weights = inverse_propensities(self.train_split.labels, data.num_labels)
+        self.step = 0
+        self.samples = 0
+        self.active_total = 0.0
+        self.train_seconds = 0.0
+        self.eval_seconds = 0.0
+        self.stop = False
+        if (folder / CHECKPOINT).exists():
+            self.load(files.read_tensors(folder / CHECKPOINT))
+        self.monitor = Monitor(folder, self.step)
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end, evaluate, and write checkpoint and summary.
+
+        Ctrl-C ends the run after the step at hand, with a checkpoint to go on from.
+
+        Returns:
+            The summary, as in ``summary.json``.
+
+        Raises:
+            DivergenceError: where the loss is NaN or infinite.
+            KeyboardInterrupt: after Ctrl-C.
+        """
+        options = self.options
+        scores: dict[str, float] = {}
+        bar = tqdm(total=self.total_steps, initial=self.step, unit="step", disable=None)
+        with bar, self._finish_step_on_interrupt():
+            logged = (self.step, self.samples, self.train_seconds, self._rebuild_seconds())
+            for batch in self._remaining_batches():
+                begin = time.perf_counter()
+                loss, activation, hidden = self.train_step(batch)
+                self.train_seconds += time.perf_counter() - begin
+                bar.update()
+                if _due(self.step, options.log_every):
+                    scalars = self._log(loss, logged)
+                    logged = (self.step, self.samples, self.train_seconds, self._rebuild_seconds())
+                    bar.set_postfix(_shown(loss, scores))
+                    self.monitor.write(self.step, scalars)
+                if _due(self.step, options.recall_every):
+                    self.monitor.write(self.step, self._inspect(activation, hidden))
+                if _due(self.step, options.eval_every) and self.step < self.total_steps:
+                    scores = self.evaluate(options.eval_samples)
+                    bar.set_postfix(_shown(loss, scores))
+                if _due(self.step, options.checkpoint_every):
+                    self.save()
+                if self.stop:
+                    self.save()
+                    raise KeyboardInterrupt
+        self.save()
+        summary = self._summary(self.evaluate())
+        files.write_json(self.folder / SUMMARY, summary)
+        self.monitor.close()
+        return summary
+
+    def train_step(self, batch: Batch):
+        """One step: forward, loss, backward, update.
+
+        Returns:
+            loss (float), the output layer's activation, and its input ``(B, H)``.
+
+        Raises:
+            DivergenceError: where the loss is NaN or infinite; nothing is updated then.
+        """
+        progress = self.step / self.total_steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate * self.rate(progress)
+        self.network.train()
+        hidden = self.network.encode(batch.features)
+        activation = self.network.output(hidden, batch.labels)
+        loss = self.loss(activation.values, activation.active)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergenceError(self._divergence(value))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        self.samples += len(batch.rows)
+        self.active_total += activation.active.mean_size()
+        return value, activation, hidden
+
+    def evaluate(self, samples: int = 0) -> dict[str, float]:
+        """Scores on the evaluation rows, or on the first ``samples`` of them; logged as well."""
+        begin = time.perf_counter()
+        split = self.eval_split
+        if samples:
+            split = split.slice(0, min(samples, len(split)))
+        scores = evaluate(self.network, split, self.weights, self.options.evaluation)
+        self.eval_seconds += time.perf_counter() - begin
+        self.monitor.write(self.step, {f"eval/{name}": value for name, value in scores.items()})
+        return scores
+
+    def save(self) -> None:
+        """Write the checkpoint: everything that the rest of the run depends on."""
+        state = {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+            "step": self.step,
+            "samples": self.samples,
+            "active_total": self.active_total,
+            "train_seconds": self.train_seconds,
+            "eval_seconds": self.eval_seconds,
+            "rebuild_seconds": [s.rebuild_seconds for s in self._indexed()],
+        }
+        files.write_tensors(self.folder / CHECKPOINT, state)
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Put back what `save` wrote."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        for name in ("step", "samples", "active_total", "train_seconds", "eval_seconds"):
+            setattr(self, name, state[name])
+        for sampler, seconds in zip(self._indexed(), state["rebuild_seconds"], strict=True):
+            sampler.rebuild_seconds = seconds
+
+    def _remaining_batches(self) -> Iterator[Batch]:
+        while self.step < self.total_steps:
+            epoch, start = divmod(self.step, len(self.batches))
+            for batch in self.batches.epoch(epoch, start):
+                yield batch
+                if self.step >= self.total_steps:
+                    return
+
+    @contextmanager
+    def _finish_step_on_interrupt(self):
+        def note(*_: Any) -> None:
+            self.stop = True
+            signal.signal(signal.SIGINT, before)  # A second Ctrl-C ends it at once.
+
+        try:
+            before = signal.signal(signal.SIGINT, note)
+        except ValueError:  # Not in the main thread: leave Ctrl-C alone.
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _indexed(self) -> list[IndexedSampler]:
+        samplers = [layer.sampler for layer in self.network.layers()]
+        return [sampler for sampler in samplers if isinstance(sampler, IndexedSampler)]
+
+    def _rebuild_seconds(self) -> float:
+        return sum(sampler.rebuild_seconds for sampler in self._indexed())
+
+    def _log(self, loss: float, since: tuple[int, int, float, float]) -> dict[str, float]:
+        """Scalars of the steps since the last log."""
+        seconds = self.train_seconds - since[2]
+        return {
+            "train/loss": loss,
+            "train/learning_rate": self.optimizer.param_groups[0]["lr"],
+            "train/epoch": self.step / len(self.batches),
+            "train/seconds": self.train_seconds,
+            "speed/samples_per_second": (self.samples - since[1]) / seconds,
+            "speed/rebuild_share": (self._rebuild_seconds() - since[3]) / seconds,
+            "selection/active_mean": self.active_total / self.step,
+        }
+
+    def _inspect(self, activation: Any, hidden: torch.Tensor) -> dict[str, float]:
+        """Recall of the selection, and how full the tables are."""
+        scalars = {"selection/recall": selection_recall(self.network.output, hidden, activation)}
+        sampler = self.network.output.sampler
+        if isinstance(sampler, LSHSampler):
+            share, largest = sampler.tables.occupancy()
+            scalars["tables/non_empty_share"] = share
+            scalars["tables/largest_bucket"] = largest
+        return scalars
+
+    def _divergence(self, value: float) -> str:
+        checkpoint = self.folder / CHECKPOINT
+        last = (
+            f"the last good checkpoint is {checkpoint}"
+            if checkpoint.exists()
+            else ("there is no checkpoint yet (trainer.checkpoint_every)")
+        )
+        return f"the loss is {value} at step {self.step + 1}: lower optimizer.lr; {last}"
+
+    def _summary(self, scores: dict[str, float]) -> dict[str, Any]:
+        return {
+            "dataset": self.data.name,
+            "samples": self.samples,
+            "features": self.data.num_features,
+            "labels": self.data.num_labels,
+            "epochs": self.step / len(self.batches),
+            "steps": self.step,
+            "train_seconds": round(self.train_seconds, 3),
+            "eval_seconds": round(self.eval_seconds, 3),
+            "samples_per_second": round(self.samples / self.train_seconds, 1),
+            **{name: round(value, 6) for name, value in scores.items()},
+            "evaluated_on": "holdout" if self.options.holdout else "test",
+            "active_mean": round(self.active_total / self.step, 1),
+            "rebuild_seconds": round(self._rebuild_seconds(), 3),
+            "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+            "date": time.strftime("%Y-%m-%d"),
+            "versions": versions(),
+        }
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _shown(loss: float, scores: dict[str, float]) -> dict[str, str]:
+    shown = {"loss": f"{loss:.3f}"}
+    return shown | {"P@1": f"{scores['p_at_1']:.3f}"} if scores else shown

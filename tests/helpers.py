@@ -1,0 +1,40 @@
+"""Random patterns and matrices, and a test of uniformity."""
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+
+from slide.sparse import CSR, Pattern
+
+
+def make_pattern(rng, lengths, num_columns):
+    """A `Pattern` with distinct columns in each row, in random order."""
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    rows = [rng.permutation(num_columns)[:n] for n in lengths]
+    return Pattern(indptr, np.concatenate([*rows, []]).astype(np.int32))
+
+
+def make_csr(rng, lengths, num_columns, dtype=np.float32):
+    """A `CSR` of normal values with distinct columns in each row."""
+    pattern = make_pattern(rng, lengths, num_columns)
+    return CSR(*pattern, rng.standard_normal(len(pattern.indices)).astype(dtype))
+
+
+def to_dense(x, num_columns):
+    """A `CSR` as a dense tensor."""
+    out = torch.zeros(x.num_rows, num_columns, dtype=torch.from_numpy(x.values).dtype)
+    for b in range(x.num_rows):
+        at = slice(x.indptr[b], x.indptr[b + 1])
+        out[b, torch.from_numpy(x.indices[at]).long()] = torch.from_numpy(x.values[at])
+    return out
+
+
+def chi_square_p(counts, num_draws, num_drawn):
+    """P-value of "each id is in a draw of ``num_drawn`` distinct ids with the same probability".
+
+    Drawing without replacement makes the counts vary less than independent draws would.
+    """
+    n = len(counts)
+    p = num_drawn / n
+    statistic = ((counts - num_draws * p) ** 2).sum() / (num_draws * p * (1 - p)) * (n - 1) / n
+    return float(chi2.sf(statistic, n - 1))

@@ -1,0 +1,287 @@
+"""Looped, obvious twins of the kernels, in plain Python, independent of them.
+
+Where a kernel writes into an argument, its twin returns the result.
+"""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+MASK = 2**64 - 1
+
+
+def random_bits(key, counter):
+    """SplitMix64 in unbounded integers, cut to 64 bits."""
+    z = (int(key) + ((int(counter) & MASK) + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def random_below(key, counter, bound):
+    return (random_bits(key, counter) >> 32) * int(bound) >> 32
+
+
+def rows_of(indptr, ids):
+    """The rows of a pattern as lists."""
+    return [list(map(int, ids[indptr[b] : indptr[b + 1]])) for b in range(len(indptr) - 1)]
+
+
+def entries_of(indptr):
+    """``(sample, entry)`` for each entry of a pattern."""
+    return [(b, p) for b in range(len(indptr) - 1) for p in range(indptr[b], indptr[b + 1])]
+
+
+# Products on patterns
+
+
+def sampled_product(indptr, ids, vectors, rows, bias):
+    out = np.zeros(len(ids))
+    for b, p in entries_of(indptr):
+        out[p] = sum(float(x) * float(w) for x, w in zip(vectors[b], rows[ids[p]], strict=True))
+        if len(bias):
+            out[p] += bias[ids[p]]
+    return out
+
+
+def weighted_sum(indptr, ids, coefficients, rows, start):
+    out = np.array(start, np.float64)
+    for b, p in entries_of(indptr):
+        for d in range(rows.shape[1]):
+            out[b, d] += float(coefficients[p]) * float(rows[ids[p], d])
+    return out
+
+
+def transpose(indptr, ids):
+    """``{id: [(entry, sample), ...]}`` in order of first appearance."""
+    groups = {}
+    for b, p in entries_of(indptr):
+        groups.setdefault(int(ids[p]), []).append((p, b))
+    return groups
+
+
+def row_gradient(indptr, ids, coefficients, vectors):
+    """``{id: its row}``."""
+    out = {}
+    for b, p in entries_of(indptr):
+        row = out.setdefault(int(ids[p]), np.zeros(vectors.shape[1]))
+        for d in range(vectors.shape[1]):
+            row[d] += float(coefficients[p]) * float(vectors[b, d])
+    return out
+
+
+def locate(ids, wanted):
+    places = {int(r): i for i, r in enumerate(ids)}
+    return [places.get(int(r), -1) for r in wanted]
+
+
+# Hash codes
+
+
+def pack_signs(projections, hashes_per_table):
+    """``(L, n)``: bit k says whether projection k is positive."""
+    codes = []
+    for row in projections:
+        signs = ["1" if x > 0 else "0" for x in row]
+        words = [
+            signs[i : i + hashes_per_table][::-1] for i in range(0, len(signs), hashes_per_table)
+        ]
+        codes.append([int("".join(word), 2) for word in words])
+    return np.array(codes).T
+
+
+def project_sparse(indptr, indices, values, directions):
+    dense = np.zeros((len(indptr) - 1, len(directions)))
+    for b, p in entries_of(indptr):
+        dense[b, indices[p]] += values[p]
+    return dense @ directions.astype(np.float64)
+
+
+def dwta_digits(vector, coordinates):
+    """The place of the first maximum of each bin."""
+    return [int(np.argmax([vector[c] for c in members])) for members in coordinates]
+
+
+def dwta_sparse_digits(stored, coordinates, key, attempts):
+    """Digits of a vector ``{coordinate: value}``; an empty bin borrows a filled one's.
+
+    Returns:
+        The digits, and which bins were filled from the start.
+    """
+    own = []
+    for members in coordinates:
+        present = [(-stored[c], place) for place, c in enumerate(members) if c in stored]
+        own.append(min(present)[1] if present else None)
+    digits = []
+    for h, digit in enumerate(own):
+        attempt = 0
+        while digit is None and attempt < attempts:
+            digit = own[random_below(key, h * attempts + attempt, len(own))]
+            attempt += 1
+        digits.append(0 if digit is None else digit)
+    return digits, [digit is not None for digit in own]
+
+
+def digits_to_codes(digits, hashes_per_table, bin_size):
+    """A table's code reads its digits as a number in base ``bin_size``, first digit highest."""
+    codes = []
+    for start in range(0, len(digits), hashes_per_table):
+        code = 0
+        for digit in digits[start : start + hashes_per_table]:
+            code = code * bin_size + digit
+        codes.append(code)
+    return codes
+
+
+# Hash tables
+
+
+class Tables:
+    """L dictionaries from code to the ids kept, in their places, and the number offered."""
+
+    def __init__(self, num_tables, capacity, policy, key):
+        self.buckets = [{} for _ in range(num_tables)]
+        self.seen = [Counter() for _ in range(num_tables)]
+        self.capacity, self.policy, self.key = capacity, policy, key
+
+    def insert(self, i, codes):
+        for table, code in enumerate(map(int, codes)):
+            kept = self.buckets[table].setdefault(code, [])
+            offered = self.seen[table][code]
+            self.seen[table][code] += 1
+            if len(kept) < self.capacity:
+                kept.append(int(i))
+                continue
+            if self.policy == "fifo":
+                place = offered % self.capacity
+            else:
+                counter = (table << 56) + (code << 32) + offered
+                place = random_below(self.key, counter, offered + 1)
+            if place < self.capacity:
+                kept[place] = int(i)
+
+    def query(self, codes):
+        """The ids found, table after table."""
+        found = []
+        for table, code in enumerate(map(int, codes)):
+            found += self.buckets[table].get(code, [])
+        return found
+
+
+def most_voted(found, budget):
+    """The ``budget`` most frequent ids of a list, the first to appear winning ties."""
+    votes = Counter(found)
+    best = set(sorted(votes, key=lambda i: -votes[i])[:budget])
+    return [i for i in votes if i in best]
+
+
+def vote_per_sample(tables, codes, key, budgets):
+    """A list of ids for each sample; tables are read from a random one on."""
+    num_tables, num_samples = codes.shape
+    lists = []
+    for b in range(num_samples):
+        first = random_below(key, b, num_tables)
+        found = []
+        for i in range(num_tables):
+            table = (first + i) % num_tables
+            found += tables.buckets[table].get(int(codes[table, b]), [])
+        lists.append(most_voted(found, budgets[b]))
+    return lists
+
+
+def vote_shared(tables, codes, budget):
+    """One list of ids for the batch."""
+    found = []
+    for table, row in enumerate(codes):
+        for code, times in Counter(map(int, row)).items():
+            found += [i for i in tables.buckets[table].get(code, []) for _ in range(times)]
+    return most_voted(found, budget)
+
+
+# Active sets
+
+
+def fill(ids, size, num_rows, key, stream, draws_per_place):
+    """Add distinct uniform ids up to ``size``; after many vain draws, walk on to a free one."""
+    ids, taken, draws = list(ids), set(ids), 0
+    limit = draws_per_place * (size - len(ids))
+    while len(ids) < size:
+        candidate = random_below(key, (stream << 32) + draws, num_rows)
+        draws += 1
+        while draws > limit and candidate in taken:
+            candidate = (candidate + 1) % num_rows
+        if candidate not in taken:
+            taken.add(candidate)
+            ids.append(candidate)
+    return ids
+
+
+def assemble(labels, listed, size, num_rows, key, stream, draws_per_place):
+    """Labels, then listed ids, then uniform ones.
+
+    Returns:
+        The set, and how many of it are labels or listed.
+    """
+    hard = list(dict.fromkeys(labels))
+    hard += [i for i in dict.fromkeys(listed) if i not in hard][: size - len(hard)]
+    return fill(hard, size, num_rows, key, stream, draws_per_place), len(hard)
+
+
+def stratified_log_weights(sizes, num_hard, num_rows):
+    out = []
+    for size, hard in zip(sizes, num_hard, strict=True):
+        uniform = size - hard
+        out += [0.0] * hard
+        out += [math.log((num_rows - hard) / uniform)] * uniform if uniform else []
+    return np.array(out)
+
+
+# Optimizer
+
+
+def adam_row(w, m, v, gradient, hyper, skipped=0):
+    """AdamW on one row; ``skipped`` steps passed without a gradient before this one.
+
+    Returns:
+        The new row and moments.
+    """
+    w, m, v = list(map(float, w)), list(map(float, m)), list(map(float, v))
+    for d, g in enumerate(map(float, gradient)):
+        m[d] *= hyper.beta1**skipped
+        v[d] *= hyper.beta2**skipped
+        m[d] = hyper.beta1 * m[d] + (1 - hyper.beta1) * g
+        v[d] = hyper.beta2 * v[d] + (1 - hyper.beta2) * g * g
+        first = m[d] / (1 - hyper.beta1**hyper.step)
+        second = v[d] / (1 - hyper.beta2**hyper.step)
+        w[d] -= hyper.lr * hyper.weight_decay * w[d]
+        w[d] -= hyper.lr * first / (math.sqrt(second) + hyper.eps)
+    return np.array(w), np.array(m), np.array(v)
+
+
+# Metrics
+
+
+def hit_row(predicted, labels):
+    return [int(i) in set(map(int, labels)) for i in predicted]
+
+
+def precision(predicted, labels, k):
+    return np.mean([sum(hit_row(p[:k], y)) / k for p, y in zip(predicted, labels, strict=True)])
+
+
+def ndcg(predicted, labels, k):
+    total = 0.0
+    for p, y in zip(predicted, labels, strict=True):
+        gain = sum(hit / math.log2(i + 2) for i, hit in enumerate(hit_row(p[:k], y)))
+        best = sum(1 / math.log2(i + 2) for i in range(min(k, len(y))))
+        total += gain / best if best else 0
+    return total / len(predicted)
+
+
+def psp(predicted, labels, k, inverse):
+    gain = best = 0.0
+    for p, y in zip(predicted, labels, strict=True):
+        gain += sum(inverse[i] for i, hit in zip(p[:k], hit_row(p[:k], y), strict=True) if hit)
+        best += sum(sorted((inverse[i] for i in y), reverse=True)[:k])
+    return gain / best if best else 0.0
