@@ -111,10 +111,12 @@ class ActiveSet:
         """Whether all samples have the same set."""
         return self.indptr is None
 
-    @property
+    @cached_property
     def complete(self) -> bool:
         """Whether the set is shared and holds all N outputs, in order."""
-        return self.shared and len(self.ids) == self.out_features
+        if not self.shared or len(self.ids) != self.out_features:
+            return False
+        return np.array_equal(self.ids, np.arange(self.out_features))
 
     @cached_property
     def transposed(self) -> Transposed:

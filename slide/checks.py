@@ -1,6 +1,6 @@
 """Checks of numbers and names that users set: one sentence that names the value and its bound."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -22,6 +22,12 @@ def not_negative(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
 
 
+def within(name: str, value: Any, least: float, most: float) -> None:
+    """Raise ValueError unless ``value`` is a number in [``least``, ``most``]."""
+    if not _is_number(value) or not least <= value <= most:
+        raise ValueError(f"{name} must be in [{least}, {most}], not {value!r}")
+
+
 def share(name: str, value: Any, with_one: bool = False) -> None:
     """Raise ValueError unless ``value`` lies in [0, 1), or in [0, 1] ``with_one``."""
     if not _is_number(value) or not 0 <= value <= 1 or (value == 1 and not with_one):
@@ -32,6 +38,12 @@ def one_of(name: str, value: Any, names: Iterable[str]) -> None:
     """Raise ValueError unless ``value`` is one of ``names``."""
     if value not in list(names):
         raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}")
+
+
+def listing(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a list."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"{name} must be a list, such as [1, 2], not {value!r}")
 
 
 def flag(name: str, value: Any) -> None:

@@ -7,14 +7,23 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from slide import metrics
+from slide import checks, metrics
 from slide.data import Batches, Split
+from slide.indexed_sampling import LSHSampler
 from slide.layers import Activation, LSHLinear
 from slide.mips import exact_top_k
 from slide.network import SlideNetwork
 
 _BATCH = 1024
 _TOP = 5
+
+
+def check_search(network: SlideNetwork, search: str) -> None:
+    """Raise ValueError unless ``network`` can be evaluated by ``search``."""
+    checks.one_of("evaluation", search, ("exact", "lsh"))
+    sampler = network.output.sampler
+    if search == "lsh" and not isinstance(sampler, LSHSampler):
+        raise ValueError(f"evaluation=lsh needs hash tables, not a {type(sampler).__name__}")
 
 
 def predict_split(network: SlideNetwork, split: Split, search: str) -> np.ndarray:
@@ -29,28 +38,28 @@ def predict_split(network: SlideNetwork, split: Split, search: str) -> np.ndarra
 
 
 def evaluate(
-    network: SlideNetwork, split: Split, train_labels: np.ndarray, search: str = "exact"
+    network: SlideNetwork, split: Split, inverse: np.ndarray, search: str = "exact"
 ) -> dict[str, float]:
     """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all rows of ``split``.
 
     Args:
         network: to be judged.
         split: rows with labels.
-        train_labels: ``(N,)`` inverse propensities (`slide.metrics.inverse_propensities`).
+        inverse: ``(N,)`` inverse propensities (`slide.metrics.inverse_propensities`).
         search: see `slide.network.SlideNetwork.predict`.
     """
     found = predict_split(network, split, search)
     scores: dict[str, float] = {}
     for name, metric in _METRICS.items():
         for k in (1, 3, 5):
-            scores[f"{name}_at_{k}"] = metric(found, split, k, train_labels)
+            scores[f"{name}_at_{k}"] = metric(found, split, k, inverse)
     return scores
 
 
 _METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {
     "p": lambda found, split, k, _: metrics.precision_at_k(found, split.labels, k),
     "ndcg": lambda found, split, k, _: metrics.ndcg_at_k(found, split.labels, k),
-    "psp": lambda found, split, k, weights: metrics.psp_at_k(found, split.labels, k, weights),
+    "psp": lambda found, split, k, inverse: metrics.psp_at_k(found, split.labels, k, inverse),
 }
 
 

@@ -26,9 +26,10 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.replace(path)
     except (OSError, RuntimeError) as error:
         # torch.save reports a full disk as RuntimeError.
-        temporary.unlink(missing_ok=True)
         kept = "the file written before is kept" if path.exists() else "nothing was written"
         raise OSError(f"cannot write {path}: {error}; {kept}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ A family draws ``num_tables`` (L) functions, each made of ``hashes_per_table`` (
 and gives codes ``(L, n)`` int32 in ``[0, num_buckets)``.
 """
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +47,11 @@ def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits:
         )
 
 
+def _choose_hashes(num_vectors: int, per_bucket: int, bits: int) -> int:
+    """K such that tables have about one bucket for ``per_bucket`` vectors."""
+    return max(1, round(math.log2(max(1, num_vectors / per_bucket)) / bits))
+
+
 class SimHash:
     """Signs of sparse random projections.
 
@@ -55,15 +61,25 @@ class SimHash:
 
     Args:
         in_features: D, length of the vectors.
-        hashes_per_table: K, signs in a code.
+        hashes_per_table: K, signs in a code; None: about 256 vectors a bucket.
         num_tables: L, number of codes.
         seed: of the random directions.
+        num_vectors: how many there will be to find; only for the choice of K.
 
     Raises:
         ValueError: for a number below 1 or more than 24 bits a code.
     """
 
-    def __init__(self, in_features: int, hashes_per_table: int, num_tables: int, seed: int = 0):
+    def __init__(
+        self,
+        in_features: int,
+        hashes_per_table: int | None = None,
+        num_tables: int = 16,
+        seed: int = 0,
+        num_vectors: int = 2**16,
+    ):
+        if hashes_per_table is None:
+            hashes_per_table = _choose_hashes(num_vectors, per_bucket=256, bits=1)
         _check_shape(in_features, hashes_per_table, num_tables, bits=1)
         self.in_features = in_features
         self.hashes_per_table = hashes_per_table
@@ -108,10 +124,11 @@ class DWTA:
 
     Args:
         in_features: D, at least ``bin_size``.
-        hashes_per_table: K, digits in a code.
+        hashes_per_table: K, digits in a code; None: about 64 vectors a bucket.
         num_tables: L, number of codes.
         bin_size: coordinates that compete in a bin, a power of two.
         seed: of the permutations.
+        num_vectors: how many there will be to find; only for the choice of K.
 
     Raises:
         ValueError: for a number out of range or more than 24 bits a code.
@@ -120,15 +137,18 @@ class DWTA:
     def __init__(
         self,
         in_features: int,
-        hashes_per_table: int,
-        num_tables: int,
+        hashes_per_table: int | None = None,
+        num_tables: int = 16,
         bin_size: int = 8,
         seed: int = 0,
+        num_vectors: int = 2**16,
     ):
         checks.whole("bin_size", bin_size, 2)
         if bin_size & (bin_size - 1):
             raise ValueError(f"bin_size must be a power of two of at least 2, not {bin_size}")
         self.bits = bin_size.bit_length() - 1
+        if hashes_per_table is None:
+            hashes_per_table = _choose_hashes(num_vectors, per_bucket=64, bits=self.bits)
         _check_shape(in_features, hashes_per_table, num_tables, self.bits)
         if in_features < bin_size:
             raise ValueError(f"DWTA needs in_features >= bin_size = {bin_size}, not {in_features}")

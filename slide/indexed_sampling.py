@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from slide.runtime import num_threads, random_key
 from slide.sampling import Queries, UniformSampler, num_rows_of
 from slide.sparse import CSR, Pattern
 from slide.tables import HashTables
-
-DEFAULT_FAMILY = partial(SimHash, hashes_per_table=8, num_tables=16)
 
 
 class IndexedSampler(UniformSampler):
@@ -58,10 +55,12 @@ class IndexedSampler(UniformSampler):
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
 
-    def update(self, weight: Tensor, bias: Tensor | None, samples: int) -> None:
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
         if self._full is not None:
             return
+        if inputs is not None:
+            self._observe(inputs)
         due = self.rebuild_due(self.samples)
         if self.rebuilds == 0 or due > self.done:
             start = time.perf_counter()
@@ -70,13 +69,20 @@ class IndexedSampler(UniformSampler):
             self.done = due
             self.rebuilds += 1
             self.rebuild_seconds += time.perf_counter() - start
-        self.samples += samples
+        if inputs is not None:
+            self.samples += num_rows_of(inputs)
+
+    def _observe(self, inputs: Queries) -> None:
+        """Take note of inputs to train on."""
 
     def _rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         raise TypeError(f"{type(self).__name__} has no index")
 
     def _budget(self, places: int) -> int:
         return max(0, math.floor(self.hard_share * places))
+
+    def _budgets(self, places: np.ndarray) -> np.ndarray:
+        return np.floor(self.hard_share * places).astype(np.int64)
 
     def state_dict(self) -> dict[str, Any]:
         """Counters; subclasses add their index."""
@@ -99,7 +105,8 @@ class LSHSampler(IndexedSampler):
     Args:
         in_features, out_features, active, mode, weighting, seed, hard_share, rebuild: see
             `IndexedSampler`.
-        family: makes a hash family of ``D + 2`` coordinates: called as ``family(D + 2, seed=s)``.
+        family: makes a hash family of ``D + 2`` coordinates: called as
+            ``family(D + 2, num_vectors=N, seed=s)``.
         bucket_capacity, bucket_policy: see `slide.tables.HashTables`.
         norm, center: see `slide.inner_product.InnerProductHash`.
         redraw: how many changes of hash functions are due after a number of samples.
@@ -110,17 +117,17 @@ class LSHSampler(IndexedSampler):
         in_features: int,
         out_features: int,
         *,
-        family: Callable[..., HashFamily] = DEFAULT_FAMILY,
+        family: Callable[..., HashFamily] = SimHash,
         bucket_capacity: int = 128,
         bucket_policy: str = "reservoir",
-        norm: str = "cosine",
+        norm: str = "simple_lsh",
         center: bool = True,
         redraw: Callable[[int], int] = schedules.never,
         **options: Any,
     ):
         super().__init__(in_features, out_features, **options)
         redraw(0)
-        drawn = family(in_features + 2, seed=self.seed)
+        drawn = family(in_features + 2, num_vectors=out_features, seed=self.seed)
         self.hash = InnerProductHash(drawn, norm, center)
         self.tables = HashTables(
             drawn.num_tables, drawn.num_buckets, bucket_capacity, bucket_policy, self.seed
@@ -137,23 +144,25 @@ class LSHSampler(IndexedSampler):
         self.tables.seed = self.seed + self.rebuilds
         self.tables.build(self.hash.row_codes(weight, bias))
 
-    def _redraw(self) -> None:
-        self.hash.family.redraw(int(random_key(self.seed, self.draw)))
+    def _observe(self, inputs: Queries) -> None:
+        self.hash.observe(inputs)
 
-    def _lists(self, queries: Queries, key: np.uint64) -> Lists:
+    def _redraw(self) -> None:
+        # Draw 0 is the one that the family was made with.
+        self.hash.family.redraw(int(random_key(self.seed, self.draw)) if self.draw else self.seed)
+
+    def _lists(self, queries: Queries, places: np.ndarray, key: np.uint64) -> Lists:
         codes = self.hash.query_codes(queries)
         runs, capacity = num_threads(), self.tables.bucket_capacity
         most = min(self.out_features, len(codes) * capacity)
-        num_samples = codes.shape[1]
-        lists = Lists(
-            np.empty((num_samples, self._budget(self.active)), np.int32),
-            np.empty(num_samples, np.int64),
-        )
+        budgets = self._budgets(places)
+        lists = Lists(np.empty((len(budgets), budgets.max(initial=0)), np.int32), budgets)
         kernels.vote_per_sample(
             self.tables.buckets,
             codes,
             capacity,
-            key,
+            # Not the key of the fill: uniform ids must not depend on which ids are listed.
+            random_key(int(key), 1),
             self._scratch.marks(runs),
             np.empty((runs, most), np.int32),
             lists,
@@ -178,6 +187,9 @@ class LSHSampler(IndexedSampler):
 
     def candidates(self, queries: Queries) -> Pattern:
         """All ids in the buckets of each input, for prediction; an id may occur several times."""
+        if self._full is not None:
+            n, every = num_rows_of(queries), np.arange(self.out_features, dtype=np.int32)
+            return Pattern(np.arange(n + 1) * len(every), np.tile(every, n))
         return self.tables.query(self.hash.query_codes(queries))
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,20 +243,23 @@ class FaissSampler(IndexedSampler):
             raise TypeError("FAISS searches dense inputs only; use an LSH sampler on this layer")
         return self.index.search(queries, k)
 
-    def _lists(self, queries: Queries, key: np.uint64) -> Lists:
-        ids = np.empty((num_rows_of(queries), 0), np.int64)
-        if budget := self._budget(self.active):
-            ids = self._search(queries, budget)
+    def _lists(self, queries: Queries, places: np.ndarray, key: np.uint64) -> Lists:
+        budgets = self._budgets(places)
+        ids = np.empty((len(budgets), 0), np.int64)
+        if most := int(budgets.max(initial=0)):
+            ids = self._search(queries, most)
         # FAISS fills up with -1 at the end.
-        return Lists(ids.astype(np.int32), (ids >= 0).sum(1))
+        return Lists(ids.astype(np.int32), np.minimum((ids >= 0).sum(1), budgets))
 
     def _list(self, queries: Queries, budget: int) -> np.ndarray:
         budget = self._budget(budget)
         if not budget:
             return np.empty(0, np.int32)
         found = self._search(queries, min(self.neighbours, self.out_features))
-        ids, votes = np.unique(found[found >= 0], return_counts=True)
-        return ids[np.argsort(-votes, kind="stable")][:budget].astype(np.int32)
+        by_rank = found.T.ravel()
+        # Equal votes: the id that comes first in some sample's list wins.
+        ids, first, votes = np.unique(by_rank[by_rank >= 0], return_index=True, return_counts=True)
+        return ids[np.lexsort((first, -votes))][:budget].astype(np.int32)
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and the index."""

@@ -1,16 +1,23 @@
 """Hashing for inner products: weight rows and inputs made comparable before they are hashed.
 
 A hash family answers to the angle (or the order) of vectors, but a layer wants the rows with the
-largest ``<w, h> + b``. Three steps lead from one to the other, none of which changes that order:
+largest ``<w, h> + b``. Three steps lead from one to the other:
 
-* the bias joins in: rows become ``[w, b]``, inputs ``[h, 1]``;
-* with ``center`` the mean row is taken off every row: that moves all scores of an input by the same
-  number, and turns rows that share a direction apart, so that angles tell more;
-* with ``norm="simple_lsh"`` rows get one more coordinate that brings them all to the same length,
+* The bias joins in: rows become ``[w, b]``, inputs ``[h, 1]``.
+* With ``center`` rows lose their mean row, and inputs their mean input. The first moves all scores
+  of an input by the same number. The second leaves out of each score what the row gets from the
+  mean input, the same whatever the input is. Inputs after a ReLU share most of their direction;
+  without it they all fall into the same few buckets.
+* With ``norm="simple_lsh"`` rows get one more coordinate that brings them all to the same length,
   and inputs a zero there, so that the angle falls as the inner product grows (Neyshabur and Srebro
-  2015, "On symmetric and asymmetric LSHs for inner product search", section 4). With
-  ``norm="cosine"`` rows are compared by angle, whatever their length.
+  2015, "On symmetric and asymmetric LSHs for inner product search", section 4). That length is the
+  `LENGTH_QUANTILE` of the rows' lengths, and the few longer rows count as no longer: measured by
+  the longest row, all others would look alike. With ``norm="cosine"`` rows are compared by angle,
+  whatever their length.
 """
+
+import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +30,9 @@ from slide.sparse import CSR
 # Rows hashed at a time: the copy with the extra coordinates stays in the second-level cache.
 _BLOCK = 4_096
 NORMS = ("cosine", "simple_lsh")
+LENGTH_QUANTILE = 0.99
+# Weight of a new batch in the running mean of inputs, once there have been enough of them.
+_NEWEST = 0.02
 
 
 class InnerProductHash:
@@ -31,13 +41,13 @@ class InnerProductHash:
     Args:
         family: of ``in_features + 2`` coordinates.
         norm: ``"cosine"`` or ``"simple_lsh"``.
-        center: whether to take off the mean row.
+        center: whether to take off the mean row and the mean input.
 
     Raises:
         ValueError: for an unknown norm.
     """
 
-    def __init__(self, family: HashFamily, norm: str = "cosine", center: bool = True):
+    def __init__(self, family: HashFamily, norm: str = "simple_lsh", center: bool = True):
         checks.one_of("norm", norm, NORMS)
         checks.flag("center", center)
         self.family = family
@@ -45,20 +55,34 @@ class InnerProductHash:
         self.center = center
         self.in_features = family.in_features - 2
         self.mean = torch.zeros(family.in_features)
-        self.longest = 0.0
+        self.length = 0.0
+        self.mean_input = torch.zeros(self.in_features)
+        self.batches = 0
+
+    def observe(self, queries: Tensor | CSR) -> None:
+        """Let dense inputs ``(B, D)`` into the running mean of inputs."""
+        if not self.center or isinstance(queries, CSR) or not len(queries):
+            return
+        self.batches += 1
+        mean = queries.detach().mean(0).to(self.mean_input.dtype)
+        self.mean_input.lerp_(mean, max(_NEWEST, 1 / self.batches))
 
     def fit(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Take the mean row, and the length of the longest one, from the weight as it is now."""
+        """Take the mean row, and the length to compare by, from the weight as it is now."""
         d = self.in_features
         self.mean.zero_()
         if self.center:
             self.mean[:d] = weight.mean(0)
             self.mean[d] = bias.mean() if bias is not None else 0.0
-        self.longest = 0.0
         if self.norm == "simple_lsh":
-            for start in range(0, len(weight), _BLOCK):
-                block = self._centered(weight, bias, start)
-                self.longest = max(self.longest, float(block.square().sum(1).max()) ** 0.5)
+            lengths = torch.cat(
+                [
+                    self._centered(weight, bias, start).norm(dim=1)
+                    for start in range(0, len(weight), _BLOCK)
+                ]
+            )
+            place = math.ceil(LENGTH_QUANTILE * len(lengths))
+            self.length = float(lengths.kthvalue(place).values)
 
     def row_codes(self, weight: Tensor, bias: Tensor | None) -> np.ndarray:
         """Codes ``(L, N)`` int32 of rows.
@@ -71,7 +95,8 @@ class InnerProductHash:
         for start in range(0, len(weight), _BLOCK):
             block = self._centered(weight, bias, start)
             if self.norm == "simple_lsh":
-                missing = self.longest**2 - block.square().sum(1)
+                # A longer row keeps a zero there: hashes do not see its length anyway.
+                missing = self.length**2 - block.square().sum(1)
                 block[:, -1] = missing.clamp_(min=0).sqrt_()
             out[:, start : start + _BLOCK] = self.family.codes(block)
         return out
@@ -88,7 +113,7 @@ class InnerProductHash:
                 )
             )
         augmented = queries.new_zeros(len(queries), self.in_features + 2)
-        augmented[:, : self.in_features] = queries.detach()
+        augmented[:, : self.in_features] = queries.detach() - self.mean_input.to(queries.dtype)
         augmented[:, self.in_features] = 1
         return self.family.codes(augmented)
 
@@ -100,11 +125,17 @@ class InnerProductHash:
             block[:, self.in_features] = bias[start : start + _BLOCK]
         return block.sub_(self.mean.to(block.dtype))
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """The mean row and the length of the longest one."""
-        return {"mean": self.mean.numpy().copy(), "longest": np.array(self.longest)}
+    def state_dict(self) -> dict[str, Any]:
+        """Mean row, mean input, and the length that rows are compared by."""
+        return {
+            "mean": self.mean.numpy().copy(),
+            "mean_input": self.mean_input.numpy().copy(),
+            "batches": self.batches,
+            "length": self.length,
+        }
 
-    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave."""
         self.mean.copy_(torch.from_numpy(state["mean"]))
-        self.longest = float(state["longest"])
+        self.mean_input.copy_(torch.from_numpy(state["mean_input"]))
+        self.batches, self.length = int(state["batches"]), float(state["length"])

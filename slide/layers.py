@@ -89,7 +89,7 @@ class LSHLinear(_SampledLayer):
             x: inputs.
             labels: outputs that must be in each sample's set; the loss takes them as targets.
         """
-        self.sampler.update(self.weight, self.bias, len(x) if self.training else 0)
+        self.sampler.update(self.weight, self.bias, x if self.training else None)
         active = self.sampler.select(x, labels)
         return Activation(F.active_linear(x, self.weight, self.bias, active), active, len(x))
 
@@ -132,11 +132,20 @@ class SparseLinear(_SampledLayer):
         self._scratch = Scratch(in_features)
 
     def forward(self, x: CSR) -> Activation:
-        """The outputs of the active set of a CSR matrix ``(B, D)``."""
+        """The outputs of the active set of a CSR matrix ``(B, D)``.
+
+        Raises:
+            ValueError: for a column out of range.
+        """
+        ids = x.indices
+        if ids.size and not (ids.min() >= 0 and ids.max() < self.in_features):
+            raise ValueError(
+                f"features must lie in [0, {self.in_features}), not in [{ids.min()}, {ids.max()}]"
+            )
         grouped = None
         if torch.is_grad_enabled() and self.weight.requires_grad:
             grouped = transpose(Pattern(x.indptr, x.indices), self._scratch)
-        self.sampler.update(self.weight.T, self.bias, x.num_rows if self.training else 0)
+        self.sampler.update(self.weight.T, self.bias, x if self.training else None)
         active = self.sampler.select(x, None)
         values = F.sparse_linear(x, self.weight, self.bias, grouped)
         return Activation(F.gather_active(values, active), active, x.num_rows)

@@ -1,5 +1,6 @@
 """Losses on active sets, by name, and their plain torch twins over all outputs."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,6 +8,7 @@ from torch import Tensor
 from slide import checks
 from slide.active import ActiveSet
 from slide.functional import LOSS_NAMES, loss_on_active
+from slide.sparse import Pattern
 
 
 class ActiveLoss:
@@ -34,6 +36,20 @@ class ActiveLoss:
         """The loss of `slide.functional.active_linear`'s ``scores``; a scalar."""
         return loss_on_active(scores, active, self.name)
 
+    def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
+        """The scores ``(N,)`` that minimise the loss where inputs tell nothing: good first biases.
+
+        Args:
+            labels: of the training rows.
+            num_labels: N.
+        """
+        counts = np.bincount(labels.indices, minlength=num_labels)
+        # Half an occurrence more, so that unseen labels stay finite.
+        p = torch.from_numpy((counts + 0.5) / (labels.num_rows + 1)).float().clamp(max=1 - 1e-6)
+        if self.name == "bce":
+            return torch.logit(p)
+        return 2 * p - 1 if self.name == "squared_hinge" else p.log()
+
 
 def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor | None) -> Tensor:
     """The same losses in plain torch, differentiable by autograd; the oracle of the kernels.
@@ -50,14 +66,14 @@ def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor |
     logits = scores if log_weights is None else scores + log_weights
     weights = torch.ones_like(scores) if log_weights is None else log_weights.exp()
     counts = targets.sum(1)
-    share = targets / counts.clamp(min=1)[:, None]
+    share = targets.to(scores.dtype) / counts.clamp(min=1)[:, None]
     if name == "softmax":
         losses = (counts > 0) * torch.logsumexp(logits, 1) - (share * scores).sum(1)
     elif name == "decoupled_softmax":
         negatives = torch.logsumexp(logits.masked_fill(targets, -torch.inf), 1, keepdim=True)
-        losses = (share * F.softplus(negatives - scores)).sum(1)
+        losses = -(share * F.logsigmoid(scores - negatives)).sum(1)
     elif name == "bce":
-        losses = (weights * F.softplus(torch.where(targets, -scores, scores))).sum(1)
+        losses = -(weights * F.logsigmoid(torch.where(targets, scores, -scores))).sum(1)
     elif name == "squared_hinge":
         losses = (weights * F.relu(1 + torch.where(targets, -scores, scores)) ** 2).sum(1)
     else:

@@ -22,7 +22,7 @@ class Monitor:
         temporary.write_text("".join(line + "\n" for line in kept))
         temporary.replace(path)
         self._file = path.open("a", buffering=1)
-        self._events = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        self._events = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Note scalars, named ``group/name``, as they stand after ``step`` steps."""

@@ -43,8 +43,11 @@ class SlideNetwork(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
+        checks.listing("hidden", hidden)
         if not hidden:
-            raise ValueError("hidden must name at least one width, such as [128]")
+            raise ValueError("hidden must name at least one width, such as [128], not []")
+        for width in hidden:
+            checks.whole("hidden", width, 1)
         checks.share("dropout", dropout)
         samplers = list(hidden_samplers) or [None] * len(hidden)
         if len(samplers) != len(hidden):
@@ -117,7 +120,7 @@ def _search_tables(layer: LSHLinear, hidden: Tensor, k: int) -> tuple[Tensor, Te
             f"search='lsh' needs an output layer with hash tables, not "
             f"{type(layer.sampler).__name__}"
         )
-    layer.sampler.update(layer.weight, layer.bias, 0)
+    layer.sampler.update(layer.weight, layer.bias, None)
     found = layer.sampler.candidates(hidden)
     scores = torch.full((len(hidden), k), -torch.inf)
     ids = torch.full((len(hidden), k), -1, dtype=torch.int64)

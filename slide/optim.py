@@ -46,6 +46,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         correct_skipped: bool = False,
     ):
         checks.positive("lr", lr)
+        checks.listing("betas", betas)
         if len(betas) != 2:
             raise ValueError(f"betas must be two numbers in [0, 1), not {betas!r}")
         for beta in betas:

@@ -25,7 +25,7 @@ def set_threads(threads: int) -> None:
         ValueError: if ``threads`` is negative or above what numba was started with.
     """
     limit = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
-    if not isinstance(threads, int) or not 0 <= threads <= limit:
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
         raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
     # In this order: numba's first call resets torch's number of threads (numba issue 9387).
     numba.set_num_threads(threads or limit)
@@ -41,7 +41,8 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
     checks.flag("deterministic", deterministic)
     checks.whole("seed", seed, 0)
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(deterministic)
+    if deterministic != torch.are_deterministic_algorithms_enabled():  # Setting it takes a second.
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def num_threads() -> int:

@@ -23,13 +23,13 @@ class Sampler(Protocol):
 
     out_features: int
 
-    def update(self, weight: Tensor, bias: Tensor | None, samples: int) -> None:
-        """Note that ``samples`` more samples are about to be trained on; follow the weights if due.
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
+        """Make ready for the weights as they are; in training, take note of the next inputs.
 
         Args:
             weight: ``(N, D)``, any strides.
             bias: ``(N,)`` or None.
-            samples: 0 asks for no more than that the sampler be ready.
+            inputs: ``(B, D)``, about to be trained on; None outside of training.
         """
         ...
 
@@ -59,13 +59,18 @@ class FullSampler:
         self._ids = np.arange(out_features, dtype=np.int32)
         self._scratch = Scratch(out_features)
 
-    def update(self, weight: Tensor, bias: Tensor | None, samples: int) -> None:
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Nothing to follow."""
 
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """All outputs, in order."""
         return ActiveSet(
-            self.out_features, self._ids, None, _targets(labels, queries), None, self._scratch
+            self.out_features,
+            self._ids,
+            None,
+            _targets(labels, queries, self.out_features),
+            None,
+            self._scratch,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,6 +114,7 @@ class UniformSampler:
         checks.whole("active", active, 1)
         checks.one_of("mode", mode, MODES)
         checks.one_of("weighting", weighting, WEIGHTINGS)
+        checks.whole("seed", seed, 0)
         self.out_features = out_features
         self.active = active
         self.mode = mode
@@ -118,14 +124,14 @@ class UniformSampler:
         self._scratch = Scratch(out_features)
         self._full = FullSampler(in_features, out_features) if active >= out_features else None
 
-    def update(self, weight: Tensor, bias: Tensor | None, samples: int) -> None:
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Nothing to follow."""
 
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """See `Sampler.select`."""
         if self._full is not None:
             return self._full.select(queries, labels)
-        targets = _targets(labels, queries)
+        targets = _targets(labels, queries, self.out_features)
         known = Labels(*(targets or _no_labels(queries)))
         key = random_key(self.seed, self.selections)
         self.selections += 1
@@ -134,13 +140,13 @@ class UniformSampler:
 
     # What a subclass adds to labels and uniform fill: ids that promise a large inner product.
 
-    def _lists(self, queries: Queries, key: np.uint64) -> Lists:
-        """Promising ids of each sample, best first."""
+    def _lists(self, queries: Queries, places: np.ndarray, key: np.uint64) -> Lists:
+        """Promising ids of each sample, for at most ``places[b]`` places."""
         num_samples = num_rows_of(queries)
         return Lists(np.empty((num_samples, 0), np.int32), np.zeros(num_samples, np.int64))
 
     def _list(self, queries: Queries, budget: int) -> np.ndarray:
-        """At most ``budget`` promising ids for the batch, best first."""
+        """At most ``budget`` promising ids for the batch."""
         return np.empty(0, np.int32)
 
     def _per_sample(
@@ -150,7 +156,7 @@ class UniformSampler:
         indptr = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(np.maximum(counts, self.active), out=indptr[1:])
         ids, num_hard = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
-        lists = self._lists(queries, key)
+        lists = self._lists(queries, np.maximum(self.active - counts, 0), key)
         kernels.assemble_per_sample(
             labels,
             lists,
@@ -215,9 +221,16 @@ def _no_labels(queries: Queries) -> Pattern:
     return Pattern(np.zeros(num_rows_of(queries) + 1, np.int64), np.empty(0, np.int32))
 
 
-def _targets(labels: Pattern | None, queries: Queries) -> Pattern | None:
-    if labels is not None and labels.num_rows != num_rows_of(queries):
+def _targets(labels: Pattern | None, queries: Queries, out_features: int) -> Pattern | None:
+    if labels is None:
+        return None
+    if labels.num_rows != num_rows_of(queries):
         raise ValueError(
             f"{labels.num_rows} rows of labels do not fit {num_rows_of(queries)} inputs"
+        )
+    ids = labels.indices
+    if ids.size and not (ids.min() >= 0 and ids.max() < out_features):
+        raise ValueError(
+            f"labels must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
         )
     return labels

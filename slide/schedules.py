@@ -27,10 +27,10 @@ def backoff(samples: int, first: int = 6_400, growth: float = 0.1) -> int:
     section 4.2), so rebuild n is due at ``first * (exp(growth * n) - 1) / (exp(growth) - 1)``.
 
     Raises:
-        ValueError: if ``first`` is not positive or ``growth`` is negative.
+        ValueError: if ``first`` is not positive or ``growth`` is not in [0, 100].
     """
     checks.whole("first", first, 1)
-    checks.not_negative("growth", growth)
+    checks.within("growth", growth, 0, 100)
     if growth == 0:
         return samples // first
     due = math.floor(math.log1p(samples / first * math.expm1(growth)) / growth)
@@ -53,6 +53,7 @@ def constant(progress: float, warmup: float = 0.0) -> float:
 
 def linear(progress: float, warmup: float = 0.0, floor: float = 0.0) -> float:
     """Factor on the learning rate: a linear rise, then a linear fall to ``floor`` at the end."""
+    checks.share("floor", floor, with_one=True)
     rise = _rise(progress, warmup)
     if rise < 1:
         return rise

@@ -114,7 +114,10 @@ class HashTables:
         """Copies of all arrays."""
         used = int(self.buckets.used.max())
         state = {name: array.copy() for name, array in self.buckets._asdict().items()}
-        return state | {"pool": self.buckets.pool[:, :used].copy()}
+        pool = self.buckets.pool[:, :used].copy()
+        # What lies behind a table's last bucket was never written: equal tables, equal states.
+        pool[np.arange(used) >= self.buckets.used[:, None]] = 0
+        return state | {"pool": pool}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Put back what `state_dict` gave."""
@@ -123,7 +126,7 @@ class HashTables:
             raise ValueError(
                 f"tables of shape {state['starts'].shape} do not fit tables of shape {expected}"
             )
-        self.buckets = Buckets(**state)
+        self.buckets = Buckets(**{name: state[name].copy() for name in Buckets._fields})
 
     def _policy(self) -> tuple[int, np.uint64]:
         return _POLICIES[self.bucket_policy], random_key(self.seed)

@@ -5,7 +5,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from slide import checks, files
 from slide.data import Batch, Batches, SparseDataset, holdout
-from slide.evaluation import evaluate, selection_recall
+from slide.evaluation import check_search, evaluate, selection_recall
 from slide.indexed_sampling import IndexedSampler, LSHSampler
 from slide.losses import ActiveLoss
 from slide.metrics import inverse_propensities
@@ -29,7 +29,7 @@ SUMMARY = "summary.json"
 
 
 class DivergenceError(RuntimeError):
-    """The loss became NaN or infinite."""
+    """The loss or a weight became NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Trainer:
         rate: Callable[[float], float] = lambda progress: 1.0,
     ):
         rate(0.0)  # Schedules check their numbers when they are called.
+        check_search(network, options.evaluation)
         self.network = network
         self.optimizer = optimizer
         self.loss = loss
@@ -117,6 +118,8 @@ class Trainer:
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         if not len(self.batches):
             raise ValueError("the data set has no training rows")
+        if not len(self.eval_split):
+            raise ValueError("the data set has no rows to evaluate on; trainer.holdout makes some")
         steps = options.epochs * len(self.batches)
         self.total_steps = min(steps, options.max_steps) if options.max_steps else steps
         self.learning_rate = float(optimizer.param_groups[0]["lr"])
@@ -140,38 +143,37 @@ class Trainer:
             The summary, as in ``summary.json``.
 
         Raises:
-            DivergenceError: where the loss is NaN or infinite.
+            DivergenceError: where the loss, or a weight, is NaN or infinite.
             KeyboardInterrupt: after Ctrl-C.
         """
         options = self.options
         scores: dict[str, float] = {}
         bar = tqdm(total=self.total_steps, initial=self.step, unit="step", disable=None)
-        with bar, self._finish_step_on_interrupt():
-            logged = (self.step, self.samples, self.train_seconds, self._rebuild_seconds())
-            for batch in self._remaining_batches():
-                begin = time.perf_counter()
-                loss, activation, hidden = self.train_step(batch)
-                self.train_seconds += time.perf_counter() - begin
-                bar.update()
-                if _due(self.step, options.log_every):
-                    scalars = self._log(loss, logged)
-                    logged = (self.step, self.samples, self.train_seconds, self._rebuild_seconds())
-                    bar.set_postfix(_shown(loss, scores))
-                    self.monitor.write(self.step, scalars)
-                if _due(self.step, options.recall_every):
-                    self.monitor.write(self.step, self._inspect(activation, hidden))
-                if _due(self.step, options.eval_every) and self.step < self.total_steps:
-                    scores = self.evaluate(options.eval_samples)
-                    bar.set_postfix(_shown(loss, scores))
-                if _due(self.step, options.checkpoint_every):
-                    self.save()
-                if self.stop:
-                    self.save()
-                    raise KeyboardInterrupt
-        self.save()
-        summary = self._summary(self.evaluate())
+        with closing(self.monitor):
+            with bar, self._finish_step_on_interrupt():
+                since = self._counters()
+                for batch in self._remaining_batches():
+                    begin = time.perf_counter()
+                    loss, activation, hidden = self.train_step(batch)
+                    self.train_seconds += time.perf_counter() - begin
+                    bar.update()
+                    if _due(self.step, options.log_every):
+                        self.monitor.write(self.step, self._log(loss, since))
+                        since = self._counters()
+                        bar.set_postfix(_shown(loss, scores))
+                    if _due(self.step, options.recall_every):
+                        self.monitor.write(self.step, self._inspect(activation, hidden))
+                    if _due(self.step, options.eval_every) and self.step < self.total_steps:
+                        scores = self.evaluate(options.eval_samples)
+                        bar.set_postfix(_shown(loss, scores))
+                    if _due(self.step, options.checkpoint_every):
+                        self.save()
+                    if self.stop:
+                        self.save()
+                        raise KeyboardInterrupt
+            self.save()
+            summary = self._summary(self.evaluate())
         files.write_json(self.folder / SUMMARY, summary)
-        self.monitor.close()
         return summary
 
     def train_step(self, batch: Batch):
@@ -192,7 +194,7 @@ class Trainer:
         loss = self.loss(activation.values, activation.active)
         value = loss.item()
         if not math.isfinite(value):
-            raise DivergenceError(self._divergence(value))
+            raise DivergenceError(self._divergence(f"the loss is {value} at step {self.step + 1}"))
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -213,7 +215,15 @@ class Trainer:
         return scores
 
     def save(self) -> None:
-        """Write the checkpoint: everything that the rest of the run depends on."""
+        """Write the checkpoint: everything that the rest of the run depends on.
+
+        Raises:
+            DivergenceError: where a weight is NaN or infinite; the last checkpoint stays.
+        """
+        for name, weight in self.network.named_parameters():
+            if not weight.detach().sum().isfinite():
+                what = f"{name} is no longer finite after step {self.step}"
+                raise DivergenceError(self._divergence(what))
         state = {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -268,6 +278,9 @@ class Trainer:
     def _rebuild_seconds(self) -> float:
         return sum(sampler.rebuild_seconds for sampler in self._indexed())
 
+    def _counters(self) -> tuple[int, int, float, float]:
+        return self.step, self.samples, self.train_seconds, self._rebuild_seconds()
+
     def _log(self, loss: float, since: tuple[int, int, float, float]) -> dict[str, float]:
         """Scalars of the steps since the last log."""
         seconds = self.train_seconds - since[2]
@@ -291,14 +304,14 @@ class Trainer:
             scalars["tables/largest_bucket"] = largest
         return scalars
 
-    def _divergence(self, value: float) -> str:
+    def _divergence(self, what: str) -> str:
         checkpoint = self.folder / CHECKPOINT
         last = (
             f"the last good checkpoint is {checkpoint}"
             if checkpoint.exists()
             else ("there is no checkpoint yet (trainer.checkpoint_every)")
         )
-        return f"the loss is {value} at step {self.step + 1}: lower optimizer.lr; {last}"
+        return f"{what}: lower optimizer.lr; {last}"
 
     def _summary(self, scores: dict[str, float]) -> dict[str, Any]:
         return {

@@ -34,3 +34,9 @@ def threads():
     """Sets the number of threads; all of them again after the test."""
     yield runtime.set_threads
     runtime.set_threads(0)
+
+
+@pytest.fixture
+def one_thread(threads):
+    """For tests of many tiny steps, where waking threads would take longer than the work."""
+    threads(1)

@@ -166,7 +166,9 @@ class TestActiveSet:
 class TestGradients:
     def test_factored_values(self):
         pattern, coefficients, vectors, rows, _ = draw("ordinary", np.float64, 3)
-        gradient = FactoredRowGradient(transpose(pattern, Scratch(len(rows))), coefficients, vectors)
+        gradient = FactoredRowGradient(
+            transpose(pattern, Scratch(len(rows))), coefficients, vectors
+        )
         expected = naive.row_gradient(*pattern, coefficients, vectors)
         assert gradient.ids.tolist() == list(expected)
         np.testing.assert_allclose(gradient.values(), list(expected.values()), atol=1e-12)

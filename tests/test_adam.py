@@ -134,7 +134,8 @@ def steps_on_some_rows(optimizer, parameter, touched, seed=2):
         optimizer.zero_grad()
         add_row_gradient(parameter, RowGradient(np.array(ids, np.int32), rows))
         optimizer.step()
-        gradients.append(torch.zeros_like(parameter).index_add_(0, torch.tensor(ids), rows))
+        places = torch.tensor(ids, dtype=torch.int64)
+        gradients.append(torch.zeros_like(parameter).index_add_(0, places, rows))
     return gradients
 
 
@@ -240,18 +241,19 @@ def test_state_round_trip(tmp_path, corrected):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "message"),
+    ("option", "value"),
     [
-        ("lr", 0.0, "lr must be above 0"),
-        ("lr", float("nan"), "lr must be above 0"),
-        ("betas", (0.9, 1.0), "betas must be two numbers"),
-        ("betas", (-0.1, 0.9), "betas must be two numbers"),
-        ("betas", (0.9,), "betas must be two numbers"),
-        ("eps", 0.0, "eps must be above 0"),
-        ("weight_decay", -0.1, "weight_decay must be at least 0"),
-        ("weight_decay", float("nan"), "weight_decay must be at least 0"),
+        ("lr", 0.0),
+        ("lr", float("nan")),
+        ("betas", (0.9, 1.0)),
+        ("betas", (-0.1, 0.9)),
+        ("betas", (0.9,)),
+        ("eps", 0.0),
+        ("weight_decay", -0.1),
+        ("weight_decay", float("nan")),
+        ("correct_skipped", "yes"),
     ],
 )
-def test_numbers_out_of_range(option, value, message):
-    with pytest.raises(ValueError, match=message):
+def test_options_out_of_range(option, value):
+    with pytest.raises(ValueError, match=f"{option} must be "):
         RowSparseAdam([torch.nn.Parameter(torch.zeros(1, 1))], **{option: value})

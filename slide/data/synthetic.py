@@ -8,11 +8,12 @@ cluster, and takes its features from the prototypes of its labels and, for noise
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from slide import checks
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
 from slide.kernels.synthetic import draw_features, draw_labels
@@ -74,29 +75,27 @@ def synthetic(
         ValueError: a parameter is out of range.
     """
     least = {"num_features": 1, "num_labels": 1, "train_samples": 0, "test_samples": 0, "seed": 0}
-    parameters = {
+    parameters: dict[str, Any] = {
         "num_features": num_features,
         "num_labels": num_labels,
         "train_samples": train_samples,
         "test_samples": test_samples,
-        "nonzeros": float(nonzeros),
-        "labels_per_row": float(labels_per_row),
-        "popularity": float(popularity),
-        "feature_popularity": float(feature_popularity),
-        "noise": float(noise),
+        "nonzeros": nonzeros,
+        "labels_per_row": labels_per_row,
+        "popularity": popularity,
+        "feature_popularity": feature_popularity,
+        "noise": noise,
         "seed": seed,
     }
     for parameter, bound in least.items():
-        if parameters[parameter] < bound:
-            raise ValueError(f"{parameter} must be at least {bound}, not {parameters[parameter]}")
-    for parameter, bound in (("nonzeros", num_features), ("labels_per_row", num_labels)):
-        if not 1 <= parameters[parameter] <= bound:
-            raise ValueError(f"{parameter} must be in [1, {bound}], not {parameters[parameter]}")
-    for parameter in ("popularity", "feature_popularity"):
-        if not 0 <= parameters[parameter] < 5:
-            raise ValueError(f"{parameter} must be in [0, 5), not {parameters[parameter]}")
-    if not 0 <= noise < 1:
-        raise ValueError(f"noise must be in [0, 1), not {noise}")
+        checks.whole(parameter, parameters[parameter], bound)
+    checks.within("nonzeros", nonzeros, 1, num_features)
+    checks.within("labels_per_row", labels_per_row, 1, num_labels)
+    checks.within("popularity", popularity, 0, 5)
+    checks.within("feature_popularity", feature_popularity, 0, 5)
+    checks.share("noise", noise)
+    for parameter in ("nonzeros", "labels_per_row", "popularity", "feature_popularity", "noise"):
+        parameters[parameter] = float(parameters[parameter])  # 5 and 5.0 are one data set.
 
     shape = Shape(
         num_features,

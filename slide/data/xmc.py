@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from tqdm import tqdm
 
+from slide import checks
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
 from slide.kernels import parse
@@ -80,7 +81,12 @@ def xmc(
     Raises:
         FileNotFoundError: ``root`` lacks a file; says what to fetch and where to put it.
         DataError: a file is malformed, or its counts are not the expected ones.
+        ValueError: an argument is of another type.
     """
+    for option, value in (("root", root), ("cache", cache)):
+        if not isinstance(value, str | Path):
+            raise ValueError(f"{option} must be the path of a folder, not {value!r}")
+    checks.flag("lenient", lenient)
     paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
     for path in paths.values():
         if not path.is_file():

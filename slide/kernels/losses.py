@@ -58,6 +58,12 @@ def _sigmoid(z):
 
 
 @serial
+def _hinge(z):
+    """max(0, z); NaN stays NaN, which max would lose."""
+    return 0.0 if z < 0 else z
+
+
+@serial
 def _add_weights(scores, log_weights, out):
     """Write ``scores + log_weights``."""
     for j in range(len(scores)):
@@ -74,7 +80,10 @@ def _normalise(out):
     for j in range(len(out)):
         top = max(top, out[j])
     if top == -np.inf:
-        out[:] = 0
+        # All are -inf, or some are NaN, which no comparison finds and which must stay.
+        for j in range(len(out)):
+            out[j] = np.exp(out[j])
+            top += out[j]
         return top
     shift = out.dtype.type(top)
     total = 0.0
@@ -164,12 +173,12 @@ def squared_hinge(rows, losses, gradient):
         weighted = len(log_weights) > 0
         loss = 0.0
         for j in range(len(g)):
-            slack = max(0, 1 + scores[j])
+            slack = _hinge(1 + scores[j])
             weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
             loss += weight * slack * slack
             g[j] = 2 * weight * slack
         for t in targets:
-            wrong, slack = max(0, 1 + scores[t]), max(0, 1 - scores[t])
+            wrong, slack = _hinge(1 + scores[t]), _hinge(1 - scores[t])
             loss += slack * slack - wrong * wrong
             g[t] = -2 * slack
         losses[b] = loss

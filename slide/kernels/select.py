@@ -75,7 +75,7 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, lists):
         votes: ``(T, N)`` uint8 scratch, zero at entry and at exit; T runs of samples go side by
             side.
         candidates: ``(T, L * capacity)`` int32 scratch.
-        lists: `Lists` to be written.
+        lists: `Lists` to be written; at entry ``counts`` holds the most ids that each may take.
     """
     num_tables, num_samples = codes.shape
     num_runs = votes.shape[0]
@@ -99,7 +99,8 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, lists):
                         num_found += 1
                     if v < _MOST_VOTES:
                         count[candidate] = v + 1
-            out_counts[b] = _most_voted(found, num_found, count, histogram, out_ids[b])
+            out = out_ids[b, : out_counts[b]]
+            out_counts[b] = _most_voted(found, num_found, count, histogram, out)
             for i in range(num_found):
                 count[found[i]] = 0
 

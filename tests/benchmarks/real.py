@@ -1,0 +1,90 @@
+"""Precision and training time of every way to choose active sets, on real data.
+
+    python tests/benchmarks/real.py --root ../shared/data
+
+Each row is one run of train.py as a process of its own, on the whole test set, with the recipe of
+its data set; only the sampler differs. Writes results/real.md and results/real.json.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from report import machine, table
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+DATASETS = ("debian", "bibtex", "delicious")
+CHOICES = {
+    "full": ["sampler=full"],
+    "lsh, shared": ["sampler=lsh", "sampler.mode=shared"],
+    "lsh, per sample": ["sampler=lsh", "sampler.mode=per_sample"],
+    "faiss, shared": ["sampler=faiss", "sampler.mode=shared"],
+    "faiss, per sample": ["sampler=faiss", "sampler.mode=per_sample"],
+    "uniform, shared": ["sampler=uniform", "sampler.mode=shared"],
+    "uniform, per sample": ["sampler=uniform", "sampler.mode=per_sample"],
+}
+
+
+def run(dataset: str, root: Path, overrides: list[str]) -> dict:
+    """Train once; the run's summary."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        command = [sys.executable, str(ROOT / "train.py"), f"dataset={dataset}"]
+        command += [f"dataset.root={root / dataset}", f"run_dir={folder}", *overrides]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        return json.loads((folder / "summary.json").read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
+    root = parser.parse_args().root.resolve()
+    # A warm-up, so that no row pays for the compilation of kernels.
+    for overrides in CHOICES.values():
+        run("bibtex", root, [*overrides, "trainer.max_steps=2"])
+    rows = []
+    for dataset in DATASETS:
+        for name, overrides in CHOICES.items():
+            summary = run(dataset, root, overrides)
+            rows.append({"dataset": dataset, "sampler": name} | summary)
+            print(dataset, name, summary["p_at_1"], summary["train_seconds"], flush=True)
+    (RESULTS / "real.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (RESULTS / "real.md").write_text(page(rows))
+
+
+def page(rows: list[dict]) -> str:
+    """The generated page."""
+    columns = {
+        "data set": "dataset",
+        "sampler": "sampler",
+        "outputs a set": "active_mean",
+        "P@1": "p_at_1",
+        "P@3": "p_at_3",
+        "P@5": "p_at_5",
+        "PSP@1": "psp_at_1",
+        "training, s": "train_seconds",
+        "of it rebuilds, s": "rebuild_seconds",
+        "samples/s": "samples_per_second",
+    }
+    cells = [{title: row[key] for title, key in columns.items()} for row in rows]
+    for row in cells:
+        for title in ("P@1", "P@3", "P@5", "PSP@1"):
+            row[title] = f"{100 * row[title]:.1f}"
+    return (
+        "# Real data: precision and training time by sampler\n\n"
+        f"Made by `python tests/benchmarks/real.py` on {time.strftime('%Y-%m-%d')}; {machine()}; "
+        f"{', '.join(f'{k} {v}' for k, v in rows[0]['versions'].items())}.\n\n"
+        "One run a row, seed 0, the recipe of the data set, evaluated once on the whole test set "
+        "with exact search. Training time holds all of a step (batch, selection, products, "
+        "gradients, updates, rebuilds), not evaluation. A set also holds the labels of its samples "
+        "(shared: of the whole batch), so it may be larger than asked for.\n\n" + table(cells)
+    )
+
+
+if __name__ == "__main__":
+    main()

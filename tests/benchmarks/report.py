@@ -1,0 +1,26 @@
+"""What the benchmarks share: the machine in words, and Markdown tables."""
+
+import os
+import platform
+from pathlib import Path
+
+
+def machine() -> str:
+    """Processor, cores and memory, without the machine's name."""
+    model = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB"
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """A Markdown table; the keys of the first row are the header."""
+    titles = list(rows[0])
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    lines += ["| " + " | ".join(str(row[title]) for title in titles) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,165 @@
+"""Precision over a split against dense scores; search in tables; recall of the selection."""
+
+from functools import partial
+
+import job
+import numpy as np
+import pytest
+import torch
+from helpers import to_dense
+
+from slide import FullSampler, LSHSampler, SimHash, UniformSampler
+from slide.data import Split
+from slide.evaluation import check_search, evaluate, predict_split, selection_recall
+from slide.metrics import inverse_propensities
+from slide.sparse import CSR, Pattern
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def data(tmp_path):
+    return job.make_data(tmp_path, test_samples=300)
+
+
+def tables(hashes_per_table=4, num_tables=3, **options):
+    family = partial(SimHash, hashes_per_table=hashes_per_table, num_tables=num_tables)
+    return partial(LSHSampler, active=32, family=family, **options)
+
+
+def dense_scores(network, split):
+    """All scores by plain matrix products."""
+    first, output = network.first, network.output
+    features = to_dense(split.features, split.num_features)
+    hidden = torch.relu(features @ first.weight + first.bias)
+    return (hidden @ output.weight.T + output.bias).detach()
+
+
+def label_sets(split):
+    bounds = split.labels.indptr
+    return [
+        set(split.labels.indices[bounds[i] : bounds[i + 1]].tolist()) for i in range(len(split))
+    ]
+
+
+@pytest.mark.parametrize("sampler", [FullSampler, tables()])
+def test_precision_equals_that_of_dense_scores(data, sampler):
+    network = job.make_network(data, sampler)
+    torch.nn.init.normal_(network.output.bias)
+    network.train()
+    inverse = inverse_propensities(data.train.labels, data.num_labels)
+    found = evaluate(network, data.test, inverse)
+    best = dense_scores(network, data.test).topk(5, dim=1).indices.tolist()
+    for k in (1, 3, 5):
+        hits = [
+            sum(label in labels for label in row[:k])
+            for row, labels in zip(best, label_sets(data.test), strict=True)
+        ]
+        assert found[f"p_at_{k}"] == pytest.approx(np.mean(hits) / k, abs=1e-12)
+    assert found["p_at_1"] == found["ndcg_at_1"]
+    assert set(found) == {f"{name}_at_{k}" for name in ("p", "ndcg", "psp") for k in (1, 3, 5)}
+    assert network.training, "the mode is put back"
+
+
+def test_predictions_stand_at_their_rows_over_several_batches(data, monkeypatch):
+    monkeypatch.setattr("slide.evaluation._BATCH", 64)
+    network = job.make_network(data, FullSampler)
+    expected = dense_scores(network, data.test).topk(5, dim=1).indices.numpy()
+    np.testing.assert_array_equal(predict_split(network, data.test, "exact"), expected)
+
+
+def test_dropout_is_off(data):
+    network = job.SlideNetwork(data.num_features, [8], data.num_labels, FullSampler, dropout=0.9)
+    network.train()
+    expected = dense_scores(network, data.test).topk(5, dim=1).indices.numpy()
+    np.testing.assert_array_equal(predict_split(network, data.test, "exact"), expected)
+
+
+def test_fewer_outputs_than_places():
+    rows = CSR(np.arange(4), np.zeros(3, np.int32), np.ones(3, np.float32))
+    labels = Pattern(np.array([0, 1, 2, 2]), np.array([0, 1], np.int32))
+    network = job.SlideNetwork(2, [4], 2, FullSampler)
+    with torch.no_grad():
+        network.output.weight.zero_()
+        network.output.bias.copy_(torch.tensor([1.0, 0.0]))
+    split = Split(rows, labels, 2, 2)
+    assert predict_split(network, split, "exact").tolist() == [[0, 1, -1, -1, -1]] * 3
+    found = evaluate(network, split, np.ones(2))
+    # A row without labels counts as a miss.
+    assert found["p_at_1"] == pytest.approx(1 / 3)
+    assert found["p_at_5"] == pytest.approx(2 / 3 / 5)
+
+
+def test_lsh_finds_ids_in_buckets_only(data):
+    network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
+    found = predict_split(network, data.test, "lsh")
+    hidden = network.encode(data.test.features)
+    candidates = network.output.sampler.candidates(hidden)
+    scores = dense_scores(network, data.test)
+    sizes = []
+    for b, row in enumerate(found):
+        own = np.unique(candidates.indices[candidates.indptr[b] : candidates.indptr[b + 1]])
+        best = own[np.argsort(-scores[b].numpy()[own], kind="stable")][:5]
+        np.testing.assert_array_equal(row, [*best, *[-1] * (5 - len(best))])
+        sizes.append(len(own))
+    assert np.mean(sizes) < 40, "half of the outputs are in no bucket of a row"
+
+
+def test_lsh_becomes_exact_as_buckets_hold_all(data):
+    agreement = []
+    for hashes, count in ((6, 2), (3, 4), (1, 16)):
+        torch.manual_seed(0)  # The same network each time.
+        network = job.make_network(data, tables(hashes, count, bucket_capacity=1000))
+        exact = predict_split(network, data.test, "exact")
+        agreement.append((predict_split(network, data.test, "lsh") == exact).mean())
+    assert agreement[0] < agreement[1] < agreement[2]
+    assert agreement[2] > 0.99
+
+
+def test_lsh_with_all_outputs_active_is_exact(data):
+    network = job.make_network(data, partial(LSHSampler, active=1000))
+    np.testing.assert_array_equal(
+        predict_split(network, data.test, "lsh"), predict_split(network, data.test, "exact")
+    )
+
+
+@pytest.mark.parametrize("sampler", [FullSampler, partial(UniformSampler, active=32)])
+def test_lsh_needs_tables(data, sampler):
+    network = job.make_network(data, sampler)
+    with pytest.raises(ValueError, match=r"evaluation=lsh needs hash tables, not a .*Sampler"):
+        check_search(network, "lsh")
+    check_search(network, "exact")
+    with pytest.raises(ValueError, match="evaluation must be one of exact, lsh, not 'fast'"):
+        check_search(network, "fast")
+
+
+def recall(sampler, outputs=400):
+    torch.manual_seed(0)
+    layer = job.SlideNetwork(4, [16], outputs, sampler).output
+    inputs = torch.randn(64, 16)
+    activation = layer(inputs)
+    return selection_recall(layer, inputs, activation, k=10, samples=64)
+
+
+def test_recall_of_full_is_one():
+    assert recall(FullSampler) == 1
+    assert recall(partial(UniformSampler, active=1000)) == 1
+
+
+@pytest.mark.parametrize("active", [40, 200])
+def test_recall_of_uniform_is_its_share(active):
+    found = recall(partial(UniformSampler, active=active, mode="per_sample"))
+    # 640 draws.
+    share = active / 400
+    assert abs(found - share) < 4 * (share * (1 - share) / 640) ** 0.5
+
+
+def test_recall_of_tables_is_above_its_share():
+    sampler = partial(
+        LSHSampler,
+        active=40,
+        mode="per_sample",
+        hard_share=1.0,
+        family=partial(SimHash, hashes_per_table=4, num_tables=32),
+    )
+    assert recall(sampler) > 0.3

@@ -1,0 +1,252 @@
+"""Losses on patterns against their plain torch twins."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import make_pattern
+
+from slide.active import ActiveSet
+from slide.functional import LOSS_NAMES, loss_on_active
+from slide.losses import ActiveLoss, dense_loss
+from slide.sparse import Pattern
+
+N = 40
+# Sizes of the samples' sets and numbers of labels: among them none, one, and all.
+CASES = {
+    "per_sample": ([6, 5, 4, 1, 1, 9], [2, 0, 4, 1, 0, 3]),
+    "shared": ([7] * 5, [2, 0, 7, 1, 3]),
+    "one sample": ([3], [1]),
+    "nothing but empty sets": ([0, 0], [0, 0]),
+}
+
+
+def draw(case, weighted, dtype, seed=0):
+    """Scores and an active set with targets at random places."""
+    sizes, counts = CASES[case]
+    rng = np.random.default_rng(seed)
+    shared = case == "shared"
+    positions = [rng.permutation(size)[:n] for size, n in zip(sizes, counts, strict=True)]
+    if shared:
+        # Targets have weight 1 in a set, and a column has one weight for all rows.
+        positions = [np.sort(p) for p in positions]
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    targets = Pattern(indptr, np.concatenate(positions).astype(np.int32))
+    sets = make_pattern(rng, sizes, N)
+    log_weights = None
+    if weighted:
+        log_weights = rng.uniform(-1, 3, len(sets.indices)).astype(np.float32)
+        for b, own in enumerate(positions):
+            log_weights[sets.indptr[b] + own] = 0
+    if shared:
+        log_weights = None if log_weights is None else np.zeros(7, np.float32)
+        active = ActiveSet(N, sets.indices[:7], None, targets, log_weights)
+        shape = (len(sizes), 7)
+    else:
+        active = ActiveSet(N, sets.indices, sets.indptr, targets, log_weights)
+        shape = (len(sets.indices),)
+    scores = torch.from_numpy(2 * rng.standard_normal(shape)).to(dtype)
+    return scores, active
+
+
+def draw_shared_weights(dtype):
+    """A shared set in which the first four columns are the labels."""
+    rng = np.random.default_rng(5)
+    targets = Pattern(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 2, 1], np.int32))
+    log_weights = np.concatenate([np.zeros(4), np.full(6, 1.3)]).astype(np.float32)
+    active = ActiveSet(N, rng.permutation(N)[:10].astype(np.int32), None, targets, log_weights)
+    return torch.from_numpy(rng.standard_normal((3, 10))).to(dtype), active
+
+
+def rows_of(scores, active):
+    """``(scores, targets, log weights)`` of each sample, as parts of the tensor of scores."""
+    targets = active.targets
+    for b in range(targets.num_rows):
+        at = slice(None) if active.shared else slice(active.indptr[b], active.indptr[b + 1])
+        own = scores[b] if active.shared else scores[at]
+        mask = torch.zeros(len(own), dtype=torch.bool)
+        mask[targets.indices[targets.indptr[b] : targets.indptr[b + 1]].astype(np.int64)] = True
+        w = None if active.log_weights is None else torch.from_numpy(active.log_weights[at])
+        yield own[None], mask[None], None if w is None else w.to(own.dtype)[None]
+
+
+def expected_loss(scores, active, name):
+    """The mean of `dense_loss` over the rows; sets without outputs have no loss."""
+    parts = [
+        dense_loss(own, mask, name, w)
+        for own, mask, w in rows_of(scores, active)
+        if own.shape[1] and not (name.endswith("softmax") and not mask.any())
+    ]
+    return sum(parts, scores.sum() * 0) / active.targets.num_rows
+
+
+def without_negatives(scores, active):
+    """Which scores belong to a sample whose outputs are all labels, as scores are shaped."""
+    parts = [mask.all().expand(own.shape[1]) for own, mask, _ in rows_of(scores, active)]
+    return torch.cat(parts).view(scores.shape)
+
+
+def assert_equals_dense(scores, active, name, tolerance):
+    scores.requires_grad_()
+    loss = loss_on_active(scores, active, name)
+    precise = scores.detach().double().requires_grad_()
+    expected = expected_loss(precise, active, name)
+    assert loss.dtype == scores.dtype
+    torch.testing.assert_close(loss.double(), expected, atol=tolerance, rtol=tolerance)
+    (gradient,) = torch.autograd.grad(loss, scores)
+    (wanted,) = torch.autograd.grad(expected, precise)
+    if name == "decoupled_softmax":
+        # There is nothing to compare with, so nothing to learn; autograd gives NaN.
+        wanted = torch.where(without_negatives(scores, active), 0, wanted)
+    torch.testing.assert_close(gradient.double(), wanted, atol=tolerance, rtol=tolerance)
+
+
+every_loss = pytest.mark.parametrize("name", LOSS_NAMES)
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+@every_loss
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+class TestAgainstTorch:
+    @every_case
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_all_cases(self, case, seed, dtype, tolerance, weighted, name):
+        assert_equals_dense(*draw(case, weighted, dtype, seed), name, tolerance)
+
+    @pytest.mark.parametrize("size", [10.0, 1e4])
+    @pytest.mark.parametrize("case", ["per_sample", "shared"])
+    def test_extreme_scores(self, case, size, dtype, tolerance, weighted, name):
+        scores, active = draw(case, weighted, dtype)
+        scores = size * torch.sign(scores)
+        if dtype == torch.float32 and size == 1e4:
+            tolerance = 1e-3  # a score and the logarithm of a weight, added in single precision
+        assert_equals_dense(scores, active, name, tolerance)
+        assert torch.isfinite(loss_on_active(scores, active, name))
+
+
+@every_loss
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_weights_of_shared_columns(dtype, tolerance, name):
+    scores, active = draw_shared_weights(dtype)
+    assert_equals_dense(scores, active, name, tolerance)
+    unweighted = ActiveSet(N, active.ids, None, active.targets)
+    assert loss_on_active(scores, active, name) > loss_on_active(scores, unweighted, name)
+
+
+@every_loss
+@pytest.mark.parametrize("weighted", [False, True])
+@every_case
+def test_gradcheck(case, weighted, name):
+    scores, active = draw(case, weighted, torch.float64, seed=3)
+    if scores.numel() == 0:
+        assert loss_on_active(scores, active, name) == 0
+        return
+    assert torch.autograd.gradcheck(
+        lambda s: loss_on_active(s, active, name), scores.requires_grad_()
+    )
+
+
+@every_loss
+def test_gradcheck_with_weights_of_shared_columns(name):
+    scores, active = draw_shared_weights(torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda s: 3 * loss_on_active(s, active, name), scores.requires_grad_()
+    )
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "places",
+    [[0], [2], [3], [5], [0, 2], [1, 3, 4, 5], list(range(6))],
+    ids=lambda p: "".join(map(str, p)),
+)
+def test_nan_is_not_swallowed(places, dtype, name):
+    """Targets stand at places 0 and 2."""
+    targets = Pattern(np.array([0, 2]), np.array([0, 2], np.int32))
+    for shared in (False, True):
+        indptr = None if shared else np.array([0, 6])
+        active = ActiveSet(N, np.arange(6, dtype=np.int32), indptr, targets)
+        scores = torch.linspace(-2, 2, 6, dtype=dtype)
+        scores[places] = torch.nan
+        scores = (scores[None] if shared else scores).requires_grad_()
+        loss = loss_on_active(scores, active, name)
+        assert torch.isnan(loss)
+        loss.backward()
+        assert torch.isnan(scores.grad.flatten()[places]).any()
+
+
+@pytest.mark.parametrize("name", ["softmax", "decoupled_softmax"])
+def test_samples_without_labels_add_nothing_to_softmaxes(name):
+    targets = Pattern(np.array([0, 0, 1]), np.array([1], np.int32))
+    active = ActiveSet(N, np.arange(3, dtype=np.int32), None, targets)
+    scores = torch.randn(2, 3, requires_grad=True)
+    loss = loss_on_active(scores, active, name)
+    loss.backward()
+    assert not scores.grad[0].any()
+    own = Pattern(np.array([0, 1]), np.array([1], np.int32))
+    alone = loss_on_active(scores[1:], ActiveSet(N, active.ids, None, own), name)
+    torch.testing.assert_close(loss, alone / 2)
+
+
+def test_softmax_with_one_label_is_cross_entropy():
+    scores = torch.randn(4, 6)
+    labels = torch.tensor([5, 0, 3, 3])
+    targets = Pattern(np.arange(5), labels.numpy().astype(np.int32))
+    active = ActiveSet(6, np.arange(6, dtype=np.int32), None, targets)
+    expected = torch.nn.functional.cross_entropy(scores, labels)
+    torch.testing.assert_close(ActiveLoss("softmax")(scores, active), expected)
+
+
+def test_decoupled_softmax_by_hand():
+    scores = torch.tensor([[1.0, 2.0, 0.5, -1.0]])
+    targets = Pattern(np.array([0, 2]), np.array([0, 1], np.int32))
+    active = ActiveSet(4, np.arange(4, dtype=np.int32), None, targets)
+    negatives = np.exp(0.5) + np.exp(-1)
+    expected = [np.log1p(negatives / np.exp(z)) for z in (1, 2)]
+    loss = ActiveLoss("decoupled_softmax")(scores, active)
+    assert loss.item() == pytest.approx(np.mean(expected))
+
+
+def loss_of_constant(scores, labels, name):
+    """The loss if all samples have the same scores ``(N,)``."""
+    active = ActiveSet(len(scores), np.arange(len(scores), dtype=np.int32), None, labels)
+    return loss_on_active(scores.repeat(labels.num_rows, 1), active, name).item()
+
+
+@every_loss
+@pytest.mark.parametrize("extra", [0, 1])
+def test_prior_scores(extra, name):
+    """With ``extra`` some samples have two labels."""
+    lengths = np.tile([1, 1, 1, 1, 1, 1 + extra, 1], 20)
+    ids = np.tile(np.array([0, 0, 0, 1, 1, *[0] * extra, 2, 0], np.int32), 20)
+    labels = Pattern(np.concatenate([[0], np.cumsum(lengths)]), ids)
+    prior = ActiveLoss(name).prior_scores(labels, 4)
+    assert prior.shape == (4,)
+    assert prior.dtype == torch.float32
+    best = loss_of_constant(prior, labels, name)
+    assert best < loss_of_constant(torch.zeros(4), labels, name)
+    if extra and name.endswith("softmax"):
+        return  # These weigh the labels of a sample with several less: not quite the minimum.
+    for i in range(3):
+        for step in (-0.7, 0.7):
+            moved = prior.clone()
+            moved[i] += step
+            assert best < loss_of_constant(moved, labels, name)
+
+
+class TestErrors:
+    def test_unknown_loss(self):
+        scores, active = draw("per_sample", False, torch.float32)
+        for call in (
+            lambda: ActiveLoss("mse"),
+            lambda: loss_on_active(scores, active, "mse"),
+            lambda: dense_loss(scores[None], scores[None] > 0, "mse", None),
+        ):
+            with pytest.raises(ValueError, match="loss must be one of"):
+                call()
+
+    def test_no_targets(self):
+        active = ActiveSet(N, np.arange(3, dtype=np.int32))
+        with pytest.raises(ValueError, match="needs an active set with targets"):
+            ActiveLoss("bce")(torch.zeros(2, 3), active)

@@ -1,0 +1,69 @@
+"""Threads, random keys, random numbers, and views."""
+
+import naive
+import numba
+import numpy as np
+import pytest
+import torch
+from helpers import chi_square_p
+
+from slide import runtime
+from slide.kernels.random import random_below, random_bits
+
+
+class TestThreads:
+    def test_sets_both_pools(self, threads):
+        threads(1)
+        assert numba.get_num_threads() == torch.get_num_threads() == runtime.num_threads() == 1
+        threads(0)
+        everything = numba.config.NUMBA_NUM_THREADS
+        assert numba.get_num_threads() == torch.get_num_threads() == everything
+
+    @pytest.mark.parametrize("number", [-1, 100_000])
+    def test_out_of_range(self, number):
+        with pytest.raises(ValueError, match="threads must be between 0"):
+            runtime.set_threads(number)
+
+
+class TestKeys:
+    def test_is_a_function_of_all_parts(self):
+        parts = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (-1,), (2**63,), (1, 0, 0)]
+        keys = [runtime.random_key(*p) for p in parts]
+        assert all(isinstance(key, np.uint64) for key in keys)
+        assert len(set(keys)) == len(parts)
+        assert keys == [runtime.random_key(*p) for p in parts]
+
+
+class TestRandomNumbers:
+    def test_equals_the_definition(self):
+        for key in (0, 1, 2**63 + 5, 2**64 - 1):
+            for counter in (0, 1, 2**32, 2**62):
+                assert random_bits(np.uint64(key), counter) == naive.random_bits(key, counter)
+                for bound in (1, 7, 2**31):
+                    expected = naive.random_below(key, counter, bound)
+                    assert random_below(np.uint64(key), counter, bound) == expected
+
+    def test_first_value_of_the_published_generator(self):
+        # SplitMix64 with seed 0 begins with this number.
+        assert random_bits(np.uint64(0), 0) == 0xE220A8397B1DCDAF
+
+    @pytest.mark.parametrize("stride", [1, 2**32])
+    def test_is_uniform(self, stride):
+        key = runtime.random_key(11)
+        draws = [random_below(key, i * stride, 13) for i in range(5_000)]
+        assert chi_square_p(np.bincount(draws, minlength=13), 5_000, 1) > 1e-4
+
+
+class TestViews:
+    def test_shares_memory(self):
+        tensor = torch.zeros(2, 3, requires_grad=True)
+        runtime.array_view(tensor)[1, 2] = 5
+        assert tensor[1, 2] == 5
+
+    def test_needs_contiguous_memory(self):
+        with pytest.raises(ValueError, match="contiguous"):
+            runtime.array_view(torch.zeros(2, 3).T)
+
+    def test_needs_the_cpu(self):
+        with pytest.raises(ValueError, match="on meta"):
+            runtime.array_view(torch.zeros(2, device="meta"))
