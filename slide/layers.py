@@ -3,12 +3,15 @@
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from slide import checks
 from slide import functional as F
 from slide.active import ActiveSet, Scratch, transpose
+from slide.indexed_sampling import LSHSampler
+from slide.mips import exact_top_k
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern
 
@@ -93,6 +96,44 @@ class LSHLinear(_SampledLayer):
         active = self.sampler.select(x, labels)
         return Activation(F.active_linear(x, self.weight, self.bias, active), active, len(x))
 
+    @torch.no_grad()
+    def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """The k best outputs of each input.
+
+        Args:
+            x: ``(B, D)``.
+            k: at most the number of outputs.
+            search: ``"exact"`` scores all outputs, in blocks; ``"lsh"`` only those in the hash
+                buckets of the input, of which there may be fewer than k: -1 then.
+
+        Returns:
+            scores and ids (int64), both ``(B, k)``, best first.
+
+        Raises:
+            ValueError: for another ``search``, or ``"lsh"`` without hash tables.
+        """
+        checks.one_of("search", search, ("exact", "lsh"))
+        if search == "exact":
+            return exact_top_k(x, self.weight, self.bias, k)
+        if not isinstance(self.sampler, LSHSampler):
+            raise ValueError(
+                "search='lsh' needs an output layer with hash tables (sampler=lsh), not "
+                f"{type(self.sampler).__name__}"
+            )
+        self.sampler.update(self.weight, self.bias, None)
+        found = self.sampler.candidates(x)
+        scores = x.new_full((len(x), k), -torch.inf)
+        ids = torch.full((len(x), k), -1, dtype=torch.int64)
+        for b in range(len(x)):
+            own = torch.from_numpy(np.unique(found.indices[found.indptr[b] : found.indptr[b + 1]]))
+            if not len(own):
+                continue
+            own = own.long()
+            bias = None if self.bias is None else self.bias[own]
+            best, places = exact_top_k(x[b : b + 1], self.weight[own], bias, min(k, len(own)))
+            scores[b, : best.shape[1]], ids[b, : best.shape[1]] = best[0], own[places[0]]
+        return scores, ids
+
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
 
@@ -141,6 +182,11 @@ class SparseLinear(_SampledLayer):
         if ids.size and not (ids.min() >= 0 and ids.max() < self.in_features):
             raise ValueError(
                 f"features must lie in [0, {self.in_features}), not in [{ids.min()}, {ids.max()}]"
+            )
+        if x.indices.size and not (x.indices.min() >= 0 and x.indices.max() < self.in_features):
+            raise ValueError(
+                f"features must lie in [0, {self.in_features}), not in "
+                f"[{x.indices.min()}, {x.indices.max()}]"
             )
         grouped = None
         if torch.is_grad_enabled() and self.weight.requires_grad:

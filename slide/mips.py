@@ -8,7 +8,7 @@ from torch import Tensor
 from slide import checks
 from slide.runtime import array_view, num_threads
 
-_ROW_BLOCK, _QUERY_BLOCK = 16_384, 512
+_ROW_BLOCK, _QUERY_BLOCK = 8_192, 512
 
 
 def exact_top_k(
@@ -16,7 +16,7 @@ def exact_top_k(
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, by computing all of them in blocks.
 
-    At most 512 x 16,384 scores exist at a time.
+    At most 512 x 8,192 scores exist at a time.
 
     Args:
         queries: ``(B, D)`` floats.

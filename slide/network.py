@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from slide import checks
-from slide.indexed_sampling import LSHSampler
 from slide.layers import Activation, LSHLinear, SparseLinear
-from slide.mips import exact_top_k
 from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern
 
@@ -83,54 +80,15 @@ class SlideNetwork(nn.Module):
 
     @torch.no_grad()
     def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each sample.
-
-        Args:
-            features: ``(B, in_features)``.
-            k: at most the number of outputs.
-            search: ``"exact"`` scores all outputs, in blocks; ``"lsh"`` only those in the hash
-                buckets of the input, where there may be fewer than k: -1 then.
-
-        Returns:
-            scores and ids (int64), both ``(B, k)``, best first.
-
-        Raises:
-            ValueError: for another ``search``, or ``"lsh"`` without hash tables.
-        """
+        """The k best outputs of each row of features; see `slide.layers.LSHLinear.top_k`."""
         training = self.training
         self.eval()
         try:
             hidden = self.encode(features)
         finally:
             self.train(training)
-        if search == "exact":
-            return exact_top_k(hidden, self.output.weight, self.output.bias, k)
-        if search != "lsh":
-            raise ValueError(f"search must be 'exact' or 'lsh', not {search!r}")
-        return _search_tables(self.output, hidden, k)
+        return self.output.top_k(hidden, k, search)
 
     def layers(self) -> list[SparseLinear | LSHLinear]:
         """All layers, from input to output."""
         return [self.first, *self.hidden, self.output]  # type: ignore[list-item]
-
-
-def _search_tables(layer: LSHLinear, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    if not isinstance(layer.sampler, LSHSampler):
-        raise ValueError(
-            f"search='lsh' needs an output layer with hash tables, not "
-            f"{type(layer.sampler).__name__}"
-        )
-    layer.sampler.update(layer.weight, layer.bias, None)
-    found = layer.sampler.candidates(hidden)
-    scores = torch.full((len(hidden), k), -torch.inf)
-    ids = torch.full((len(hidden), k), -1, dtype=torch.int64)
-    for b in range(len(hidden)):
-        own = torch.from_numpy(np.unique(found.indices[found.indptr[b] : found.indptr[b + 1]]))
-        if len(own) == 0:
-            continue
-        own = own.long()
-        bias = None if layer.bias is None else layer.bias[own]
-        best = exact_top_k(hidden[b : b + 1], layer.weight[own], bias, min(k, len(own)))
-        scores[b, : best[0].shape[1]] = best[0]
-        ids[b, : best[0].shape[1]] = own[best[1][0]]
-    return scores, ids

@@ -1,5 +1,6 @@
 """The two sparse containers that everything else passes around."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,13 @@ class Pattern(NamedTuple):
     @property
     def num_rows(self) -> int:
         return len(self.indptr) - 1
+
+    @classmethod
+    def from_lists(cls, lists: Sequence[Sequence[int]]) -> "Pattern":
+        """One row a list of column numbers."""
+        indptr = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(row) for row in lists], out=indptr[1:])
+        return cls(indptr, np.array([column for row in lists for column in row], np.int32))
 
 
 class CSR(NamedTuple):

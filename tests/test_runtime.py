@@ -33,6 +33,17 @@ class TestKeys:
         assert len(set(keys)) == len(parts)
         assert keys == [runtime.random_key(*p) for p in parts]
 
+    def test_one_bit_of_a_part_changes_half_of_the_key(self):
+        for place in range(2):
+            flips = []
+            for bit in range(64):
+                parts = [5, 9]
+                key = runtime.random_key(*parts)
+                parts[place] ^= 1 << bit
+                flips.append(int(key ^ runtime.random_key(*parts)).bit_count())
+            assert 29 < np.mean(flips) < 35
+            assert min(flips) > 12
+
 
 class TestRandomNumbers:
     def test_equals_the_definition(self):
