@@ -133,6 +133,7 @@ def train(composed: DictConfig) -> None:
     trainer = Trainer(network, optimizer, loss, data, options, folder, rate)
     if config.network.prior_bias and trainer.step == 0:
         prior = loss.prior_scores(trainer.train_split.labels, data.num_labels)
+        assert network.output.bias is not None
         network.output.bias.data.copy_(prior)
     try:
         summary = trainer.fit()

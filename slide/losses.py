@@ -37,15 +37,20 @@ class ActiveLoss:
         return loss_on_active(scores, active, self.name)
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
-        """The scores ``(N,)`` that minimise the loss where inputs tell nothing: good first biases.
+        """Scores ``(N,)`` that minimise the loss where inputs tell nothing: good first biases.
+
+        For ``decoupled_softmax`` with several labels a row this holds nearly.
 
         Args:
             labels: of the training rows.
             num_labels: N.
         """
-        counts = np.bincount(labels.indices, minlength=num_labels)
+        counts = np.diff(labels.indptr)
+        # A row's labels share a target of 1 in the softmaxes, and have one of 1 each elsewhere.
+        target = 1 / np.maximum(counts, 1) if "softmax" in self.name else np.ones(len(counts))
+        sums = np.bincount(labels.indices, np.repeat(target, counts), minlength=num_labels)
         # Half an occurrence more, so that unseen labels stay finite.
-        p = torch.from_numpy((counts + 0.5) / (labels.num_rows + 1)).float().clamp(max=1 - 1e-6)
+        p = torch.from_numpy((sums + 0.5) / (labels.num_rows + 1)).float().clamp(max=1 - 1e-6)
         if self.name == "bce":
             return torch.logit(p)
         return 2 * p - 1 if self.name == "squared_hinge" else p.log()

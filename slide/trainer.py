@@ -152,8 +152,8 @@ class Trainer:
         with closing(self.monitor):
             with bar, self._finish_step_on_interrupt():
                 since = self._counters()
+                begin = time.perf_counter()
                 for batch in self._remaining_batches():
-                    begin = time.perf_counter()
                     loss, activation, hidden = self.train_step(batch)
                     self.train_seconds += time.perf_counter() - begin
                     bar.update()
@@ -171,6 +171,8 @@ class Trainer:
                     if self.stop:
                         self.save()
                         raise KeyboardInterrupt
+                    # Only now: making the next batch is part of the next step.
+                    begin = time.perf_counter()
             self.save()
             summary = self._summary(self.evaluate())
         files.write_json(self.folder / SUMMARY, summary)

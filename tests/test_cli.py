@@ -298,7 +298,7 @@ def test_nothing_to_resume(tmp_path, monkeypatch, folder):
         *("seed=5", "trainer.batch_size=4", "trainer.holdout=0.5", "trainer.seed=3"),
         *("optimizer.betas=[0.5,0.5]", "optimizer.correct_skipped=true", "run_dir=elsewhere"),
         *("dataset.num_labels=99", "sampler.mode=per_sample", "~trainer.seed"),
-        *("+lr_schedule.floor=0.5", "+new.key=1"),
+        *("++lr_schedule.floor=0.5", "+new.key=1"),
     ],
 )
 def test_a_resumed_run_keeps_its_groups_and_shapes(tmp_path, argument, monkeypatch):
@@ -313,7 +313,9 @@ def test_a_resumed_run_keeps_its_groups_and_shapes(tmp_path, argument, monkeypat
 
 
 def test_a_resumed_run_takes_what_may_change(tmp_path):
-    job.main(*job.tiny(tmp_path, "trainer.max_steps=3", "trainer.log_every=1", *job.SAMPLED))
+    more = ["trainer.max_steps=3", "trainer.log_every=1"]
+    rate = ["lr_schedule=constant", "optimizer.lr=0.001"]
+    job.main(*job.tiny(tmp_path, *more, *rate, *job.SAMPLED))
     changes = ["trainer.max_steps=6", "optimizer.lr=0.25", "sampler.active=40"]
     job.main(f"resume={tmp_path}/run", *changes, "trainer.evaluation=lsh")
     config = OmegaConf.load(tmp_path / "run/config.yaml")

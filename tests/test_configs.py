@@ -25,14 +25,11 @@ def raw(group, choice):
     return OmegaConf.load(job.CONF / group / f"{choice}.yaml")
 
 
-def small(folder, group, choice):
+def small(folder, group):
     """Overrides that let any choice train in a moment."""
-    sizes = job.tiny(folder, "trainer.max_steps=2", "sampler.active=32", "hash.num_tables=2")
-    if (group, choice) == ("sampler", "full"):
-        sizes.remove("sampler.active=32")
-    if group == "recipe":
-        sizes += ["hash.hashes_per_table=2"]
-    return sizes
+    # Not sampler.active, which a full sampler has not.
+    more = ["trainer.max_steps=2", "selection.active=32", "hash.num_tables=2"]
+    return job.tiny(folder, *more, *(["hash.hashes_per_table=2"] if group == "recipe" else []))
 
 
 def write_files(folder):
@@ -55,7 +52,7 @@ def test_all_groups_were_found():
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_each_choice_trains(tmp_path, group, choice, capsys):
-    overrides = small(tmp_path, group, choice)
+    overrides = small(tmp_path, group)
     if group == "dataset" and "root" in raw(group, choice):
         overrides.remove("dataset.nonzeros=8")
         overrides.remove("dataset.labels_per_row=2")
@@ -131,6 +128,8 @@ def test_a_data_set_pulls_in_its_recipe():
             for group, values in settings.items():
                 for key in values if group != "defaults" else ():
                     assert config[group][key] == values[key], (recipe, group, key)
+            for sampler in ("full", "uniform", "faiss"):
+                job.compose(f"dataset={recipe}", f"sampler={sampler}")
 
 
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
@@ -184,10 +183,13 @@ def test_the_second_set_follows_from_the_first_output():
 
 
 def settings_of(group, config):
-    """The keys of a group that a user sets: not internal, and not taken from another key."""
+    """The keys of a group that a user sets: not internal, and not taken from another group.
+
+    The keys of ``selection`` are no settings but where the samplers take their defaults from.
+    """
     for key in config:
         value = OmegaConf.to_container(config)[key]
-        derived = isinstance(value, str) and value.startswith("${")
+        derived = isinstance(value, str) and re.match(r"\$\{(?!selection\.)", value)
         built = isinstance(value, dict)
         if key not in INTERNAL and not derived and not built and group != "recipe":
             yield f"{group}.{key}"

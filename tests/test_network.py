@@ -148,7 +148,7 @@ class TestPredict:
         features, _ = draw_batch()
         with pytest.raises(ValueError, match=r"k must be in \[1, 50\], not 51"):
             make().predict(features, 51)
-        with pytest.raises(ValueError, match="search must be 'exact' or 'lsh', not 'fast'"):
+        with pytest.raises(ValueError, match=r"search must be .*'fast'"):
             make().predict(features, search="fast")
         with pytest.raises(ValueError, match="needs an output layer with hash tables"):
             make(sampler=FullSampler).predict(features, search="lsh")

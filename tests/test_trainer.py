@@ -114,7 +114,8 @@ def test_another_seed_gives_another_run(tmp_path):
 
 
 def test_a_finished_run_can_be_prolonged(tmp_path):
-    job.main(*job.tiny(tmp_path, "trainer.log_every=1", *job.SAMPLED))
+    more = ["trainer.log_every=1", "lr_schedule=constant", "optimizer.lr=0.001"]
+    job.main(*job.tiny(tmp_path, *more, *job.SAMPLED))
     job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
     assert job.steps(tmp_path / "run", "train/loss") == list(range(1, 25))
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
@@ -341,6 +342,5 @@ def test_it_learns(tmp_path, mode):
             )
         ]
     )
-    print(summary)
     assert summary["active_mean"] <= 200
     assert summary["p_at_1"] > 4 * baseline > 0, (summary["p_at_1"], baseline)
