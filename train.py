@@ -1,10 +1,7 @@
 """Trains a network from a configuration: ``python train.py``; ``--help`` explains the keys."""
 
 import sys
-import time
-from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -12,9 +9,10 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide import FaissSampler, FullSampler, SlideNetwork, checks, runtime
+from slide import SlideNetwork, checks, runtime
 from slide.evaluation import check_search
-from slide.files import write_text
+from slide.files import run_folder, write_text
+from slide.network import hidden_samplers
 from slide.trainer import DivergenceError, Trainer
 
 CONFIG = "config.yaml"
@@ -56,51 +54,11 @@ def settings(composed: DictConfig) -> DictConfig:
     return config
 
 
-def run_folder(config: DictConfig) -> Path:
-    """Where the run goes, also noted in ``config.run_dir``; nothing is made yet.
-
-    Raises:
-        ValueError: if that place is taken.
-    """
-    if config.run_dir is None:
-        stamp = Path("results") / config.dataset.name / time.strftime("%Y-%m-%d_%H-%M-%S")
-        numbered = (stamp.with_name(f"{stamp.name}_{number}") for number in count(1))
-        folder = next(path for path in chain([stamp], numbered) if not path.exists())
-        config.run_dir = str(folder)
-    folder = Path(str(config.run_dir))
-    if config.run_dir == "" or (folder.exists() and not folder.is_dir()):
-        raise ValueError(f"run_dir must be the path of a folder, not {config.run_dir!r}")
-    if (folder / CONFIG).exists() and config.resume is None:
-        raise ValueError(f"run_dir={folder} holds a run: resume={folder} goes on with it")
-    return folder
-
-
 def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwork:
     """The network with its samplers."""
-    hidden, hidden_active = config.network.hidden, config.network.hidden_active
-    checks.listing("hidden", hidden)
-    checks.listing("hidden_active", hidden_active)
-    if hidden_active and len(hidden_active) != len(hidden):
-        raise ValueError(
-            f"hidden_active must have {len(hidden)} entries, as network.hidden has, "
-            f"not {list(hidden_active)}"
-        )
-    sampler = instantiate(config.sampler)
-    hidden_samplers: list[Any] = []
-    for i, active in enumerate(hidden_active):
-        if active is None:
-            hidden_samplers.append(None)
-            continue
-        checks.whole("hidden_active", active, 1)
-        if sampler.func is FullSampler or (sampler.func is FaissSampler and i == 0):
-            raise ValueError(
-                f"hidden_active={list(hidden_active)} needs sampler=lsh or sampler=uniform"
-            )
-        options = {"active": active, "weighting": "none", "seed": config.seed + 1 + i}
-        hidden_samplers.append(instantiate(config.sampler, **options))
-    return SlideNetwork(
-        features, list(hidden), labels, sampler, hidden_samplers, config.network.dropout
-    )
+    sampler, network = instantiate(config.sampler), config.network
+    hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
+    return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, network.dropout)
 
 
 def try_settings(config: DictConfig) -> None:
@@ -120,7 +78,9 @@ def train(composed: DictConfig) -> None:
     config = settings(composed)
     runtime.set_threads(config.runtime.threads)
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
-    folder = run_folder(config)
+    resumed = config.resume is not None
+    folder = run_folder(config.run_dir, Path("results") / config.dataset.name, CONFIG, resumed)
+    config.run_dir = str(folder)
     try_settings(config)
     data = instantiate(config.dataset)
     network = build_network(config, data.num_features, data.num_labels)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +32,30 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         raise OSError(f"cannot write {path}: {error}; {kept}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def run_folder(run_dir: object, parent: Path, mark: str, resumed: bool) -> Path:
+    """The folder of a run; nothing is made yet.
+
+    Args:
+        run_dir: the path asked for; None: a new one in ``parent``, named by the time.
+        parent: of new folders.
+        mark: the file by which the folder of a run is known.
+        resumed: whether a run goes on there.
+
+    Raises:
+        ValueError: if the place is taken, or no folder.
+    """
+    if run_dir is None:
+        stamp = parent / time.strftime("%Y-%m-%d_%H-%M-%S")
+        numbered = (stamp.with_name(f"{stamp.name}_{number}") for number in count(1))
+        return next(path for path in chain([stamp], numbered) if not path.exists())
+    folder = Path(str(run_dir))
+    if run_dir == "" or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"run_dir must be the path of a folder, not {run_dir!r}")
+    if (folder / mark).exists() and not resumed:
+        raise ValueError(f"run_dir={folder} holds a run: resume={folder} goes on with it")
+    return folder
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,16 +1,50 @@
 """A stack of layers from sparse features to sampled outputs, and prediction with it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from slide import checks
+from slide.indexed_sampling import FaissSampler
 from slide.layers import Activation, LSHLinear, SparseLinear
-from slide.sampling import Sampler
+from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern
 
 SamplerFactory = Callable[[int, int], Sampler]
+
+
+def hidden_samplers(
+    sampler: partial[Sampler], hidden: Sequence[int], active: Sequence[int | None], seed: int
+) -> list[SamplerFactory | None]:
+    """Samplers for the hidden layers, like that of the output layer but for size and seed.
+
+    Args:
+        sampler: the output layer's, without its numbers of inputs and outputs.
+        hidden: widths of the hidden layers.
+        active: how many neurons each of them computes; None: all; empty: all of all layers.
+        seed: of the output layer's sampler.
+
+    Raises:
+        ValueError: for numbers that do not fit, or a sampler that cannot do it.
+    """
+    checks.listing("hidden", hidden)
+    checks.listing("hidden_active", active)
+    if active and len(active) != len(hidden):
+        raise ValueError(
+            f"hidden_active must have {len(hidden)} entries, as hidden has, not {list(active)}"
+        )
+    factories: list[SamplerFactory | None] = []
+    for i, size in enumerate(active):
+        if size is not None:
+            checks.whole("hidden_active", size, 1)
+            # FAISS takes dense inputs only, and the first layer's are sparse.
+            if sampler.func is FullSampler or (sampler.func is FaissSampler and i == 0):
+                raise ValueError(f"hidden_active={list(active)} needs sampler=lsh or uniform")
+        options = {"active": size, "weighting": "none", "seed": seed + 1 + i}
+        factories.append(None if size is None else partial(sampler, **options))
+    return factories
 
 
 class SlideNetwork(nn.Module):
