@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from slide import SlideNetwork, checks, runtime
 from slide.evaluation import check_search
-from slide.files import run_folder, write_text
+from slide.files import check_run_dir, make_run_folder, write_text
 from slide.network import hidden_samplers
-from slide.trainer import DivergenceError, Trainer
+from slide.trainer import CHECKPOINT, DivergenceError, Trainer
 
 CONFIG = "config.yaml"
 # What may change when a run is resumed. The rest would not fit what it has learnt and written.
@@ -24,8 +24,8 @@ REPLACEABLE = {
     *("sampler.active", "sampler.hard_share", "runtime.threads", "runtime.deterministic"),
     *("dataset.root", "dataset.cache"),
 }
-# What users can mend; anything else is a bug and deserves its traceback.
-USER_ERRORS = (ValueError, TypeError, OSError, DivergenceError)
+# What users can mend while settings and data are read; later, it would be a bug.
+USER_ERRORS = (ValueError, TypeError, OSError)
 
 
 def settings(composed: DictConfig) -> DictConfig:
@@ -73,49 +73,52 @@ def try_settings(config: DictConfig) -> None:
     check_search(network, instantiate(config.trainer).evaluation)
 
 
-def train(composed: DictConfig) -> None:
-    """Compose, build, fit."""
+def prepare(composed: DictConfig) -> Trainer:
+    """Compose and build."""
     config = settings(composed)
     runtime.set_threads(config.runtime.threads)
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
-    resumed = config.resume is not None
-    folder = run_folder(config.run_dir, Path("results") / config.dataset.name, CONFIG, resumed)
-    config.run_dir = str(folder)
     try_settings(config)
+    resumed = config.resume is not None
+    if not resumed:
+        check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])
     data = instantiate(config.dataset)
     network = build_network(config, data.num_features, data.num_labels)
     optimizer = instantiate(config.optimizer)(network.parameters())
     loss, options = instantiate(config.loss), instantiate(config.trainer)
-    folder.mkdir(parents=True, exist_ok=True)
-    noted = OmegaConf.merge(config, {"resume": None})
-    write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
     rate = instantiate(config.lr_schedule)
-    trainer = Trainer(network, optimizer, loss, data, options, folder, rate)
+    folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
+    trainer = Trainer(network, optimizer, loss, data, options, folder, rate, resumed)
     if config.network.prior_bias and trainer.step == 0:
         prior = loss.prior_scores(trainer.train_split.labels, data.num_labels)
         assert network.output.bias is not None
         network.output.bias.data.copy_(prior)
-    try:
-        summary = trainer.fit()
-    except KeyboardInterrupt:
-        sys.exit(
-            f"interrupted after step {trainer.step}; "
-            f"python train.py resume={folder} goes on from the last checkpoint"
-        )
-    scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
-    print(f"{scores}  {folder}")
+    noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
+    write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
+    return trainer
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(composed: DictConfig) -> None:
     try:
-        train(composed)
+        trainer = prepare(composed)
     except InstantiationException as error:
-        sys.exit(f"error: {error.__cause__ or error}")
+        if not isinstance(error.__cause__, USER_ERRORS):
+            raise
+        sys.exit(f"error: {error.__cause__}")
     except USER_ERRORS as error:
         sys.exit(f"error: {error}")
+    try:
+        summary = trainer.fit()
+    except (DivergenceError, OSError) as error:
+        sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted before the first step")
+        sys.exit(
+            f"interrupted after step {trainer.step}; "
+            f"python train.py resume={trainer.folder} goes on from the last checkpoint"
+        )
+    scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
+    print(f"{scores}  {trainer.folder}")
 
 
 if __name__ == "__main__":

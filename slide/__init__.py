@@ -27,4 +27,4 @@ from slide.sparse import CSR as CSR
 from slide.sparse import Pattern as Pattern
 from slide.tables import HashTables as HashTables
 
-__version__ = "0.1.0"
+__version__ = runtime.VERSION

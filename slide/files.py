@@ -3,8 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Callable
-from itertools import chain, count
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,28 +34,37 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def run_folder(run_dir: object, parent: Path, mark: str, resumed: bool) -> Path:
-    """The folder of a run; nothing is made yet.
+def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
+    """Raise ValueError if ``run_dir`` cannot be the folder of a new run.
 
     Args:
-        run_dir: the path asked for; None: a new one in ``parent``, named by the time.
-        parent: of new folders.
-        mark: the file by which the folder of a run is known.
-        resumed: whether a run goes on there.
-
-    Raises:
-        ValueError: if the place is taken, or no folder.
+        run_dir: the path asked for; None: a new one is to be made.
+        marks: files by which the folder of a run is known.
     """
     if run_dir is None:
-        stamp = parent / time.strftime("%Y-%m-%d_%H-%M-%S")
-        numbered = (stamp.with_name(f"{stamp.name}_{number}") for number in count(1))
-        return next(path for path in chain([stamp], numbered) if not path.exists())
+        return
     folder = Path(str(run_dir))
     if run_dir == "" or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"run_dir must be the path of a folder, not {run_dir!r}")
-    if (folder / mark).exists() and not resumed:
+    if any((folder / mark).exists() for mark in marks):
         raise ValueError(f"run_dir={folder} holds a run: resume={folder} goes on with it")
-    return folder
+
+
+def make_run_folder(run_dir: object, parent: Path) -> Path:
+    """Make the folder ``run_dir``, or, for None, a new one in ``parent``, named by the time."""
+    if run_dir is not None:
+        folder = Path(str(run_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    stamp = parent / time.strftime("%Y-%m-%d_%H-%M-%S")
+    for number in count():
+        folder = Path(f"{stamp}_{number}") if number else stamp
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:  # Another run began in the same second.
+            continue
+    raise AssertionError("count() does not end")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -61,6 +61,11 @@ def active_linear(x: Tensor, weight: Tensor, bias: Tensor | None, active: Active
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {len(weight)} rows"
         )
+    ids = active.ids
+    if ids.size and not (ids.min() >= 0 and ids.max() < active.out_features):
+        raise ValueError(
+            f"active ids must lie in [0, {len(weight)}), not in [{ids.min()}, {ids.max()}]"
+        )
     if active.indptr is not None and len(active.indptr) != len(x) + 1:
         raise ValueError(f"{len(active.indptr) - 1} active sets do not fit {len(x)} samples")
     function = _SharedLinear if active.shared else _PerSampleLinear

@@ -13,7 +13,7 @@ import torch
 from slide import checks
 from slide.kernels import codes as kernels
 from slide.runtime import array_view, random_key
-from slide.sparse import CSR
+from slide.sparse import CSR, check_pattern
 
 
 class HashFamily(Protocol):
@@ -45,6 +45,11 @@ def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits:
             f"hashes_per_table = {hashes_per_table} makes codes of {bits} bits; tables of more "
             "than 2^24 buckets are not supported: lower hashes_per_table"
         )
+
+
+def _check_width(vectors: torch.Tensor, in_features: int) -> None:
+    if vectors.ndim != 2 or vectors.shape[1] != in_features:
+        raise ValueError(f"vectors must be (n, {in_features}), not {tuple(vectors.shape)}")
 
 
 def _choose_hashes(num_vectors: int, per_bucket: int, bits: int) -> int:
@@ -97,12 +102,14 @@ class SimHash:
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``."""
+        _check_width(vectors, self.in_features)
         directions = torch.from_numpy(self.directions).to(vectors.dtype)
         projections = array_view(vectors.detach() @ directions)
         return self._pack(projections)
 
     def sparse_codes(self, vectors: CSR) -> np.ndarray:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns."""
+        check_pattern("coordinates", vectors, None, self.in_features)
         projections = np.empty((vectors.num_rows, self.directions.shape[1]), vectors.values.dtype)
         kernels.project_sparse(*vectors, self.directions, projections)
         return self._pack(projections)
@@ -179,6 +186,7 @@ class DWTA:
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros compete too."""
+        _check_width(vectors, self.in_features)
         out = np.empty((self.num_tables, len(vectors)), np.int32)
         kernels.dwta_dense(
             array_view(vectors.contiguous()),
@@ -191,6 +199,7 @@ class DWTA:
 
     def sparse_codes(self, vectors: CSR) -> np.ndarray:
         """Codes ``(L, n)`` int32 of a CSR matrix's rows; only stored entries compete."""
+        check_pattern("coordinates", vectors, None, self.in_features)
         out = np.empty((self.num_tables, vectors.num_rows), np.int32)
         kernels.dwta_sparse(*vectors, self.places, self.hashes_per_table, self.bits, self.key, out)
         return out

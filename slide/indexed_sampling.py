@@ -1,6 +1,5 @@
 """Samplers that follow the weights with an index over their rows: hash tables, or FAISS."""
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -78,11 +77,13 @@ class IndexedSampler(UniformSampler):
     def _rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         raise TypeError(f"{type(self).__name__} has no index")
 
-    def _budget(self, places: int) -> int:
-        return max(0, math.floor(self.hard_share * places))
-
     def _budgets(self, places: np.ndarray) -> np.ndarray:
-        return np.floor(self.hard_share * places).astype(np.int64)
+        """Most promising ids that may take ``places`` left by labels, int64."""
+        most = np.floor(self.hard_share * places).astype(np.int64)
+        return np.maximum(np.minimum(most, places - self._reserve), 0)
+
+    def _budget(self, places: int) -> int:
+        return int(self._budgets(np.array([places]))[0])
 
     def state_dict(self) -> dict[str, Any]:
         """Counters; subclasses add their index."""

@@ -13,7 +13,7 @@ from slide.active import ActiveSet, Scratch, transpose
 from slide.indexed_sampling import LSHSampler
 from slide.mips import exact_top_k
 from slide.sampling import FullSampler, Sampler
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, check_pattern
 
 
 class Activation(NamedTuple):
@@ -38,6 +38,17 @@ class _SampledLayer(nn.Module):
     """What sampled layers share: a sampler, which is part of the layer's state."""
 
     sampler: Sampler
+    bias: nn.Parameter | None
+
+    def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Pattern | None) -> ActiveSet:
+        """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of one output each.
+
+        Prediction computes all outputs: it must depend neither on draws nor on the batch.
+        """
+        if not self.training and labels is None:
+            return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
+        self.sampler.update(rows, self.bias, x if self.training else None)
+        return self.sampler.select(x, labels)
 
     def get_extra_state(self) -> dict[str, Any]:
         """The sampler's state; part of ``state_dict``."""
@@ -86,14 +97,13 @@ class LSHLinear(_SampledLayer):
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 
     def forward(self, x: Tensor, labels: Pattern | None = None) -> Activation:
-        """The outputs of the active set of ``x`` ``(B, D)``.
+        """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
             x: inputs.
             labels: outputs that must be in each sample's set; the loss takes them as targets.
         """
-        self.sampler.update(self.weight, self.bias, x if self.training else None)
-        active = self.sampler.select(x, labels)
+        active = self._choose(x, self.weight, labels)
         return Activation(F.active_linear(x, self.weight, self.bias, active), active, len(x))
 
     @torch.no_grad()
@@ -141,9 +151,9 @@ class LSHLinear(_SampledLayer):
 class SparseLinear(_SampledLayer):
     """A linear layer with sparse input: the weighted sum of one weight row a non-zero feature.
 
-    With a sampler only the chosen outputs go on, the others are zero and get no gradient. All of
-    them are computed even so: a feature's weights lie side by side, and reading a thousand of them
-    in one run costs no more than picking a quarter of them apart.
+    With a sampler only the chosen outputs go on; the others count as zero, and so does their
+    gradient. All of them are computed even so: a feature's weights lie side by side, and reading
+    a thousand of them in one run costs no more than picking a quarter of them apart.
 
     Args:
         in_features: D.
@@ -173,26 +183,16 @@ class SparseLinear(_SampledLayer):
         self._scratch = Scratch(in_features)
 
     def forward(self, x: CSR) -> Activation:
-        """The outputs of the active set of a CSR matrix ``(B, D)``.
+        """The outputs of the active set of a CSR matrix ``(B, D)``; in ``eval()``, all H.
 
         Raises:
-            ValueError: for a column out of range.
+            ValueError: for a column out of range, or a malformed matrix.
         """
-        ids = x.indices
-        if ids.size and not (ids.min() >= 0 and ids.max() < self.in_features):
-            raise ValueError(
-                f"features must lie in [0, {self.in_features}), not in [{ids.min()}, {ids.max()}]"
-            )
-        if x.indices.size and not (x.indices.min() >= 0 and x.indices.max() < self.in_features):
-            raise ValueError(
-                f"features must lie in [0, {self.in_features}), not in "
-                f"[{x.indices.min()}, {x.indices.max()}]"
-            )
+        check_pattern("features", x, None, self.in_features)
         grouped = None
         if torch.is_grad_enabled() and self.weight.requires_grad:
             grouped = transpose(Pattern(x.indptr, x.indices), self._scratch)
-        self.sampler.update(self.weight.T, self.bias, x if self.training else None)
-        active = self.sampler.select(x, None)
+        active = self._choose(x, self.weight.T, None)
         values = F.sparse_linear(x, self.weight, self.bias, grouped)
         return Activation(F.gather_active(values, active), active, x.num_rows)
 

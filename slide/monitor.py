@@ -5,6 +5,8 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from slide.files import write_text
+
 
 class Monitor:
     """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
@@ -18,9 +20,7 @@ class Monitor:
         path = folder / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         kept = [line for line in lines if _step_of(line) <= step]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(line + "\n" for line in kept))
-        temporary.replace(path)
+        write_text(path, "".join(line + "\n" for line in kept))
         self._file = path.open("a", buffering=1)
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
 

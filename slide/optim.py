@@ -79,7 +79,9 @@ class RowSparseAdam(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
+                # Used up here: PyTorch's own zero_grad does not know them.
                 gradients: list[AnyRowGradient] = list(getattr(p, "row_gradients", ()))
+                p.row_gradients = []
                 if p.grad is not None:
                     rows = p.grad.reshape(len(p.grad), -1).contiguous()
                     gradients.append(RowGradient(np.arange(len(rows), dtype=np.int32), rows))

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from importlib import metadata
 
 # OpenMP reads this when it is loaded. torch and numba bring a thread pool each, and a pool that
@@ -14,6 +15,13 @@ import torch
 from numba.core import config
 
 from slide import checks
+
+try:
+    import resource
+except ImportError:  # Not on Windows.
+    resource = None
+
+VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
 
@@ -80,13 +88,16 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().numpy()
 
 
+def peak_memory_mb() -> int:
+    """Most memory that this process has held so far, in MiB; 0 where that cannot be told."""
+    if resource is None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / 2**20 if sys.platform == "darwin" else peak / 2**10)
+
+
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    names = ("slide", "torch", "numpy", "numba", "faiss-cpu")
-    found = {"python": platform.python_version()}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # Run from a checkout that is not installed.
-            found[name] = "not installed"
-    return found
+    names = ("torch", "numpy", "numba", "faiss-cpu")
+    found = {"python": platform.python_version(), "slide": VERSION}
+    return found | {name: metadata.version(name) for name in names}

@@ -8,9 +8,9 @@ from torch import Tensor
 from slide import checks
 from slide.active import ActiveSet, Scratch
 from slide.kernels import select as kernels
-from slide.kernels.select import Labels, Lists
+from slide.kernels.select import Lists
 from slide.runtime import num_threads, random_key
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, check_pattern
 
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
@@ -34,7 +34,11 @@ class Sampler(Protocol):
         ...
 
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
-        """The active set for inputs ``(B, D)``; all ``labels``, if given, are in it."""
+        """The active set for inputs ``(B, D)``.
+
+        All ``labels``, if given, are in it, and its ``targets`` say where: as positions within each
+        sample's set. Ids are distinct within a set.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,6 +125,8 @@ class UniformSampler:
         self.weighting = weighting
         self.seed = seed
         self.selections = 0
+        # Somebody must stand for the outputs left out.
+        self._reserve = 1 if weighting == "stratified" else 0
         self._scratch = Scratch(out_features)
         self._full = FullSampler(in_features, out_features) if active >= out_features else None
 
@@ -132,7 +138,7 @@ class UniformSampler:
         if self._full is not None:
             return self._full.select(queries, labels)
         targets = _targets(labels, queries, self.out_features)
-        known = Labels(*(targets or _no_labels(queries)))
+        known = targets or _no_labels(queries)
         key = random_key(self.seed, self.selections)
         self.selections += 1
         choose = self._per_sample if self.mode == "per_sample" else self._shared
@@ -150,11 +156,12 @@ class UniformSampler:
         return np.empty(0, np.int32)
 
     def _per_sample(
-        self, queries: Queries, labels: Labels, supervised: bool, key: np.uint64
+        self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
         counts = np.diff(labels.indptr)
         indptr = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(np.maximum(counts, self.active), out=indptr[1:])
+        sizes = np.maximum(counts + self._reserve, self.active)
+        np.cumsum(np.minimum(sizes, self.out_features), out=indptr[1:])
         ids, num_hard = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
         lists = self._lists(queries, np.maximum(self.active - counts, 0), key)
         kernels.assemble_per_sample(
@@ -174,12 +181,13 @@ class UniformSampler:
         return self._with_weights(indptr, ids, num_hard, targets, shared=False)
 
     def _shared(
-        self, queries: Queries, labels: Labels, supervised: bool, key: np.uint64
+        self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
         marks = self._scratch.marks(1)[0]
         distinct = kernels.count_distinct(labels.indices, marks)
         listed = self._list(queries, self.active - distinct)
-        ids = np.empty(max(self.active, distinct), np.int32)
+        size = min(max(self.active, distinct + self._reserve), self.out_features)
+        ids = np.empty(size, np.int32)
         positions = np.empty(len(labels.indices), np.int32)
         num_hard = kernels.assemble_shared(
             labels, listed, self.out_features, key, marks, self._scratch.slots(), ids, positions
@@ -222,15 +230,6 @@ def _no_labels(queries: Queries) -> Pattern:
 
 
 def _targets(labels: Pattern | None, queries: Queries, out_features: int) -> Pattern | None:
-    if labels is None:
-        return None
-    if labels.num_rows != num_rows_of(queries):
-        raise ValueError(
-            f"{labels.num_rows} rows of labels do not fit {num_rows_of(queries)} inputs"
-        )
-    ids = labels.indices
-    if ids.size and not (ids.min() >= 0 and ids.max() < out_features):
-        raise ValueError(
-            f"labels must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
-        )
+    if labels is not None:
+        check_pattern("labels", labels, num_rows_of(queries), out_features)
     return labels

@@ -47,3 +47,32 @@ class CSR(NamedTuple):
     @property
     def num_rows(self) -> int:
         return len(self.indptr) - 1
+
+
+def check_pattern(
+    name: str, pattern: Pattern | CSR, num_rows: int | None, num_columns: int
+) -> None:
+    """Raise unless kernels can follow ``pattern`` without leaving an array.
+
+    Args:
+        name: of its columns, for the message: "labels", "features".
+        pattern: to be checked, in time proportional to its entries.
+        num_rows: rows that it must have; None: any.
+        num_columns: columns lie in ``[0, num_columns)``.
+
+    Raises:
+        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+    """
+    indptr, indices = pattern.indptr, pattern.indices
+    if indptr.dtype != np.int64 or indices.dtype != np.int32:
+        raise TypeError(
+            f"{name} need int64 indptr and int32 indices, not {indptr.dtype} and {indices.dtype}"
+        )
+    if num_rows is not None and pattern.num_rows != num_rows:
+        raise ValueError(f"{pattern.num_rows} rows of {name} do not fit {num_rows} inputs")
+    if not len(indptr) or indptr[0] or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise ValueError(f"indptr of {name} must rise from 0 to their number, {len(indices)}")
+    if indices.size and not (indices.min() >= 0 and indices.max() < num_columns):
+        raise ValueError(
+            f"{name} must lie in [0, {num_columns}), not in [{indices.min()}, {indices.max()}]"
+        )

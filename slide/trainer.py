@@ -1,15 +1,15 @@
 """The training loop: steps, logs, evaluations, checkpoints, resume."""
 
 import math
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -17,12 +17,13 @@ from slide import checks, files
 from slide.data import Batch, Batches, SparseDataset, holdout
 from slide.evaluation import check_search, evaluate, selection_recall
 from slide.indexed_sampling import IndexedSampler, LSHSampler
+from slide.layers import Activation
 from slide.losses import ActiveLoss
-from slide.metrics import inverse_propensities
+from slide.metrics import inverse_propensities, precision_at_k
 from slide.monitor import Monitor
 from slide.network import SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.runtime import versions
+from slide.runtime import peak_memory_mb, versions
 
 CHECKPOINT = "checkpoint.pt"
 SUMMARY = "summary.json"
@@ -77,6 +78,20 @@ class Options:
         checks.one_of("evaluation", self.evaluation, ("exact", "lsh"))
 
 
+class Counters(NamedTuple):
+    """How far a run has come, in sums since its start."""
+
+    step: int
+    samples: int
+    active_total: float
+    loss_total: float
+    train_seconds: float
+    rebuild_seconds: float
+
+
+_COUNTERS = ("step", "samples", "active_total", "loss_total", "train_seconds", "eval_seconds")
+
+
 class Trainer:
     """Trains a network on a data set, writing into a run's folder.
 
@@ -86,8 +101,9 @@ class Trainer:
         loss: on active sets.
         data: the data set.
         options: see `Options`.
-        folder: of the run; exists. If it holds a checkpoint, the run goes on from there.
+        folder: of the run; exists.
         rate: factor on the optimizer's learning rate for a share of training done, in [0, 1].
+        resume: go on from the folder's checkpoint, if there is one yet.
 
     Attributes:
         step: steps done.
@@ -102,6 +118,7 @@ class Trainer:
         options: Options,
         folder: Path,
         rate: Callable[[float], float] = lambda progress: 1.0,
+        resume: bool = False,
     ):
         rate(0.0)  # Schedules check their numbers when they are called.
         check_search(network, options.evaluation)
@@ -122,15 +139,16 @@ class Trainer:
             raise ValueError("the data set has no rows to evaluate on; trainer.holdout makes some")
         steps = options.epochs * len(self.batches)
         self.total_steps = min(steps, options.max_steps) if options.max_steps else steps
-        self.learning_rate = float(optimizer.param_groups[0]["lr"])
+        self.learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.weights = inverse_propensities(self.train_split.labels, data.num_labels)
         self.step = 0
         self.samples = 0
         self.active_total = 0.0
+        self.loss_total = 0.0
         self.train_seconds = 0.0
         self.eval_seconds = 0.0
         self.stop = False
-        if (folder / CHECKPOINT).exists():
+        if resume and (folder / CHECKPOINT).exists():
             self.load(files.read_tensors(folder / CHECKPOINT))
         self.monitor = Monitor(folder, self.step)
 
@@ -154,18 +172,21 @@ class Trainer:
                 since = self._counters()
                 begin = time.perf_counter()
                 for batch in self._remaining_batches():
-                    loss, activation, hidden = self.train_step(batch)
+                    loss, activation, hidden = self.forward(batch)
+                    if _due(self.step + 1, options.recall_every):
+                        # Before the update: the set was chosen for the weights as they are.
+                        self.train_seconds += time.perf_counter() - begin
+                        self.monitor.write(self.step + 1, self._inspect(activation, hidden))
+                        begin = time.perf_counter()
+                    self.update(loss)
                     self.train_seconds += time.perf_counter() - begin
                     bar.update()
                     if _due(self.step, options.log_every):
-                        self.monitor.write(self.step, self._log(loss, since))
+                        self.monitor.write(self.step, self._log(since))
+                        bar.set_postfix(_shown(self._mean_loss(since), scores))
                         since = self._counters()
-                        bar.set_postfix(_shown(loss, scores))
-                    if _due(self.step, options.recall_every):
-                        self.monitor.write(self.step, self._inspect(activation, hidden))
                     if _due(self.step, options.eval_every) and self.step < self.total_steps:
                         scores = self.evaluate(options.eval_samples)
-                        bar.set_postfix(_shown(loss, scores))
                     if _due(self.step, options.checkpoint_every):
                         self.save()
                     if self.stop:
@@ -178,18 +199,12 @@ class Trainer:
         files.write_json(self.folder / SUMMARY, summary)
         return summary
 
-    def train_step(self, batch: Batch):
-        """One step: forward, loss, backward, update.
-
-        Returns:
-            loss (float), the output layer's activation, and its input ``(B, H)``.
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, Activation, torch.Tensor]:
+        """Loss (a scalar), the output layer's activation, and its input ``(B, H)``.
 
         Raises:
-            DivergenceError: where the loss is NaN or infinite; nothing is updated then.
+            DivergenceError: where the loss is NaN or infinite.
         """
-        progress = self.step / self.total_steps
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate * self.rate(progress)
         self.network.train()
         hidden = self.network.encode(batch.features)
         activation = self.network.output(hidden, batch.labels)
@@ -197,13 +212,20 @@ class Trainer:
         value = loss.item()
         if not math.isfinite(value):
             raise DivergenceError(self._divergence(f"the loss is {value} at step {self.step + 1}"))
+        self.samples += len(batch.rows)
+        self.active_total += activation.active.mean_size()
+        self.loss_total += value
+        return loss, activation, hidden
+
+    def update(self, loss: torch.Tensor) -> None:
+        """Backward, and a step of the optimizer at the learning rate of this point in training."""
+        factor = self.rate(self.step / self.total_steps)
+        for group, rate in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
+            group["lr"] = rate * factor
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.step += 1
-        self.samples += len(batch.rows)
-        self.active_total += activation.active.mean_size()
-        return value, activation, hidden
 
     def evaluate(self, samples: int = 0) -> dict[str, float]:
         """Scores on the evaluation rows, or on the first ``samples`` of them; logged as well."""
@@ -233,6 +255,7 @@ class Trainer:
             "step": self.step,
             "samples": self.samples,
             "active_total": self.active_total,
+            "loss_total": self.loss_total,
             "train_seconds": self.train_seconds,
             "eval_seconds": self.eval_seconds,
             "rebuild_seconds": [s.rebuild_seconds for s in self._indexed()],
@@ -244,7 +267,7 @@ class Trainer:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])
-        for name in ("step", "samples", "active_total", "train_seconds", "eval_seconds"):
+        for name in _COUNTERS:
             setattr(self, name, state[name])
         for sampler, seconds in zip(self._indexed(), state["rebuild_seconds"], strict=True):
             sampler.rebuild_seconds = seconds
@@ -280,23 +303,33 @@ class Trainer:
     def _rebuild_seconds(self) -> float:
         return sum(sampler.rebuild_seconds for sampler in self._indexed())
 
-    def _counters(self) -> tuple[int, int, float, float]:
-        return self.step, self.samples, self.train_seconds, self._rebuild_seconds()
+    def _counters(self) -> Counters:
+        return Counters(
+            self.step,
+            self.samples,
+            self.active_total,
+            self.loss_total,
+            self.train_seconds,
+            self._rebuild_seconds(),
+        )
 
-    def _log(self, loss: float, since: tuple[int, int, float, float]) -> dict[str, float]:
+    def _mean_loss(self, since: Counters) -> float:
+        return (self.loss_total - since.loss_total) / (self.step - since.step)
+
+    def _log(self, since: Counters) -> dict[str, float]:
         """Scalars of the steps since the last log."""
-        seconds = self.train_seconds - since[2]
+        steps, seconds = self.step - since.step, self.train_seconds - since.train_seconds
         return {
-            "train/loss": loss,
+            "train/loss": self._mean_loss(since),
             "train/learning_rate": self.optimizer.param_groups[0]["lr"],
             "train/epoch": self.step / len(self.batches),
             "train/seconds": self.train_seconds,
-            "speed/samples_per_second": (self.samples - since[1]) / seconds,
-            "speed/rebuild_share": (self._rebuild_seconds() - since[3]) / seconds,
-            "selection/active_mean": self.active_total / self.step,
+            "speed/samples_per_second": (self.samples - since.samples) / seconds,
+            "speed/rebuild_share": (self._rebuild_seconds() - since.rebuild_seconds) / seconds,
+            "selection/active_mean": (self.active_total - since.active_total) / steps,
         }
 
-    def _inspect(self, activation: Any, hidden: torch.Tensor) -> dict[str, float]:
+    def _inspect(self, activation: Activation, hidden: torch.Tensor) -> dict[str, float]:
         """Recall of the selection, and how full the tables are."""
         scalars = {"selection/recall": selection_recall(self.network.output, hidden, activation)}
         sampler = self.network.output.sampler
@@ -305,6 +338,12 @@ class Trainer:
             scalars["tables/non_empty_share"] = share
             scalars["tables/largest_bucket"] = largest
         return scalars
+
+    def _majority(self) -> float:
+        """P@1 of always answering the most frequent label of the training rows."""
+        counts = np.bincount(self.train_split.labels.indices, minlength=self.data.num_labels)
+        answers = np.full((len(self.eval_split), 1), counts.argmax())
+        return precision_at_k(answers, self.eval_split.labels, 1)
 
     def _divergence(self, what: str) -> str:
         checkpoint = self.folder / CHECKPOINT
@@ -327,10 +366,11 @@ class Trainer:
             "eval_seconds": round(self.eval_seconds, 3),
             "samples_per_second": round(self.samples / self.train_seconds, 1),
             **{name: round(value, 6) for name, value in scores.items()},
+            "majority_p_at_1": round(self._majority(), 6),
             "evaluated_on": "holdout" if self.options.holdout else "test",
             "active_mean": round(self.active_total / self.step, 1),
             "rebuild_seconds": round(self._rebuild_seconds(), 3),
-            "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+            "peak_rss_mb": peak_memory_mb(),
             "date": time.strftime("%Y-%m-%d"),
             "versions": versions(),
         }

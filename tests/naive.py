@@ -71,11 +71,6 @@ def row_gradient(indptr, ids, coefficients, vectors):
     return out
 
 
-def locate(ids, wanted):
-    places = {int(r): i for i, r in enumerate(ids)}
-    return [places.get(int(r), -1) for r in wanted]
-
-
 # Hash codes
 
 

@@ -103,17 +103,6 @@ def test_transpose_of_one_id_shared_by_all_samples():
     assert t.samples.tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_locate(seed):
-    rng = np.random.default_rng(seed)
-    ids = rng.permutation(20)[:8].astype(np.int32)
-    wanted = rng.integers(0, 20, 15, dtype=np.int32)
-    slots, out = np.full(20, -1, np.int32), np.empty(15, np.int32)
-    kernels.locate(ids, wanted, slots, out)
-    assert out.tolist() == naive.locate(ids, wanted)
-    assert (slots == -1).all()
-
-
 class TestScratch:
     def test_is_made_once(self):
         scratch = Scratch(5)

@@ -129,15 +129,15 @@ def test_a_killed_run_can_be_resumed(tmp_path):
 
 def interrupt_at(monkeypatch, step, times):
     """Send Ctrl-C in the midst of a step."""
-    whole = Trainer.train_step
+    whole = Trainer.update
 
-    def train_step(self, batch):
+    def update(self, loss):
         if self.step == step:
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
-        return whole(self, batch)
+        return whole(self, loss)
 
-    monkeypatch.setattr(Trainer, "train_step", train_step)
+    monkeypatch.setattr(Trainer, "update", update)
 
 
 def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatch):

@@ -148,7 +148,6 @@ def test_the_second_set_follows_from_the_first_output():
         np.array([1, 2, 1, 1, 1, 3], np.float32),
     )
     network = train.build_network(config, 60, 80)
-    network.eval()
     second = network.hidden[0]
     seen = []
     whole = second.sampler.select

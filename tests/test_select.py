@@ -6,8 +6,9 @@ import pytest
 from helpers import make_pattern
 
 from slide.kernels import select as kernels
-from slide.kernels.select import Labels, Lists
+from slide.kernels.select import Lists
 from slide.runtime import random_key
+from slide.sparse import Pattern
 from slide.tables import HashTables
 
 NUM_ROWS = 30
@@ -123,7 +124,7 @@ class TestAssembly:
     )
     def test_per_sample(self, labels, listed, sizes, runs, seed):
         rng, key = np.random.default_rng(seed), random_key(seed)
-        known = Labels(*make_pattern(rng, labels, NUM_ROWS))
+        known = Pattern(*make_pattern(rng, labels, NUM_ROWS))
         lists, rows = draw_lists(rng, listed)
         marks = np.zeros((runs, NUM_ROWS), np.uint8)
         indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -150,7 +151,7 @@ class TestAssembly:
     )
     def test_shared(self, labels, listed, size, seed):
         rng, key = np.random.default_rng(seed), random_key(seed)
-        known = Labels(*make_pattern(rng, labels, NUM_ROWS))
+        known = Pattern(*make_pattern(rng, labels, NUM_ROWS))
         row = rng.permutation(NUM_ROWS)[:listed].astype(np.int32)
         marks, slots = np.zeros(NUM_ROWS, np.uint8), np.full(NUM_ROWS, 77, np.int32)
         ids, positions = np.full(size, -1, np.int32), np.full(len(known.indices), -1, np.int32)
@@ -168,7 +169,7 @@ class TestAssembly:
         labels = np.delete(np.arange(3_000, dtype=np.int32), [5, 1_700])
         ids, positions = np.empty(2_999, np.int32), np.empty(len(labels), np.int32)
         kernels.assemble_shared(
-            Labels(np.array([0, len(labels)]), labels),
+            Pattern(np.array([0, len(labels)]), labels),
             np.empty(0, np.int32),
             3_000,
             random_key(seed),

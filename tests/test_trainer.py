@@ -41,15 +41,15 @@ CASES = {
 
 def stop_at(monkeypatch, *steps):
     """Break off where a step is to be made, without a chance to save anything."""
-    whole, left = Trainer.train_step, list(steps)
+    whole, left = Trainer.update, list(steps)
 
-    def train_step(self, batch):
+    def update(self, loss):
         if left and self.step == left[0]:
             del left[0]
             raise KeyboardInterrupt
-        return whole(self, batch)
+        return whole(self, loss)
 
-    monkeypatch.setattr(Trainer, "train_step", train_step)
+    monkeypatch.setattr(Trainer, "update", update)
 
 
 def without_times(lines):
@@ -142,14 +142,14 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_ever
         tmp_path, data, Faulty(value, call=4), checkpoint_every=checkpoint_every, log_every=1
     )
     states = []
-    whole = trainer.train_step
+    whole = trainer.forward
 
-    def train_step(batch):
+    def forward(batch):
         states.append((trainer.network.state_dict(), trainer.optimizer.state_dict()))
         states[-1] = torch.save(states[-1], tmp_path / "before.pt")
         return whole(batch)
 
-    trainer.train_step = train_step
+    trainer.forward = forward
     with pytest.raises(DivergenceError, match=r"loss is (nan|-?inf) at step 4") as error:
         trainer.fit()
     network, optimizer = torch.load(tmp_path / "before.pt", weights_only=True)

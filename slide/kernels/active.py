@@ -11,8 +11,6 @@ An output layer uses them as forward, input gradient and weight gradient; a laye
 as value gradient, forward and weight gradient. None does work proportional to N.
 """
 
-import numpy as np
-
 from slide.kernels.compile import parallel, prange, serial
 
 
@@ -123,17 +121,3 @@ def row_gradient(starts, entries, samples, coefficients, vectors, out):
             vector = vectors[samples[q]]
             for d in range(width):
                 total[d] += c * vector[d]
-
-
-@serial
-def locate(ids, wanted, slots, out):
-    """Write the position in ``ids`` of each of ``wanted``, or -1.
-
-    ``slots`` is ``(N,)`` int32 scratch, all -1 at entry and again at exit.
-    """
-    for i in range(len(ids)):
-        slots[ids[i]] = np.int32(i)
-    for i in range(len(wanted)):
-        out[i] = slots[wanted[i]]
-    for i in range(len(ids)):
-        slots[ids[i]] = -1

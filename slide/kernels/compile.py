@@ -6,7 +6,7 @@ fixed order: their results do not depend on the number of threads.
 
 from numba import njit, prange
 
-__all__ = ["inline", "parallel", "prange", "serial"]
+__all__ = ["parallel", "prange", "serial"]
 
 # Everything of fast-math except "no NaN" and "no infinity": divergence checks and -inf masks
 # must keep working.
@@ -14,4 +14,3 @@ FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 
 serial = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 parallel = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy", parallel=True)
-inline = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy", inline="always")

@@ -156,8 +156,11 @@ def bce(rows, losses, gradient):
         loss = 0.0
         for j in range(len(g)):
             weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
-            loss += weight * _softplus(scores[j])
-            g[j] = weight * _sigmoid(scores[j])
+            z = scores[j]
+            # One exponential for both the loss log(1 + e^z) and its derivative.
+            e = np.exp(-abs(z))
+            loss += weight * (_hinge(z) + np.log1p(e))
+            g[j] = weight * ((1 if z >= 0 else e) / (1 + e))
         for t in targets:
             loss -= scores[t]
             g[t] = -_sigmoid(-scores[t])

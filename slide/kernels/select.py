@@ -14,13 +14,6 @@ _MOST_VOTES = 254
 _DRAWS_PER_PLACE = 64
 
 
-class Labels(NamedTuple):
-    """The positive outputs of each sample: CSR without values, int64 and int32."""
-
-    indptr: np.ndarray
-    indices: np.ndarray
-
-
 class Lists(NamedTuple):
     """Ids a sample: of row b of ``ids`` ``(B, budget)`` int32 the first ``counts[b]`` count."""
 
@@ -170,7 +163,7 @@ def assemble_per_sample(labels, lists, num_rows, key, marks, indptr, ids, num_ha
     """Active sets of their own: a sample's labels, then its listed ids, then uniform fill.
 
     Args:
-        labels: `Labels`, distinct within a sample.
+        labels: `slide.sparse.Pattern` of the positive outputs, distinct within a sample.
         lists: `Lists` of distinct ids, best first.
         num_rows: N.
         key: uint64 key of the fill.
@@ -210,12 +203,12 @@ def assemble_shared(labels, listed, num_rows, key, marks, slots, ids, positions)
     """One active set for a batch: all its labels, then the listed ids, then uniform fill.
 
     Args:
-        labels: `Labels` of the samples.
+        labels: `slide.sparse.Pattern` of the positive outputs.
         listed: ``(n,)`` int32 distinct ids, best first.
         num_rows: N.
         key: uint64 key of the fill.
         marks: ``(N,)`` uint8 scratch, zero at entry and at exit.
-        slots: ``(N,)`` int32 scratch; what it holds does not matter.
+        slots: ``(N,)`` int32 scratch, all -1 at entry and at exit.
         ids: ``(size,)`` int32, written; at least as long as there are distinct labels.
         positions: ``(number of labels,)`` int32, written: where in ``ids`` each label stands.
 
@@ -242,6 +235,7 @@ def assemble_shared(labels, listed, num_rows, key, marks, slots, ids, positions)
     _fill(ids, size, len(ids), num_rows, marks, key, 0)
     for i in range(len(ids)):
         marks[ids[i]] = 0
+        slots[ids[i]] = -1
     return num_hard
 
 

@@ -24,3 +24,13 @@ def table(rows: list[dict[str, object]]) -> str:
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     lines += ["| " + " | ".join(str(row[title]) for title in titles) + " |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def insert(page: Path, block: str, text: str) -> None:
+    """Replace what stands in a page between ``<!-- block: ... -->`` and ``<!-- /block -->``."""
+    before, opening, rest = page.read_text().partition(f"<!-- {block}: ")
+    note, end, rest = rest.partition("-->\n")
+    _, closing, after = rest.partition(f"<!-- /{block} -->")
+    if not (opening and end and closing):
+        raise ValueError(f"{page} has no block {block}")
+    page.write_text(f"{before}{opening}{note}{end}{text}{closing}{after}")

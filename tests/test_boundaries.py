@@ -1,0 +1,133 @@
+"""Input from users that would lead kernels out of their arrays, and habits that PyTorch allows."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from slide import (
+    CSR,
+    DWTA,
+    ActiveLoss,
+    ActiveSet,
+    LSHLinear,
+    LSHSampler,
+    Pattern,
+    RowSparseAdam,
+    SimHash,
+    SlideNetwork,
+    SparseLinear,
+    UniformSampler,
+    active_linear,
+)
+
+
+def ints(*values):
+    return np.array(values, np.int32)
+
+
+MALFORMED = [
+    (Pattern(np.array([0, 3, 50]), ints(1, 2, 3)), "must rise from 0 to their number, 3"),
+    (Pattern(np.array([1, 2, 3]), ints(1, 2, 3)), "must rise from 0"),
+    (Pattern(np.array([0, 3, 2]), ints(1, 2)), "must rise from 0"),
+    (Pattern(np.array([0, 1, 2]), ints(1, 40)), r"must lie in \[0, 40\)"),
+    (Pattern(np.array([0, 1, 2]), ints(1, -1)), r"must lie in \[0, 40\)"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "message"), MALFORMED)
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+def test_labels(pattern, message, mode):
+    sampler = UniformSampler(8, 40, active=10, mode=mode)
+    with pytest.raises(ValueError, match=message):
+        sampler.select(torch.zeros(2, 8), pattern)
+
+
+@pytest.mark.parametrize(("pattern", "message"), MALFORMED)
+def test_features(pattern, message):
+    features = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+    with pytest.raises(ValueError, match=message):
+        SparseLinear(40, 8)(features)
+    with pytest.raises(ValueError, match=message):
+        DWTA(40, 1, 2).sparse_codes(features)
+    with pytest.raises(ValueError, match=message):
+        SimHash(40, 3, 2).sparse_codes(features)
+
+
+def test_wrong_dtypes():
+    sampler = UniformSampler(8, 40, active=10)
+    with pytest.raises(TypeError, match="int64 indptr and int32 indices"):
+        sampler.select(torch.zeros(1, 8), Pattern(np.array([0, 1]), np.array([1])))
+
+
+def test_active_ids():
+    active = ActiveSet(10, ints(1, 12))
+    with pytest.raises(ValueError, match=r"active ids must lie in \[0, 10\)"):
+        active_linear(torch.zeros(2, 4), torch.zeros(10, 4), None, active)
+
+
+@pytest.mark.parametrize("family", [SimHash(64, 3, 2), DWTA(64, 2, 2)])
+def test_vectors_too_narrow_to_hash(family):
+    with pytest.raises(ValueError, match=r"vectors must be \(n, 64\), not \(5, 60\)"):
+        family.codes(torch.zeros(5, 60))
+
+
+def test_prediction_depends_neither_on_draws_nor_on_the_batch():
+    torch.manual_seed(0)
+
+    def sampler(inputs, outputs):
+        return LSHSampler(inputs, outputs, active=8)
+
+    network = SlideNetwork(30, [24, 20], 50, sampler, [sampler, sampler])
+    features = CSR(
+        np.arange(0, 13, 3), np.arange(12, dtype=np.int32), np.linspace(1, 2, 12, dtype=np.float32)
+    )
+    first = CSR(np.array([0, 3]), features.indices[:3], features.values[:3])
+    scores, ids = network.predict(features, 5)
+    again, _ = network.predict(features, 5)
+    alone, alone_ids = network.predict(first, 5)
+    assert torch.equal(scores, again)
+    assert torch.allclose(scores[:1], alone)
+    assert torch.equal(ids[:1], alone_ids)
+    assert [layer.sampler.selections for layer in network.layers()] == [0, 0, 0]
+
+
+def test_gradients_are_used_once():
+    """Without our zero_grad, as after ``module.zero_grad()``."""
+    torch.manual_seed(0)
+    layer = LSHLinear(6, 30, UniformSampler(6, 30, active=10))
+    optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("softmax")
+    labels = Pattern.from_lists([[1], [2]])
+    result = layer(torch.randn(2, 6), labels)
+    loss(result.values, result.active).backward()
+    optimizer.step()
+    before = layer.weight.detach().clone()
+    optimizer.step()
+    assert torch.equal(layer.weight, before)
+
+
+def test_the_way_of_choosing_may_change():
+    """Scratch is handed back clean, so that one sampler can choose in both modes in turn."""
+    sampler = UniformSampler(6, 30, active=10)
+    layer, labels = LSHLinear(6, 30, sampler), Pattern.from_lists([[1, 2], [2, 3]])
+    for mode in ("shared", "per_sample", "shared", "per_sample"):
+        sampler.mode = mode
+        result = layer(torch.randn(2, 6), labels)
+        result.values.sum().backward()
+        pending = layer.weight.row_gradients.pop()
+        assert sorted(pending.ids) == sorted(set(result.active.ids.tolist()))
+
+
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+@pytest.mark.parametrize("hard_share", [0.5, 1.0])
+def test_stratified_sets_stand_for_all_outputs(mode, hard_share):
+    """Also where labels and looked-up ids could fill the set."""
+    sampler = LSHSampler(6, 200, active=6, mode=mode, weighting="stratified", hard_share=hard_share)
+    sampler.update(torch.randn(200, 6), None, torch.randn(2, 6))
+    labels = Pattern.from_lists([[1, 2, 3, 4, 5, 6, 7], [8]])
+    active = sampler.select(torch.randn(2, 6), labels)
+    weights = np.exp(active.log_weights)
+    bounds = [0, len(weights)] if active.indptr is None else active.indptr
+    for begin, end in pairwise(bounds):
+        assert weights[begin:end].sum() == pytest.approx(200, rel=1e-5)
