@@ -1,11 +1,14 @@
 """The README's examples run as they stand."""
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import torch
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def test_library_example():
@@ -25,3 +28,13 @@ def test_commands_name_existing_files():
     for command in ("main", "tests"):
         (block,) = re.findall(rf"<!-- {command} -->\n```bash\n(.*?)```", README, re.DOTALL)
         assert "-c constraints.txt" in block
+
+
+def test_figures_are_the_generated_ones(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
+    import real
+
+    found = json.loads((ROOT / "results" / "real.json").read_text())
+    assert real.summary_table(found["rows"]) in README
+    assert real.expectation(found) in README
+    assert (ROOT / "results" / "real.md").read_text() == real.page(found)

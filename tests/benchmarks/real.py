@@ -59,10 +59,21 @@ def main() -> None:
             rows.append({"dataset": dataset, "sampler": name} | summary)
             print(dataset, name, summary["p_at_1"], summary["train_seconds"], flush=True)
     default = run("synthetic", None, [])
-    (RESULTS / "real.json").write_text(json.dumps([*rows, default], indent=1) + "\n")
-    (RESULTS / "real.md").write_text(page(rows))
-    insert(ROOT / "README.md", "real", summary_table(rows))
-    insert(ROOT / "README.md", "expect", expectation(default))
+    found = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "rows": rows,
+        "default": default,
+    }
+    (RESULTS / "real.json").write_text(json.dumps(found, indent=1) + "\n")
+    write(found)
+
+
+def write(found: dict) -> None:
+    """The page, and the blocks of the README."""
+    (RESULTS / "real.md").write_text(page(found))
+    insert(ROOT / "README.md", "real", summary_table(found["rows"]))
+    insert(ROOT / "README.md", "expect", expectation(found))
 
 
 def summary_table(rows: list[dict]) -> str:
@@ -75,18 +86,20 @@ def summary_table(rows: list[dict]) -> str:
     return table(list(cells.values()))
 
 
-def expectation(summary: dict) -> str:
+def expectation(found: dict) -> str:
     """What a newcomer may expect of the main job."""
+    summary = found["default"]
     precision = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     return (
-        f"On {machine()} the training takes {summary['train_seconds']:.0f} seconds, and the last "
+        f"On {found['machine']} the training takes {summary['train_seconds']:.0f} seconds, and the last "
         f"line reads\n`{precision}  results/synthetic/<time stamp>`.\nAlways answering the most "
         f"frequent label would give a P@1 of {summary['majority_p_at_1']:.4f}.\n"
     )
 
 
-def page(rows: list[dict]) -> str:
+def page(found: dict) -> str:
     """The generated page."""
+    rows = found["rows"]
     columns = {
         "data set": "dataset",
         "sampler": "sampler",
@@ -105,7 +118,7 @@ def page(rows: list[dict]) -> str:
             row[title] = f"{100 * row[title]:.1f}"
     return (
         "# Real data: precision and training time by sampler\n\n"
-        f"Made by `python tests/benchmarks/real.py` on {time.strftime('%Y-%m-%d')}; {machine()}; "
+        f"Made by `python tests/benchmarks/real.py` on {found['date']}; {found['machine']}; "
         f"{', '.join(f'{k} {v}' for k, v in rows[0]['versions'].items())}.\n\n"
         "One run a row, seed 0, the recipe of the data set, evaluated once on the whole test set "
         "with exact search. Training time holds all of a step (batch, selection, products, "
