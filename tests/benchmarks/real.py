@@ -91,9 +91,10 @@ def expectation(found: dict) -> str:
     summary = found["default"]
     precision = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     return (
-        f"On {found['machine']} the training takes {summary['train_seconds']:.0f} seconds, and the last "
-        f"line reads\n`{precision}  results/synthetic/<time stamp>`.\nAlways answering the most "
-        f"frequent label would give a P@1 of {summary['majority_p_at_1']:.4f}.\n"
+        f"On {found['machine']} the training takes {summary['train_seconds']:.0f} seconds, and "
+        f"the last line reads\n`{precision}  results/synthetic/<time stamp>`.\n"
+        "Always answering the most frequent label would give a P@1 of "
+        f"{summary['majority_p_at_1']:.4f}.\n"
     )
 
 
