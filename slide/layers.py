@@ -37,8 +37,20 @@ class Activation(NamedTuple):
 class _SampledLayer(nn.Module):
     """What sampled layers share: a sampler, which is part of the layer's state."""
 
-    sampler: Sampler
     bias: nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, sampler: Sampler | None):
+        super().__init__()
+        checks.whole("in_features", in_features, 1)
+        checks.whole("out_features", out_features, 1)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.sampler = sampler or FullSampler(in_features, out_features)
+        if self.sampler.out_features != out_features:
+            raise ValueError(
+                f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "
+                f"{out_features}"
+            )
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Pattern | None) -> ActiveSet:
         """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of one output each.
@@ -49,6 +61,9 @@ class _SampledLayer(nn.Module):
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
         self.sampler.update(rows, self.bias, x if self.training else None)
         return self.sampler.select(x, labels)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
 
     def get_extra_state(self) -> dict[str, Any]:
         """The sampler's state; part of ``state_dict``."""
@@ -85,13 +100,7 @@ class LSHLinear(_SampledLayer):
         sampler: Sampler | None = None,
         bias: bool = True,
     ):
-        super().__init__()
-        checks.whole("in_features", in_features, 1)
-        checks.whole("out_features", out_features, 1)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.sampler = sampler or FullSampler(in_features, out_features)
-        _check_outputs(self.sampler, out_features)
+        super().__init__(in_features, out_features, sampler)
         bound = 1 / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
@@ -144,9 +153,6 @@ class LSHLinear(_SampledLayer):
             scores[b, : best.shape[1]], ids[b, : best.shape[1]] = best[0], own[places[0]]
         return scores, ids
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
-
 
 class SparseLinear(_SampledLayer):
     """A linear layer with sparse input: the weighted sum of one weight row a non-zero feature.
@@ -170,13 +176,7 @@ class SparseLinear(_SampledLayer):
     """
 
     def __init__(self, in_features: int, out_features: int, sampler: Sampler | None = None):
-        super().__init__()
-        checks.whole("in_features", in_features, 1)
-        checks.whole("out_features", out_features, 1)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.sampler = sampler or FullSampler(in_features, out_features)
-        _check_outputs(self.sampler, out_features)
+        super().__init__(in_features, out_features, sampler)
         weight = torch.empty(in_features, out_features)
         self.weight = nn.Parameter(weight.normal_(0, 1 / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features))
@@ -195,16 +195,6 @@ class SparseLinear(_SampledLayer):
         active = self._choose(x, self.weight.T, None)
         values = F.sparse_linear(x, self.weight, self.bias, grouped)
         return Activation(F.gather_active(values, active), active, x.num_rows)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
-
-
-def _check_outputs(sampler: Sampler, out_features: int) -> None:
-    if sampler.out_features != out_features:
-        raise ValueError(
-            f"a sampler of {sampler.out_features} outputs does not fit a layer of {out_features}"
-        )
 
 
 def _to_tensors(state: Any) -> Any:
