@@ -1,0 +1,135 @@
+"""Recall of the selection by how rows and inputs are prepared for hashing, on held-out rows.
+
+    python tests/benchmarks/recall.py --root ../shared/data/debian
+
+Trains a network with uniform sets on nine tenths of the training rows, then asks, for the rows set
+aside, which share of the ten largest scores the active sets hold. No labels are handed to the
+samplers, and the test rows are not touched. Writes results/benchmarks/recall.{json,md}.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from report import machine, table
+
+from slide import (
+    DWTA,
+    ActiveLoss,
+    LSHSampler,
+    RowSparseAdam,
+    SimHash,
+    SlideNetwork,
+    UniformSampler,
+    exact_top_k,
+    inner_product,
+    runtime,
+)
+from slide.data import Batches, Split, holdout, xmc
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
+TOP, QUERIES, BATCH, EPOCHS = 10, 1024, 256, 5
+ACTIVE = {"shared": 2048, "per_sample": 512}
+# name: (norm, center, quantile of the lengths that simple_lsh brings rows to)
+PREPARATIONS = {
+    "cosine": ("cosine", False, 0.99),
+    "cosine, centred": ("cosine", True, 0.99),
+    "one length, the longest": ("simple_lsh", False, 1.0),
+    "one length, the longest; centred": ("simple_lsh", True, 1.0),
+    "one length, 99 % quantile": ("simple_lsh", False, 0.99),
+    "one length, 99 % quantile; centred (default)": ("simple_lsh", True, 0.99),
+}
+
+
+def trained(split: Split, name: str) -> SlideNetwork:
+    """A network after some epochs with uniform sets, its biases started from label frequencies."""
+    torch.manual_seed(0)
+    sampler = partial(UniformSampler, active=ACTIVE["shared"], weighting="none")
+    network = SlideNetwork(split.num_features, [128], split.num_labels, sampler)
+    loss, optimizer = ActiveLoss(name), RowSparseAdam(network.parameters())
+    assert network.output.bias is not None
+    network.output.bias.data.copy_(loss.prior_scores(split.labels, split.num_labels))
+    batches = Batches(split, BATCH, seed=0)
+    for epoch in range(EPOCHS):
+        for batch in batches.epoch(epoch):
+            result = network(batch.features, batch.labels)
+            optimizer.zero_grad()
+            loss(result.values, result.active).backward()
+            optimizer.step()
+    return network.eval()
+
+
+def recall(sampler: UniformSampler, hidden: torch.Tensor, best: np.ndarray) -> float:
+    """Share of ``best`` ``(QUERIES, TOP)`` that the active sets of the inputs hold."""
+    held = []
+    for start in range(0, len(hidden), BATCH):
+        active = sampler.select(hidden[start : start + BATCH], None)
+        held += [np.isin(row, active.row(b)) for b, row in enumerate(best[start : start + BATCH])]
+    return float(np.mean(held))
+
+
+@torch.no_grad()
+def measure(network: SlideNetwork, seen: torch.Tensor, hidden: torch.Tensor) -> list[dict]:
+    """Recall on ``hidden`` ``(QUERIES, H)``; ``seen`` are vectors of training rows."""
+    layer = network.output
+    shape = layer.in_features, layer.out_features
+    best = exact_top_k(hidden, layer.weight, layer.bias, TOP)[1].numpy()
+    rows = []
+    for mode, active in ACTIVE.items():
+        uniform = UniformSampler(*shape, active=active, mode=mode)
+        rows.append({"hash": "none", "mode": mode, "prepared": "uniform draws alone"})
+        rows[-1]["recall"] = recall(uniform, hidden, best)
+        for family in (SimHash, DWTA):
+            for name, (norm, center, quantile) in PREPARATIONS.items():
+                inner_product.LENGTH_QUANTILE = quantile
+                options = {"family": family, "norm": norm, "center": center}
+                sampler = LSHSampler(*shape, active=active, mode=mode, **options)
+                sampler.update(layer.weight, layer.bias, seen)
+                rows.append({"hash": family.__name__, "mode": mode, "prepared": name})
+                rows[-1]["recall"] = recall(sampler, hidden, best)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder with train.txt, test.txt")
+    root = parser.parse_args().root
+    runtime.set_threads(0)
+    with tempfile.TemporaryDirectory() as cache:
+        data = xmc(name=root.name, root=root, cache=cache)
+        kept, aside = holdout(data.train, 0.1, seed=0)
+    rows = []
+    for name in ("softmax", "squared_hinge"):
+        network = trained(kept, name)
+        with torch.no_grad():
+            seen = network.encode(kept.slice(0, 2 * QUERIES).features)
+            hidden = network.encode(aside.slice(0, QUERIES).features)
+        rows += [{"loss": name} | row for row in measure(network, seen, hidden)]
+    found = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
+    found |= {"data set": root.name, "versions": runtime.versions(), "rows": rows}
+    (RESULTS / "recall.json").write_text(json.dumps(found, indent=1) + "\n")
+    cells: dict[tuple, dict] = {}
+    for row in rows:
+        line = cells.setdefault(
+            (row["hash"], row["prepared"]), {"hash": row["hash"], "prepared": row["prepared"]}
+        )
+        line[f"{row['loss']}, {row['mode']}"] = f"{row['recall']:.3f}"
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    page = (
+        "# Recall of the selection by how rows and inputs are prepared\n\n"
+        f"Made by `python tests/benchmarks/recall.py` on {found['date']}; {found['machine']}; "
+        f"{versions}.\n\nShare of the {TOP} largest scores that active sets without labels hold: "
+        f"{ACTIVE['shared']:,} ids for a batch of {BATCH}, or {ACTIVE['per_sample']} a sample, "
+        f"half looked up and half uniform. {root.name}, {QUERIES:,} held-out training rows, a network "
+        f"trained with uniform sets for {EPOCHS} epochs.\n\n" + table(list(cells.values()))
+    )
+    (RESULTS / "recall.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()
