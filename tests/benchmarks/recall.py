@@ -125,8 +125,9 @@ def main() -> None:
         f"Made by `python tests/benchmarks/recall.py` on {found['date']}; {found['machine']}; "
         f"{versions}.\n\nShare of the {TOP} largest scores that active sets without labels hold: "
         f"{ACTIVE['shared']:,} ids for a batch of {BATCH}, or {ACTIVE['per_sample']} a sample, "
-        f"half looked up and half uniform. {root.name}, {QUERIES:,} held-out training rows, a network "
-        f"trained with uniform sets for {EPOCHS} epochs.\n\n" + table(list(cells.values()))
+        f"half looked up and half uniform. {root.name}, {QUERIES:,} held-out training rows, "
+        f"a network trained with uniform sets for {EPOCHS} epochs.\n\n"
+        + table(list(cells.values()))
     )
     (RESULTS / "recall.md").write_text(page)
 
