@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import datafiles
 import job
 import numpy as np
 import pytest
@@ -25,24 +26,28 @@ def raw(group, choice):
     return OmegaConf.load(job.CONF / group / f"{choice}.yaml")
 
 
-def small(folder, group):
+def small(folder, group, choice):
     """Overrides that let any choice train in a moment."""
     # Not sampler.active, which a full sampler has not.
     more = ["trainer.max_steps=2", "selection.active=32", "hash.num_tables=2"]
-    return job.tiny(folder, *more, *(["hash.hashes_per_table=2"] if group == "recipe" else []))
+    more += ["hash.hashes_per_table=2"] if group == "recipe" else []
+    known = raw("dataset", choice if group == "dataset" else "synthetic")
+    overrides = (re.match(r"(dataset\.)?(\w+)", override) for override in job.tiny(folder, *more))
+    return [match.string for match in overrides if not match[1] or match[2] in known]
 
 
-def write_files(folder):
-    """The rows of the generated data in XMC text format."""
-    data = job.make_data(folder)
-    for name, split in (("train", data.train), ("test", data.test)):
-        text = [f"{len(split)} {data.num_features} {data.num_labels}"]
-        for i in range(len(split)):
-            row = split.slice(i, i + 1)
-            pairs = zip(row.features.indices, row.features.values, strict=True)
-            features = " ".join(f"{column}:{value:.4f}" for column, value in pairs)
-            text.append(f"{','.join(map(str, row.labels.indices))} {features}")
-        (folder / f"{name}.txt").write_text("\n".join(text) + "\n")
+def give_files(folder, choice):
+    """Overrides for a data set of files, before which it says that these are missing."""
+    config = OmegaConf.to_container(raw("dataset", choice))
+    files = folder / "files"
+    overrides = [f"dataset.root={files}", *(["dataset.fetch=null"] if "fetch" in config else [])]
+    message = job.failure(f"dataset={choice}", *small(folder, "dataset", choice), *overrides)
+    assert re.search(rf"{files}/\S+ is missing", message)
+    assert config["hint"] in message
+    assert not list(folder.iterdir())
+    files.mkdir()
+    datafiles.write_inputs(files, job.make_data(folder), config)
+    return overrides
 
 
 def test_all_groups_were_found():
@@ -52,17 +57,9 @@ def test_all_groups_were_found():
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_each_choice_trains(tmp_path, group, choice, capsys):
-    overrides = small(tmp_path, group)
+    overrides = small(tmp_path, group, choice)
     if group == "dataset" and "root" in raw(group, choice):
-        overrides.remove("dataset.nonzeros=8")
-        overrides.remove("dataset.labels_per_row=2")
-        overrides.append(f"dataset.root={tmp_path}/missing")
-        message = job.failure(f"{group}={choice}", *overrides)
-        assert f"{tmp_path}/missing/train.txt is missing" in message
-        assert raw(group, choice).hint in message
-        assert not list(tmp_path.iterdir())
-        overrides[-1] = f"dataset.root={tmp_path}"
-        write_files(tmp_path)
+        overrides += give_files(tmp_path, choice)
     job.main(f"{group}={choice}", *overrides)
     assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 2
     noted = OmegaConf.load(tmp_path / "run/config.yaml")
@@ -70,6 +67,18 @@ def test_each_choice_trains(tmp_path, group, choice, capsys):
         assert noted.dataset.name == choice, "a recipe and a run folder go by this name"
     elif group != "recipe":
         assert noted[group].keys() == raw(group, choice).keys()
+
+
+@pytest.mark.parametrize("format", ["svmlight", "npz"])
+def test_own_files_of_other_formats(tmp_path, format):
+    readme = (job.ROOT / "datasets/xmc/README.md").read_text().replace("\\\n", "")
+    (command,) = re.findall(rf"python train.py (.*dataset.format={format}.*)", readme)
+    overrides = [f"dataset.root={tmp_path}" if "root" in o else o for o in command.split()]
+    config = {key[8:]: value for key, _, value in (o.partition("=") for o in overrides)}
+    first = {key: int(value) for key, value in config.items() if key.startswith("first_")}
+    datafiles.write_rows(tmp_path, job.make_data(tmp_path), config | first)
+    job.main(*overrides, *small(tmp_path, "dataset", "xmc"))
+    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 2
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
@@ -206,7 +215,7 @@ def keys_in_help():
 def test_the_help_explains_all_keys():
     expected = {key for group, choice in CHOICES for key in settings_of(group, raw(group, choice))}
     config = OmegaConf.load(job.CONF / "train.yaml")
-    for group in ("trainer", "runtime"):
+    for group in ("trainer", "runtime", "transform"):
         expected |= set(settings_of(group, config[group]))
     assert {"hash.norm", "trainer.holdout", "dataset.root"} <= expected
     assert expected - keys_in_help() == set()
@@ -220,10 +229,12 @@ def test_the_help_lists_all_choices():
         choices = {choice for other, choice in CHOICES if other == group}
         if group == "recipe" or len(choices) == 1:
             continue
-        listed = re.search(rf"^\s+{group}\s+(\w+(?: \| \w+)+)$", HELP, re.MULTILINE)
+        listed = re.search(rf"^\s+{group}\s+(\w+(?:\s+\|\s+\w+)+)$", HELP, re.MULTILINE)
         assert listed, f"{group} is not listed"
-        assert set(listed[1].split(" | ")) == choices
+        names = re.split(r"\s+\|\s+", listed[1])
+        assert len(names) == len(choices)
+        assert set(names) == choices
         defaults = OmegaConf.load(job.CONF / "train.yaml").defaults
         default = next(entry[group] for entry in defaults if group in entry)
-        assert listed[1].split(" | ")[0] == default
+        assert names[0] == default
     assert Path(train.__file__).with_name("conf") == job.CONF

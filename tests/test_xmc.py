@@ -1,112 +1,27 @@
-"""The XMC reader against a naive parser, on hand-written, generated and real files."""
+"""The reader of rows against a naive parser, and opening sets of any format."""
 
-import math
 import os
 import re
 import tempfile
 from pathlib import Path
 
+import datafiles
+import job
+import naive_rows
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_rows import assert_agrees, read
 
 from slide.data import DataError, xmc
-from slide.data.xmc import read_blocks, read_header
+from slide.data.rows import read_blocks, read_header
+from slide.kernels.parse import TABLE_SIZE
 
 ROOT = Path(__file__).parent.parent
-DATA = Path(os.environ.get("SLIDE_DATA", ROOT.parent / "shared" / "data"))
+DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 SETS = [name for name in ("bibtex", "delicious", "debian") if (DATA / name / "train.txt").is_file()]
-
-LABELS = re.compile(r"-?\d+(,-?\d+)*")
-FEATURE = re.compile(r"(-?\d+):([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
-
-
-class BadLine(Exception):
-    """Its argument is the line number."""
-
-
-def naive_line(line, num_features, num_labels):
-    """The labels and the (feature, value) pairs of a line; ValueError if there is something bad."""
-    line = line.removesuffix("\r")
-    head, *tokens = re.split(r"[ \t]", line)
-    if head and not LABELS.fullmatch(head):
-        raise ValueError(head)
-    labels = [int(label) for label in head.split(",")] if head else []
-    pairs = []
-    for token in filter(None, tokens):
-        match = FEATURE.fullmatch(token)
-        if match is None:
-            raise ValueError(token)
-        with np.errstate(over="ignore"):
-            pairs.append((int(match[1]), np.float32(float(match[2]))))
-    features = [feature for feature, _ in pairs]
-    if any(not 0 <= label < num_labels for label in labels) or len({*labels}) < len(labels):
-        raise ValueError("label")
-    if any(not 0 <= i < num_features for i in features) or len({*features}) < len(features):
-        raise ValueError("feature")
-    if not all(math.isfinite(value) for _, value in pairs):
-        raise ValueError("value")
-    return labels, pairs
-
-
-def naive_parse(text, lenient=False):
-    """A list of (labels, pairs), and the number of lines left out."""
-    header, _, body = text.partition("\n")
-    num_rows, num_features, num_labels = map(int, header.split())
-    lines = body.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    rows = []
-    skipped = 0
-    for number, line in enumerate(lines):
-        if number >= num_rows:
-            if line.strip("\r"):
-                raise BadLine(number + 2)
-            continue
-        try:
-            rows.append(naive_line(line, num_features, num_labels))
-        except ValueError:
-            if not lenient:
-                raise BadLine(number + 2) from None
-            skipped += 1
-    if len(lines) < num_rows:
-        raise BadLine(1)
-    return rows, skipped
-
-
-def read(path, **options):
-    """The same from the reader."""
-    rows = []
-    skipped = 0
-    for features, labels, left_out in read_blocks(path, **options):
-        assert [a.dtype for a in features] == [np.int64, np.int32, np.float32]
-        assert [a.dtype for a in labels] == [np.int64, np.int32]
-        assert features.num_rows == labels.num_rows
-        assert features.indptr[-1] == len(features.indices) == len(features.values)
-        assert labels.indptr[-1] == len(labels.indices)
-        skipped += left_out
-        for row in range(features.num_rows):
-            at = slice(features.indptr[row], features.indptr[row + 1])
-            pairs = zip(features.indices[at].tolist(), features.values[at], strict=True)
-            own = labels.indices[labels.indptr[row] : labels.indptr[row + 1]].tolist()
-            rows.append((own, list(pairs)))
-    return rows, skipped
-
-
-def assert_agrees(path, text, **options):
-    """Reader and naive parser give the same rows, or an error in the same line."""
-    path.write_bytes(text.encode())
-    try:
-        expected = naive_parse(text, options.get("lenient", False))
-    except BadLine as bad:
-        with pytest.raises(DataError, match=rf"^{re.escape(str(path))}:{bad.args[0]}: "):
-            read(path, **options)
-    else:
-        assert read(path, **options) == expected
-
 
 HAND_WRITTEN = {
     "plain": "2 5 4\n1,3 0:0.5 4:2\n0 2:1\n",
@@ -132,7 +47,7 @@ HAND_WRITTEN = {
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 1 << 20])
 @pytest.mark.parametrize("text", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
 def test_hand_written_files_are_read_as_the_naive_parser_reads_them(tmp_path, text, chunk_bytes):
-    naive_parse(text)  # these are all valid
+    naive_rows.parse(text.encode())  # these are all valid
     assert_agrees(tmp_path / "data.txt", text, chunk_bytes=chunk_bytes)
 
 
@@ -191,7 +106,7 @@ def test_lenient_reading_leaves_bad_lines_out(tmp_path, chunk_bytes):
     path.write_text(text)
     expected = [([1], [(0, 1.0)]), ([], [])], 4
     assert read(path, lenient=True, chunk_bytes=chunk_bytes) == expected
-    assert naive_parse(text, lenient=True) == expected
+    assert naive_rows.parse(text.encode(), lenient=True) == expected
 
 
 def test_lenient_reading_still_counts_lines(tmp_path):
@@ -232,7 +147,7 @@ def files(draw):
 @settings(deadline=None, max_examples=150)
 @given(files(), st.sampled_from([1, 4, 16, 1 << 20]))
 def test_what_is_written_is_read(text, chunk_bytes):
-    naive_parse(text)
+    naive_rows.parse(text.encode())
     with tempfile.TemporaryDirectory() as folder:
         assert_agrees(Path(folder, "data.txt"), text, chunk_bytes=chunk_bytes)
 
@@ -272,23 +187,45 @@ def test_a_line_longer_than_many_chunks(tmp_path):
     assert_agrees(tmp_path / "data.txt", f"3 2000 1\n{line}\n0 1:1\n{line}", chunk_bytes=100)
 
 
-def config(name):
-    """A file of conf/dataset without its target."""
-    text = (ROOT / "conf" / "dataset" / f"{name}.yaml").read_text()
-    return {key: value for key, value in yaml.safe_load(text).items() if key != "_target_"}
+def make_long_line(columns):
+    pairs = " ".join(f"{column}:1" for column in columns)
+    return f"{','.join(map(str, columns))} {pairs}\n"
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_columns_that_occur_twice_in_long_rows(tmp_path, lenient):
+    count = 3 * TABLE_SIZE if COMPILED else TABLE_SIZE
+    columns = np.unique(np.random.default_rng(0).integers(0, 2**31 - 1, count)).tolist()
+    good = make_long_line(columns)
+    for bad in (good[:-1] + f" {columns[0]}:2\n", f"{columns[-1]}," + good):
+        text = f"3 2147483647 2147483647\n{good}{bad}{good}"
+        assert_agrees(tmp_path / "data.txt", text, lenient=lenient)
+
+
+def test_columns_that_fall_on_one_place(tmp_path):
+    # Multiples of a power of two, which a poor hash would not tell apart.
+    columns = [place << 18 for place in range(1 << 13 if COMPILED else 1 << 8)]
+    assert_agrees(tmp_path / "data.txt", f"1 2147483647 2147483647\n{make_long_line(columns)}")
+
+
+COUNTS = {
+    "bibtex": (4_880, 2_515, 1_836, 159, 68.5, 2.4),
+    "delicious": (12_920, 3_185, 500, 983, 18.5, 19.0),
+    "debian": (45_683, 11_420, 33_919, 38_087, 13.6, 5.5),
+}
 
 
 @pytest.mark.parametrize("name", SETS if COMPILED else [])
-def test_real_files_have_the_counts_of_the_configuration(tmp_path, name):
-    dataset = xmc(**{**config(name), "root": DATA / name, "cache": tmp_path})
-    expected = {"bibtex": (68.5, 2.4), "delicious": (18.5, 19.0), "debian": (13.6, 5.5)}[name]
+def test_real_files_have_their_counts(tmp_path, name):
+    *sizes, features, labels = COUNTS[name]
+    names = "train_samples", "test_samples", "num_features", "num_labels"
+    expected = dict(zip(names, sizes, strict=True))
+    dataset = xmc(name=name, root=DATA / name, cache=tmp_path, **expected)
     for split in (dataset.train, dataset.test):
         means = len(split.features.indices) / len(split), len(split.labels.indices) / len(split)
-        assert means == pytest.approx(expected, rel=0.1)
+        assert means == pytest.approx((features, labels), rel=0.1)
         assert split.features.indices.max() < dataset.num_features
         assert split.labels.indices.max() < dataset.num_labels
-    assert len(dataset.train) == config(name)["train_samples"]
-    assert len(dataset.test) == config(name)["test_samples"]
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -304,3 +241,122 @@ def test_header_is_read_alone(tmp_path):
     path = tmp_path / "data.txt"
     path.write_text("10 20 30 \nnothing of this is read")
     assert read_header(path) == (10, 20, 30)
+
+
+# Opening sets of any format
+
+
+NAMES = {
+    "xmc": {},
+    "svmlight": {"train_file": "train.svm"},
+    "npz": {
+        **{f"{part}_file": f"X.{part}.npz" for part in ("train", "test")},
+        **{f"{part}_labels_file": f"Y.{part}.npz" for part in ("train", "test")},
+    },
+}
+
+
+@pytest.fixture
+def data(tmp_path):
+    return job.make_data(tmp_path, train_samples=12, test_samples=6)
+
+
+def counts_of(data):
+    return {
+        "train_samples": len(data.train),
+        "test_samples": len(data.test),
+        "num_features": data.num_features,
+        "num_labels": data.num_labels,
+    }
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_missing_files_are_fetched_and_checked(tmp_path, data, format):
+    config = {"format": format, **NAMES[format]}
+    places = {"name": "x", "root": tmp_path / "root", "cache": tmp_path / "cache"}
+
+    def fetch(root, check):
+        datafiles.write_rows(root, data, config)
+        check(root)
+
+    with pytest.raises(FileNotFoundError, match=r"root/\S+ is missing. By hand. Put "):
+        xmc(**config, **places, hint="By hand.")
+    assert not (tmp_path / "root").exists()
+    found = xmc(**config, **places, **counts_of(data), fetch=fetch)
+    for one, other in ((found.train, data.train), (found.test, data.test)):
+        for array, expected in zip(
+            one.features + one.labels, other.features + other.labels, strict=True
+        ):
+            np.testing.assert_array_equal(array, expected)
+    # What is there is used.
+    xmc(**config, **places, **counts_of(data), fetch=None)
+
+
+@pytest.mark.parametrize("count", ["train_samples", "test_samples", "num_features", "num_labels"])
+@pytest.mark.parametrize("format", NAMES)
+def test_another_version_is_told_before_it_is_taken(tmp_path, data, format, count):
+    config = {"format": format, **NAMES[format]}
+    checked = []
+
+    def fetch(root, check):
+        datafiles.write_rows(root / "new", data, config)
+        with pytest.raises(DataError, match=rf"^{root}/new/") as caught:
+            check(root / "new")
+        checked.append(str(caught.value))
+
+    expected = counts_of(data)
+    expected[count] -= 30 if count.startswith("num") else 1
+    places = {"name": "x", "root": tmp_path / "root", "cache": tmp_path / "cache"}
+    with pytest.raises(FileNotFoundError):
+        xmc(**config, **places, **expected, fetch=fetch)
+    (message,) = checked
+    assert ("samples" in count) == ("rows" in message)
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_web_pages_are_no_data(tmp_path, format):
+    config = {"format": format, **NAMES[format]}
+    names = NAMES["xmc"] | {"train_file": "train.txt", "test_file": "test.txt"} | NAMES[format]
+
+    def fetch(root, check):
+        for name in names.values():
+            (root / name).write_text("<!DOCTYPE html>\n<html><head><title>Quota exceeded</title>")
+        check(root)
+
+    with pytest.raises(DataError, match=re.escape(names["train_file"])):
+        xmc(**config, name="x", root=tmp_path, cache=tmp_path, fetch=fetch)
+
+
+def test_constants_of_propensity_scores_go_with_the_set(tmp_path, data):
+    datafiles.write_rows(tmp_path, data, {})
+    places = {"name": "x", "root": tmp_path, "cache": tmp_path / "cache"}
+    assert xmc(**places).propensity == (0.55, 1.5)
+    assert xmc(**places, propensity=[0.6, 2.6]).propensity == (0.6, 2.6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "csv"}, "format must be one of xmc, svmlight, npz, not 'csv'"),
+        ({"root": None}, "root must be the path of a folder, not None"),
+        ({"train_file": 3}, "train_file must be the name of a file, not 3"),
+        ({"lenient": "no"}, "lenient must be true or false, not 'no'"),
+        ({"num_labels": -1}, "num_labels must be a whole number of at least 0, not -1"),
+        ({"num_features": 2**31}, "num_features must be in [0, 2147483647], not 2147483648"),
+        ({"test_samples": 0.5}, "test_samples must be a whole number of at least 0, not 0.5"),
+        ({"first_label": True}, "first_label must be a whole number of at least 0, not True"),
+        ({"propensity": [0.5]}, "propensity must be two numbers"),
+        ({"propensity": [0.5, 0]}, "must be a number above 0, not 0"),
+        (
+            {"train_labels_file": "y"},
+            "train_labels_file is for format=npz; format=xmc has labels in train_file",
+        ),
+    ],
+)
+def test_options_are_checked_before_anything_is_fetched(tmp_path, options, message):
+    def fetch(root, check):
+        raise AssertionError("something is fetched")
+
+    places = {"name": "x", "root": tmp_path, "cache": tmp_path}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        xmc(**{**places, "fetch": fetch, **options})

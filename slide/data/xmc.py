@@ -1,52 +1,36 @@
-"""Data sets in the text format of the extreme classification repository.
-
-The first line of a file is ``rows features labels``; each further line is a row
-``label,label feature:value feature:value ...`` with numbers from 0. A row without labels begins
-with a space.
+"""Data sets given as files: XMC text, svmlight text, or pairs of SciPy matrices.
 
 References:
     K. Bhatia et al., "The extreme classification repository: multi-label datasets and code", 2016,
     http://manikvarma.org/downloads/XC/XMLRepository.html
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
 
 import numpy as np
-from tqdm import tqdm
 
 from slide import checks
-from slide.data.cache import cached
-from slide.data.dataset import Block, SparseDataset
-from slide.kernels import parse
-from slide.sparse import CSR, Pattern
+from slide.data import npz
+from slide.data.cache import cached, check_propensity
+from slide.data.dataset import PROPENSITY, Block, SparseDataset
+from slide.data.errors import DataError
+from slide.data.fetch import Fetch, check_folders, ensure_files
+from slide.data.rows import (
+    LIMIT,
+    VARIANTS,
+    Sizes,
+    Variant,
+    count_rows,
+    read_blocks,
+    read_header,
+    text_variant,
+)
 
-__all__ = ["DataError", "Header", "read_blocks", "read_header", "xmc"]
+__all__ = ["DataError", "read_blocks", "read_header", "xmc"]
 
-CHUNK_BYTES = 16 << 20
-# Indices are int32, and so are the line numbers by which duplicates are found.
-HEADER_LIMIT = 2**31 - 1
-SHOWN = 40
-
-
-class DataError(ValueError):
-    """A data file that is not as it should be; the message begins with ``path:line: ``."""
-
-
-class Header(NamedTuple):
-    """The first line of a file.
-
-    Attributes:
-        rows: lines that follow.
-        features: feature indices are in ``[0, features)``.
-        labels: label indices are in ``[0, labels)``.
-    """
-
-    rows: int
-    features: int
-    labels: int
+FORMATS = (*VARIANTS, "npz")
 
 
 def xmc(
@@ -54,229 +38,215 @@ def xmc(
     name: str,
     root: str | Path,
     cache: str | Path,
+    format: str = "xmc",
     train_file: str = "train.txt",
     test_file: str = "test.txt",
-    num_features: int | None = None,
-    num_labels: int | None = None,
+    train_labels_file: str | None = None,
+    test_labels_file: str | None = None,
+    first_feature: int | None = None,
+    first_label: int | None = None,
     train_samples: int | None = None,
     test_samples: int | None = None,
-    hint: str = "",
+    num_features: int | None = None,
+    num_labels: int | None = None,
+    propensity: Sequence[float] = PROPENSITY,
     lenient: bool = False,
+    hint: str = "",
+    fetch: Fetch | None = None,
 ) -> SparseDataset:
-    """Opens a data set given as two text files, parsing them the first time.
+    """Opens a data set given as files, reading them the first time.
+
+    Formats:
+        xmc: text. The first line is ``rows features labels``; each further line is a row
+            ``label,label feature:value feature:value ...`` with columns from 0. A row without
+            labels begins with a space.
+        svmlight: such rows without the first line, features from 1. What follows a ``#`` is a
+            comment, and lines without anything else are no rows. Columns not asked for by number
+            are counted: as many as the largest numbers in both files say.
+        npz: SciPy's sparse matrices of any kind, features and labels in files of their own. What
+            is not zero is a label.
 
     Args:
         name: the data set's name.
-        root: folder of the files; nothing is written into it.
-        cache: folder for the parsed arrays.
+        root: folder of the files; nothing is written into it but what is fetched.
+        cache: folder for the arrays that were read.
+        format: one of the above.
         train_file, test_file: names of the files below ``root``.
-        num_features, num_labels: expected counts of both files, if known.
+        train_labels_file, test_labels_file: npz: names of the files with the labels.
+        first_feature, first_label: text: number of the first column; None: that of the format.
         train_samples, test_samples: expected rows of the two files, if known.
-        hint: what to fetch when a file is missing.
-        lenient: leave malformed lines out instead of raising; their number is logged.
+        num_features, num_labels: expected columns of both files, if known.
+        propensity: constants a and b of the set, for propensity-scored precision.
+        lenient: text: leave malformed lines out instead of raising; their number is logged.
+        hint: what to do by hand when a file is missing.
+        fetch: puts missing files into ``root``.
 
     Returns:
         The data set, over memory-mapped arrays.
 
     Raises:
-        FileNotFoundError: ``root`` lacks a file; says what to fetch and where to put it.
+        FileNotFoundError: a file is missing and cannot be fetched; says where to put it.
         DataError: a file is malformed, or its counts are not the expected ones.
-        ValueError: an argument is of another type.
+        ValueError: an argument is of another type or out of range.
     """
-    for option, value in (("root", root), ("cache", cache)):
-        if not isinstance(value, str | Path):
-            raise ValueError(f"{option} must be the path of a folder, not {value!r}")
+    checks.one_of("format", format, FORMATS)
+    check_folders(root=root, cache=cache)
     checks.flag("lenient", lenient)
-    paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
-    for path in paths.values():
-        if not path.is_file():
-            place = f"Put {train_file} and {test_file} into the folder {Path(root)}."
-            raise FileNotFoundError(" ".join(filter(None, [f"{path} is missing.", hint, place])))
-    headers = {split: read_header(path) for split, path in paths.items()}
-    for split, rows in (("train", train_samples), ("test", test_samples)):
-        expected = Header(*_known(headers[split], rows, num_features, num_labels))
-        _check_counts(paths[split], headers[split], expected, "were expected")
-    same = headers["train"]._replace(rows=headers["test"].rows)
-    _check_counts(paths["test"], headers["test"], same, f"are in {paths['train']}")
+    check_propensity(propensity)
+    _check_counts(train_samples=train_samples, test_samples=test_samples)
+    _check_counts(num_features=num_features, num_labels=num_labels)
+    variant = _variant(format, first_feature, first_label, lenient)
+    names = _names(format, train_file=train_file, train_labels_file=train_labels_file)
+    train = _Files(names, Sizes(train_samples, num_features, num_labels), variant, lenient)
+    names = _names(format, test_file=test_file, test_labels_file=test_labels_file)
+    test = _Files(names, Sizes(test_samples, num_features, num_labels), variant, lenient)
 
-    def blocks(split: str) -> Iterator[Block]:
-        return read_blocks(paths[split], lenient=lenient)
+    def check(folder: Path) -> None:
+        _common_sizes(folder, train, test)
+        train.try_beginning(folder)
+        test.try_beginning(folder)
 
-    stats = {split: path.stat() for split, path in paths.items()}
+    root = Path(root)
+    ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)
+    _, features, labels = _common_sizes(root, train, test)
+    widths = _Widths()
+    paths = {"train": train.paths(root), "test": test.paths(root)}
+    key = {"reader": "xmc", "format": format, "variant": variant, "lenient": lenient}
+    if variant is not None and not variant.header:
+        key["expected"] = [train.expected, test.expected]  # nothing else says how many columns
     return cached(
         cache,
         name=name,
-        key={
-            "reader": "xmc",
-            "lenient": lenient,
-            **{split: str(path.resolve()) for split, path in paths.items()},
-        },
-        state={split: [stat.st_size, stat.st_mtime_ns] for split, stat in stats.items()},
-        num_features=headers["train"].features,
-        num_labels=headers["train"].labels,
-        train=lambda: blocks("train"),
-        test=lambda: blocks("test"),
+        key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
+        state={split: [_state(path) for path in paths[split]] for split in paths},
+        num_features=widths.features if features is None else features,
+        num_labels=widths.labels if labels is None else labels,
+        train=lambda: widths.of(train.read(root)),
+        test=lambda: widths.of(test.read(root)),
+        propensity=propensity,
     )
 
 
-def read_header(path: str | Path) -> Header:
-    """Reads the first line of a file.
+@dataclass(frozen=True)
+class _Files:
+    """The files of a split.
 
-    Raises:
-        DataError: the file is empty, or its first line is not three numbers in range.
+    Attributes:
+        names: below their folder: one of rows, or one of features and one of labels.
+        expected: what shall be in them.
+        variant: of the text; None: matrices.
+        lenient: leave malformed lines out.
     """
-    with Path(path).open("rb") as file:
-        line = file.readline()
-    if not line.strip():
-        what = "no header" if line else "the file is empty"
-        raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
-    fields = line.split()
-    if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        raise DataError(f"{path}:1: header '{_shown(line)}' is not 'rows features labels'")
-    header = Header(*map(int, fields))
-    for field, value in zip(Header._fields, header, strict=True):
-        if value > HEADER_LIMIT:
-            raise DataError(f"{path}:1: header has {value} {field}, more than {HEADER_LIMIT}")
-    return header
+
+    names: tuple[str, ...]
+    expected: Sizes
+    variant: Variant | None
+    lenient: bool
+
+    def paths(self, folder: Path) -> list[Path]:
+        return [folder / name for name in self.names]
+
+    def sizes(self, folder: Path) -> Sizes:
+        """What the files say of themselves before they are read; else what is expected of them."""
+        paths = self.paths(folder)
+        if self.variant is None:
+            found = npz.read_sizes(*paths)
+        elif self.variant.header:
+            found = read_header(*paths)
+        else:
+            return self.expected
+        self.compare(folder, found, self.expected, "were expected")
+        return found
+
+    def compare(self, folder: Path, found: Sizes, wanted: Sizes, why: str) -> None:
+        """Raises DataError where known counts differ."""
+        for field, count, other in zip(Sizes._fields, found, wanted, strict=True):
+            if None not in (count, other) and count != other:
+                path = self.paths(folder)[-1 if field == "labels" else 0]
+                what = ":1: header" if self.variant and self.variant.header else ": file"
+                raise DataError(f"{path}{what} has {count} {field}, but {other} {why}")
+
+    def read(self, folder: Path) -> Iterator[Block]:
+        """The rows of the files."""
+        first, *others = self.paths(folder)
+        if self.variant is None:
+            return npz.read_blocks(first, *others)
+        return read_blocks(first, self.variant, self.expected, lenient=self.lenient)
+
+    def try_beginning(self, folder: Path) -> None:
+        """Raises DataError if the files begin with something else, such as a web page."""
+        if self.variant is None:
+            return  # their shapes have been read
+        next(self.read(folder), None)
+        if not self.variant.header:
+            rows = count_rows(*self.paths(folder))
+            self.compare(folder, Sizes(rows), self.expected, "were expected")
 
 
-def read_blocks(
-    path: str | Path, *, lenient: bool = False, chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[Block]:
-    """Parses a file in chunks of whole lines.
+class _Widths:
+    """The columns that the largest numbers in some blocks ask for."""
 
-    Memory is bounded by a few times the chunk and by the longest line.
+    def __init__(self) -> None:
+        self._features = 0
+        self._labels = 0
 
-    Args:
-        path: the file.
-        lenient: leave malformed lines out and count them.
-        chunk_bytes: bytes to read at once.
-
-    Yields:
-        The rows of each chunk.
-
-    Raises:
-        DataError: a malformed line, or another number of rows than the header says.
-    """
-    path = Path(path)
-    header = read_header(path)
-    feature_stamps = np.zeros(header.features, np.int32)
-    label_stamps = np.zeros(header.labels, np.int32)
-    line = 0  # lines after the header that have been parsed
-    blank = 0  # blank lines after those
-    for chunk in _chunks(path, chunk_bytes):
-        end = 0
-        if line < header.rows:
-            limit = header.rows - line
-            block, end, status = _parse(chunk, limit, line, lenient, feature_stamps, label_stamps)
-            line += block.features.num_rows + block.skipped
-            if status != parse.OK:
-                _raise_bad_line(f"{path}:{line + 2}", chunk, end, status, header)
+    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Passes blocks on."""
+        for block in blocks:
+            self._features = max(self._features, _width(block.features.indices))
+            self._labels = max(self._labels, _width(block.labels.indices))
             yield block
-        if line == header.rows:
-            rest = chunk[end:].lstrip(b"\r\n")
-            blank += chunk.count(b"\n", end, len(chunk) - len(rest))
-            if rest:
-                raise DataError(
-                    f"{path}:{line + blank + 2}: row {line + 1}, but the header has {header.rows}"
-                )
-    if line < header.rows:
-        raise DataError(f"{path}:1: header has {header.rows} rows, but the file has {line}")
+
+    def features(self) -> int:
+        return self._features
+
+    def labels(self) -> int:
+        return self._labels
 
 
-def _chunks(path: Path, size: int) -> Iterator[bytes]:
-    """Yields the lines after the first one in pieces that end with a line feed."""
-    bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=str(path), disable=None)
-    with path.open("rb") as file, bar:
-        bar.update(len(file.readline()))
-        pieces = []  # of a line that is longer than all that has been read of it
-        while piece := file.read(size):
-            cut = piece.rfind(b"\n") + 1
-            if cut:
-                yield b"".join([*pieces, piece[:cut]])
-                pieces = []
-            pieces.append(piece[cut:])
-            bar.update(len(piece))
-        if any(pieces):
-            yield b"".join([*pieces, b"\n"])
+def _width(indices: np.ndarray) -> int:
+    return int(indices.max(initial=-1)) + 1
 
 
-def _parse(
-    chunk: bytes,
-    max_lines: int,
-    first_line: int,
-    lenient: bool,
-    feature_stamps: np.ndarray,
-    label_stamps: np.ndarray,
-) -> tuple[Block, int, int]:
-    """Returns the rows of a chunk, the offset at which they end, and the status there."""
-    lines = min(chunk.count(b"\n"), max_lines)
-    room = chunk.count(b":")
-    features = CSR(np.empty(lines + 1, np.int64), np.empty(room, np.int32), np.empty(room, "f4"))
-    label_room = chunk.count(b",") + lines
-    labels = Pattern(np.empty(lines + 1, np.int64), np.empty(label_room, np.int32))
-    rows, skipped, end, status = parse.parse_rows(
-        np.frombuffer(chunk, np.uint8),
-        max_lines,
-        first_line + 1,
-        lenient,
-        feature_stamps,
-        label_stamps,
-        *features,
-        *labels,
-    )
-    features = CSR(
-        features.indptr[: rows + 1],
-        features.indices[: features.indptr[rows]],
-        features.values[: features.indptr[rows]],
-    )
-    labels = Pattern(labels.indptr[: rows + 1], labels.indices[: labels.indptr[rows]])
-    return Block(features, labels, skipped), end, status
+def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
+    """What is known of both splits; the rows are those of the training split."""
+    sizes, others = train.sizes(folder), test.sizes(folder)
+    path = train.paths(folder)[0]
+    test.compare(folder, others, sizes._replace(rows=others.rows), f"are in {path}")
+    return sizes
 
 
-def _raise_bad_line(place: str, chunk: bytes, at: int, status: int, header: Header) -> NoReturn:
-    """Says what is wrong with the token at an offset."""
-    begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
-    word, number = (_shown(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at))
-    feature, _, value = number.partition(":")
-    label = number.partition(",")[0]
-    if status == parse.MALFORMED_FEATURE and _is_not_finite(value):
-        status = parse.NOT_FINITE
-    problems = {
-        parse.MALFORMED_LABEL: f"malformed labels '{word}', 'label,label' was expected"
-        " (a row without labels begins with a space)",
-        parse.MALFORMED_FEATURE: f"malformed feature '{word}', 'feature:value' was expected",
-        parse.LABEL_RANGE: f"label {label} is not in [0, {header.labels})",
-        parse.FEATURE_RANGE: f"feature {feature} is not in [0, {header.features})",
-        parse.NOT_FINITE: f"value {value} of feature {feature} is not a finite float32"
-        f" (at most {np.finfo(np.float32).max:.7e})",
-        parse.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
-        parse.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
-    }
-    raise DataError(f"{place}: {problems[status]}")
+def _variant(
+    format: str, first_feature: int | None, first_label: int | None, lenient: bool
+) -> Variant | None:
+    """The variant of the text; None for matrices."""
+    if format != "npz":
+        return text_variant(format, first_feature, first_label)
+    given = {"first_feature": first_feature, "first_label": first_label, "lenient": lenient}
+    for option, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{option} is for text, not for format=npz")
+    return None
 
 
-def _first_word(text: bytes) -> bytes:
-    return text.split(None, 1)[0] if text.strip() else b""
+def _names(format: str, **names: str | None) -> tuple[str, ...]:
+    """The names of the files of a split: rows, or features and labels."""
+    rows, labels = names
+    if format != "npz" and names.pop(labels) is not None:
+        raise ValueError(f"{labels} is for format=npz; format={format} has labels in {rows}")
+    for option, value in names.items():
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{option} must be the name of a file, not {value!r}")
+    return tuple(str(value) for value in names.values())
 
 
-def _is_not_finite(value: str) -> bool:
-    try:
-        return not math.isfinite(float(value))
-    except ValueError:
-        return False
+def _check_counts(**counts: int | None) -> None:
+    for option, value in counts.items():
+        if value is not None:
+            checks.whole(option, value, 0)
+            checks.within(option, value, 0, LIMIT)
 
 
-def _known(header: Header, *expected: int | None) -> list[int]:
-    return [a if e is None else e for a, e in zip(header, expected, strict=True)]
-
-
-def _check_counts(path: Path, header: Header, expected: Header, why: str) -> None:
-    for field, found, wanted in zip(Header._fields, header, expected, strict=True):
-        if found != wanted:
-            raise DataError(f"{path}:1: header has {found} {field}, but {wanted} {why}")
-
-
-def _shown(text: bytes) -> str:
-    shown = text.decode("utf-8", "replace").strip()
-    return shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+def _state(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]

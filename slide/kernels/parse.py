@@ -1,7 +1,10 @@
-"""A state machine over the bytes of an XMC text file.
+"""A state machine over the bytes of lines ``label,label feature:value feature:value ...``.
 
-The kernel knows bytes and bounds; files, messages and headers are the business of `slide.data.xmc`.
+The kernel knows bytes and bounds; files, messages and headers are the business of
+`slide.data.rows`.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +19,7 @@ __all__ = [
     "MALFORMED_LABEL",
     "NOT_FINITE",
     "OK",
+    "Columns",
     "parse_rows",
 ]
 
@@ -27,8 +31,9 @@ FEATURE_RANGE = 4
 NOT_FINITE = 5
 DUPLICATE_LABEL = 6
 DUPLICATE_FEATURE = 7
+TABLE_FULL = 8  # never returned
 
-TAB, LF, CR, SPACE, PLUS, COMMA, MINUS, DOT, COLON = 9, 10, 13, 32, 43, 44, 45, 46, 58
+TAB, LF, CR, SPACE, HASH, PLUS, COMMA, MINUS, DOT, COLON = 9, 10, 13, 32, 35, 43, 44, 45, 46, 58
 UPPER_E, LOWER_E = 69, 101
 
 # Halfway between the largest float32 and the next power of two: from here on float32 rounds to
@@ -39,6 +44,24 @@ MANTISSA_LIMIT = 10**17
 # Beyond this an index is out of any range, and an exponent out of float64.
 INDEX_LIMIT = 1 << 40
 EXPONENT_LIMIT = 400
+# Places for the columns of a row, to find those that occur twice; longer rows get more.
+TABLE_SIZE = 1 << 12
+# The multiplicative hash of Knuth, The Art of Computer Programming 3, section 6.4.
+MULTIPLIER = 2654435769
+
+
+class Columns(NamedTuple):
+    """The numbers that columns have in a file: those in ``[first, first + count)``.
+
+    Attributes:
+        first_feature, first_label: the number of the first column.
+        num_features, num_labels: how many there are, at most ``2 ** 31 - 1``.
+    """
+
+    first_feature: int
+    first_label: int
+    num_features: int
+    num_labels: int
 
 
 @serial
@@ -127,13 +150,29 @@ def _read_number(data, at):
 
 
 @serial
+def _enter(table, owner, column):
+    """Enters a column under an owner, a positive number; returns whether it was new.
+
+    An entry is ``owner * 2 ** 31 + column``; those of earlier owners count as free places, so that
+    the table need not be cleared. At least one place must be free.
+    """
+    entry = (owner << 31) + column
+    place = (column * MULTIPLIER >> 16) & (len(table) - 1)
+    while table[place] >> 31 == owner:
+        if table[place] == entry:
+            return False
+        place = (place + 1) & (len(table) - 1)
+    table[place] = entry
+    return True
+
+
+@serial
 def parse_rows(
     data,
+    columns,
     max_lines,
-    first_line,
     lenient,
-    feature_stamps,
-    label_stamps,
+    comments,
     feature_indptr,
     feature_indices,
     feature_values,
@@ -144,48 +183,55 @@ def parse_rows(
 
     Args:
         data: ``(bytes,)`` uint8 whole lines; the last byte is a line feed.
+        columns: the numbers of features and labels; the indices of the outputs begin at 0.
         max_lines: stop after this many lines.
-        first_line: a positive number that no earlier call with the same stamps reached; line
-            ``i`` of this call marks its columns with ``first_line + i``.
         lenient: skip a bad line instead of stopping at it.
-        feature_stamps, label_stamps: ``(features,)`` and ``(labels,)`` int32 scratch, zeros before
-            the first call: the last line in which a column was seen.
+        comments: what follows a ``#`` is no part of a row, and a line of nothing else, or of
+            nothing at all, is no row.
         feature_indptr, label_indptr: ``(lines + 1,)`` int64 outputs.
         feature_indices, feature_values: int32 and float32 outputs, one place per colon in the data.
         label_indices: int32 output, one place per comma and per line.
 
     Returns:
-        (rows, skipped lines, end, status): ``end`` is the offset of the first byte after the lines
-        read or, when status is not `OK`, of the token at fault; the line at fault is number
-        ``rows + skipped`` of this call.
+        (lines, rows, skipped, end, status): ``end`` is the offset of the first byte after the lines
+        read or, when status is not `OK`, of the token at fault, which stands in the line after
+        those counted.
     """
+    table = np.zeros(TABLE_SIZE, np.int64)
     at = 0
+    lines = 0
     rows = 0
     skipped = 0
-    num_features = len(feature_stamps)
-    num_labels = len(label_stamps)
     feature_indptr[0] = 0
     label_indptr[0] = 0
-    while at < len(data) and rows + skipped < max_lines:
-        stamp = first_line + rows + skipped
+    while at < len(data) and lines < max_lines:
+        begin = at
         features = feature_indptr[rows]
         labels = label_indptr[rows]
+        # Half of the table is for the row's columns, of which each takes two bytes or more.
+        room = len(table) // 2 + features + labels
+        owner = 2 * lines + 2
         status = OK
         token = at
-        more = not _is_separator(data[at])
+        is_row = not comments or not (
+            data[at] in (LF, HASH) or (data[at] == CR and data[at + 1] == LF)
+        )
+        more = is_row and not _is_separator(data[at])
         while more:
             token = at
             index, at = _read_index(data, at)
             more = data[at] == COMMA
+            column = index - columns.first_label
             if index == -2 or not (more or _is_separator(data[at])):
                 status = MALFORMED_LABEL
-            elif index < 0 or index >= num_labels:
+            elif index < 0 or column < 0 or column >= columns.num_labels:
                 status = LABEL_RANGE
-            elif label_stamps[index] == stamp:
+            elif features + labels >= room:
+                status = TABLE_FULL
+            elif not _enter(table, owner, column):
                 status = DUPLICATE_LABEL
             else:
-                label_stamps[index] = stamp
-                label_indices[labels] = index
+                label_indices[labels] = column
                 labels += 1
                 at += more
             if status != OK:
@@ -193,6 +239,9 @@ def parse_rows(
         while status == OK:
             while data[at] == SPACE or data[at] == TAB:
                 at += 1
+            if comments and data[at] == HASH:
+                while data[at] != LF:
+                    at += 1
             if data[at] == LF:
                 break
             if data[at] == CR and data[at + 1] == LF:
@@ -204,29 +253,37 @@ def parse_rows(
                 status = MALFORMED_FEATURE
                 break
             value, at, valid = _read_number(data, at + 1)
+            column = index - columns.first_feature
             if not valid or not _is_separator(data[at]):
                 status = MALFORMED_FEATURE
-            elif index < 0 or index >= num_features:
+            elif index < 0 or column < 0 or column >= columns.num_features:
                 status = FEATURE_RANGE
             elif not abs(value) < FLOAT32_LIMIT:
                 status = NOT_FINITE
-            elif feature_stamps[index] == stamp:
+            elif features + labels >= room:
+                status = TABLE_FULL
+            elif not _enter(table, owner + 1, column):
                 status = DUPLICATE_FEATURE
             else:
-                feature_stamps[index] = stamp
-                feature_indices[features] = index
+                feature_indices[features] = column
                 feature_values[features] = value
                 features += 1
+        if status == TABLE_FULL:
+            table = np.zeros(4 * len(table), np.int64)
+            at = begin
+            continue
         if status == OK:
             at += 1
-            rows += 1
-            feature_indptr[rows] = features
-            label_indptr[rows] = labels
+            if is_row:
+                rows += 1
+                feature_indptr[rows] = features
+                label_indptr[rows] = labels
         elif lenient:
             while data[at] != LF:
                 at += 1
             at += 1
             skipped += 1
         else:
-            return rows, skipped, token, status
-    return rows, skipped, at, OK
+            return lines, rows, skipped, token, status
+        lines += 1
+    return lines, rows, skipped, at, OK

@@ -1,0 +1,74 @@
+"""Small files for each reader, as a user would have them."""
+
+import gzip
+
+import numpy as np
+from scipy import sparse
+
+from slide.data import write_xmc
+
+SEED = 0
+WORDS = [f"word{i}" for i in range(40)]
+
+
+def write_inputs(folder, data, config):
+    """Writes what ``config``, the configuration of a data set, reads; rows are those of ``data``.
+
+    Where a reader makes its own rows, it gets some of its kind.
+    """
+    WRITERS[config["_target_"]](folder, data, config)
+
+
+def write_rows(folder, data, config):
+    """The training and test rows in the format that ``config`` names."""
+    format = config.get("format", "xmc")
+    for part, split in (("train", data.train), ("test", data.test)):
+        path = folder / config.get(f"{part}_file", f"{part}.txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if format != "npz":
+            first = {key: config.get(key) for key in ("first_feature", "first_label")}
+            write_xmc(path, split, format=format, **first)
+            continue
+        for name, matrix in zip(
+            (path.name, config[f"{part}_labels_file"]), matrices(split), strict=True
+        ):
+            with (folder / name).open("wb") as file:  # a path would get a suffix
+                sparse.save_npz(file, matrix)
+
+
+def matrices(split):
+    """Features and labels."""
+    rows = len(split)
+    indptr, indices, values = split.features
+    features = sparse.csr_matrix((values, indices, indptr), shape=(rows, split.num_features))
+    indptr, indices = split.labels
+    ones = np.ones(len(indices), np.float32)
+    return features, sparse.csr_matrix((ones, indices, indptr), shape=(rows, split.num_labels))
+
+
+def write_idx_files(folder, data, config):
+    """MNIST's four files, with images of noise."""
+    rng = np.random.default_rng(SEED)
+    for part, rows in (("train", len(data.train)), ("t10k", len(data.test))):
+        arrays = {
+            "images-idx3": rng.integers(0, 256, (rows, 28, 28), np.uint8),
+            "labels-idx1": rng.integers(0, 10, rows, np.uint8),
+        }
+        for kind, array in arrays.items():
+            sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+            content = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+            with gzip.open(folder / f"{part}-{kind}-ubyte.gz", "wb") as file:
+                file.write(content)
+
+
+def write_plain_text(folder, data, config):
+    """Words at random."""
+    words = np.random.default_rng(SEED).choice(WORDS, 4000)
+    (folder / config["file"]).write_text(" ".join(words))
+
+
+WRITERS = {
+    "slide.data.xmc": write_rows,
+    "slide.data.mnist": write_idx_files,
+    "slide.data.text": write_plain_text,
+}
