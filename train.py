@@ -5,11 +5,11 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import SlideNetwork, checks, runtime
+from slide.data.__main__ import open_dataset, user_errors
 from slide.evaluation import check_search
 from slide.files import check_run_dir, make_run_folder, write_text
 from slide.network import hidden_samplers
@@ -24,8 +24,6 @@ REPLACEABLE = {
     *("sampler.active", "sampler.hard_share", "runtime.threads", "runtime.deterministic"),
     *("dataset.root", "dataset.cache"),
 }
-# What users can mend while settings and data are read; later, it would be a bug.
-USER_ERRORS = (ValueError, TypeError, OSError)
 
 
 def settings(composed: DictConfig) -> DictConfig:
@@ -82,7 +80,7 @@ def prepare(composed: DictConfig) -> Trainer:
     resumed = config.resume is not None
     if not resumed:
         check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])
-    data = instantiate(config.dataset)
+    data = open_dataset(config)
     network = build_network(config, data.num_features, data.num_labels)
     optimizer = instantiate(config.optimizer)(network.parameters())
     loss, options = instantiate(config.loss), instantiate(config.trainer)
@@ -100,14 +98,8 @@ def prepare(composed: DictConfig) -> Trainer:
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(composed: DictConfig) -> None:
-    try:
+    with user_errors():
         trainer = prepare(composed)
-    except InstantiationException as error:
-        if not isinstance(error.__cause__, USER_ERRORS):
-            raise
-        sys.exit(f"error: {error.__cause__}")
-    except USER_ERRORS as error:
-        sys.exit(f"error: {error}")
     try:
         summary = trainer.fit()
     except (DivergenceError, OSError) as error:

@@ -140,7 +140,8 @@ class Trainer:
         steps = options.epochs * len(self.batches)
         self.total_steps = min(steps, options.max_steps) if options.max_steps else steps
         self.learning_rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self.weights = inverse_propensities(self.train_split.labels, data.num_labels)
+        labels = self.train_split.labels
+        self.weights = inverse_propensities(labels, data.num_labels, *data.propensity)
         self.step = 0
         self.samples = 0
         self.active_total = 0.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slide.data import DataError, SparseDataset, Split, xmc
+from slide.data import DataError, SparseDataset, Split, lock, xmc
 from slide.data import cache as cache_module
 from slide.data.cache import cached
 from slide.data.dataset import Block
@@ -24,7 +24,7 @@ from slide.sparse import CSR, Pattern
 ROOT = Path(__file__).parent.parent
 # slide.data.xmc is the function; this is the module of the same name.
 xmc_module = importlib.import_module("slide.data.xmc")
-needs_locks = pytest.mark.parametrize("locks", [True] if cache_module.fcntl else [])
+needs_locks = pytest.mark.parametrize("locks", [True] if lock.fcntl else [])
 
 TRAIN = "3 5 4\n1,3 0:0.5 4:2\n 2:1\n2 1:1\n"
 TEST = "2 5 4\n0 3:1\n1 0:1\n"
@@ -154,12 +154,11 @@ def blocks_of(split):
     return lambda: [Block(split.features, split.labels)]
 
 
-def open_blocks(cache, train, state):
+def open_blocks(cache, train, state, **options):
     test = make_split(4, seed=9)
-    return cached(
-        cache, name="made", key={"made": 1}, state={"state": state}, num_features=50,
-        num_labels=30, train=train, test=blocks_of(test),
-    )  # fmt: skip
+    given = {"num_features": 50, "num_labels": 30, "train": train, "test": blocks_of(test)}
+    options = given | options
+    return cached(cache, name="made", key={"made": 1}, state={"state": state}, **options)
 
 
 def failing(error):
@@ -211,6 +210,58 @@ def test_a_split_without_any_rows(tmp_path):
     assert_types(dataset.train)
 
 
+def test_a_set_knows_where_it_lies_and_what_it_was_made_from(tmp_path):
+    data = open_blocks(tmp_path, blocks_of(make_split()), state=1)
+    assert data.folder.parent == tmp_path
+    assert data.source == {"key": {"made": 1}, "state": {"state": 1}}
+    meta = json.loads((data.folder / "meta.json").read_text())
+    assert meta["source"] == data.source
+    again = open_blocks(tmp_path, blocks_of(make_split()), state=2)
+    assert again.folder == data.folder
+    changed = json.loads((data.folder / "meta.json").read_text())
+    assert changed["source_hash"] != meta["source_hash"]
+    assert len(changed["source_hash"]) == 64
+
+
+def test_further_arrays_and_counts_that_are_known_at_the_end(tmp_path):
+    done = []
+
+    def train():
+        yield Block(*blocks_of(make_split())()[0])
+        done.append("rows")
+
+    def more(**options):
+        return open_blocks(tmp_path, train, state=1, num_labels=lambda: 31 * len(done), **options)
+
+    data = more(extra=lambda: {"numbers": np.arange(3 * len(done), dtype=np.int32)})
+    assert (data.num_labels, data.train.num_labels, data.num_features) == (31, 31, 50)
+    numbers = np.load(data.folder / "numbers.npy")
+    assert (numbers.dtype, numbers.tolist()) == (np.int32, [0, 1, 2])
+    assert more(extra=forbid).num_labels == 31
+    assert done == ["rows"]
+
+
+def test_propensities_are_no_part_of_the_cache(tmp_path):
+    split = make_split()
+    assert open_blocks(tmp_path, blocks_of(split), state=1).propensity == (0.55, 1.5)
+    data = open_blocks(tmp_path, forbid, state=1, propensity=[0.6, 2])
+    assert data.propensity == (0.6, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("propensity", "message"),
+    [
+        (0.5, "propensity must be a list, such as .*, not 0.5"),
+        ([1, 2, 3], r"propensity must be two numbers, a and b, not \[1, 2, 3\]"),
+        ([-1, 2], r"propensity\[0\] must be a number of at least 0, not -1"),
+        ([1, 0], r"propensity\[1\] must be a number above 0, not 0"),
+    ],
+)
+def test_propensities_are_checked_before_anything_is_read(tmp_path, propensity, message):
+    with pytest.raises(ValueError, match=message):
+        open_blocks(tmp_path, forbid, state=1, propensity=propensity)
+
+
 @needs_locks
 def test_threads_write_once(tmp_path, locks):
     calls = []
@@ -232,7 +283,7 @@ def test_threads_write_once(tmp_path, locks):
 
 
 def test_without_locks_all_still_get_a_whole_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_module, "fcntl", None)
+    monkeypatch.setattr(lock, "fcntl", None)
     barrier = threading.Barrier(3)
     split = make_split()
 
@@ -271,9 +322,19 @@ def test_opening_a_large_cache_reads_next_to_nothing(tmp_path):
         30,
     )
     open_blocks(tmp_path, blocks_of(split), state=1)
-    start = time.perf_counter()
-    open_blocks(tmp_path, forbid, state=1)
+    bytes_of_arrays = sum(path.stat().st_size for path in tmp_path.glob("*/*/*.npy"))
+    start, before = time.perf_counter(), resident_bytes()
+    data = open_blocks(tmp_path, forbid, state=1)
     assert time.perf_counter() - start < 0.5
+    assert resident_bytes() - before < bytes_of_arrays / 10
+    data.train.slice(0, 10)
+    assert resident_bytes() - before < bytes_of_arrays / 10
+
+
+def resident_bytes():
+    """Of this process, memory maps that were read included; 0 where that is not told."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
 
 
 # What the functions say

@@ -1,12 +1,18 @@
 """Splits, batches, and the configurations that open data sets."""
 
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
+import job
 import numpy as np
 import pytest
 import yaml
 
-from slide.data import Batches, Split, holdout, synthetic, xmc
+import slide.data
+from slide.data import Batches, Split, holdout
+from slide.evaluation import evaluate
+from slide.metrics import inverse_propensities
 from slide.sparse import CSR, Pattern
 
 ROOT = Path(__file__).parent.parent
@@ -106,6 +112,23 @@ def test_holdout_checks_the_fraction(fraction):
         holdout(make_split(1), 0.5, seed=0)
 
 
+# Propensities
+
+
+def test_a_run_uses_the_constants_of_its_set(tmp_path):
+    data = replace(job.make_data(tmp_path), propensity=(0.6, 2.6))
+    trainer = job.make_trainer(tmp_path, data)
+    expected = inverse_propensities(data.train.labels, data.num_labels, 0.6, 2.6)
+    np.testing.assert_array_equal(trainer.weights, expected)
+    assert (expected != inverse_propensities(data.train.labels, data.num_labels)).any()
+    summary = trainer.fit()
+    inverse = summary["psp_at_1"], summary["psp_at_3"], summary["psp_at_5"]
+    again = evaluate(trainer.network, data.test, expected)
+    assert inverse == tuple(round(again[f"psp_at_{k}"], 6) for k in (1, 3, 5))
+    (line,) = job.lines(tmp_path / "run", "eval/psp_at_1")
+    assert {"eval/psp_at_3", "eval/psp_at_5"} <= set(line)
+
+
 # Batches
 
 
@@ -180,7 +203,8 @@ def test_every_configuration_opens_with_its_command_and_fits_its_function(path):
     text = path.read_text()
     assert text.startswith(f"# python train.py dataset={path.stem}")
     options = yaml.safe_load(text)
-    target = {"slide.data.xmc": xmc, "slide.data.synthetic": synthetic}[options.pop("_target_")]
-    assert set(options) <= set(target.__kwdefaults__) | {"name", "root", "cache"}
+    package, _, name = options.pop("_target_").rpartition(".")
+    assert package == "slide.data"
+    assert set(options) <= set(signature(getattr(slide.data, name)).parameters)
     assert options["name"] == path.stem
     assert (ROOT / "datasets" / path.stem / "README.md").is_file()

@@ -23,9 +23,9 @@ ONLY = {
     "faiss": ("slide.mips",),
     "tensorboard": ("slide.monitor",),
     "torch.utils.tensorboard": ("slide.monitor",),
-    "hydra": (),
-    "omegaconf": (),
-    "scipy": (),
+    "hydra": ("slide.data.__main__",),
+    "omegaconf": ("slide.data.__main__",),
+    "scipy": ("slide.data.npz",),
     "matplotlib": (),
 }
 MAX_LINES = 400

@@ -1,7 +1,8 @@
 """Data sets as folders of memory-mapped arrays.
 
-A cache folder holds ``meta.json`` and, for each split, the five ``.npy`` files of `ARRAYS`. It is
-written under another name and renamed when complete, so a folder that has its final name is whole.
+A cache folder holds ``meta.json`` and, for each split, the five ``.npy`` files of `ARRAYS`; further
+arrays may lie beside the splits. It is written under another name and renamed when complete, so a
+folder that has its final name is whole.
 """
 
 import errno
@@ -12,28 +13,25 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slide.data.dataset import Block, SparseDataset, Split
+from slide import checks
+from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
+from slide.data.lock import locked
 from slide.sparse import CSR, Pattern
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes may then do the same work
-    fcntl = None
 
 __all__ = ["cached"]
 
 log = logging.getLogger(__name__)
 
 # Raised whenever a folder written by an older version must not be read any more.
-FORMAT = 1
+FORMAT = 2
 ARRAYS = {
     "feature_indptr": np.dtype(np.int64),
     "feature_indices": np.dtype(np.int32),
@@ -47,6 +45,8 @@ REOPEN_TRIES = 20
 
 Source = Mapping[str, Any]
 Blocks = Callable[[], Iterable[Block]]
+# A number, or a function that gives it once all rows have been produced.
+Count = int | Callable[[], int]
 
 
 def cached(
@@ -55,10 +55,12 @@ def cached(
     name: str,
     key: Source,
     state: Source,
-    num_features: int,
-    num_labels: int,
+    num_features: Count,
+    num_labels: Count,
     train: Blocks,
     test: Blocks,
+    extra: Callable[[], Mapping[str, np.ndarray]] = dict,
+    propensity: Sequence[float] = PROPENSITY,
 ) -> SparseDataset:
     """Opens a data set from its cache, writing the cache first where that is needed.
 
@@ -67,42 +69,59 @@ def cached(
         name: the data set's name.
         key: what is asked for: paths, generator's parameters. JSON values.
         state: what the source looks like now: sizes, times. A cache of another state is replaced.
-        num_features, num_labels: of both splits.
-        train, test: called to produce the rows when there is no valid cache.
+        num_features, num_labels: of both splits; functions are called once all rows are written.
+        train, test: called in this order to produce the rows, when there is no valid cache.
+        extra: called after them for arrays to be put beside the splits, as ``<name>.npy``.
+        propensity: constants a >= 0 and b > 0 of the data set; not part of the cache.
 
     Returns:
         The data set over memory-mapped arrays; nothing but a few pages has been read.
 
     Raises:
         OSError: the cache cannot be written; an older cache is left as it was.
+        ValueError: ``propensity`` is out of range.
     """
+    constants = check_propensity(propensity)
     source = json.loads(json.dumps({"key": key, "state": state}))
-    digest = hashlib.sha256(json.dumps(source["key"], sort_keys=True).encode()).hexdigest()[:16]
-    folder = Path(cache) / digest
-    found = _open(folder, name, source)
+    folder = Path(cache) / _digest(source["key"])[:16]
+
+    def reopen() -> SparseDataset | None:
+        return _open(folder, name, source, constants)
+
+    def write(temporary: Path) -> None:
+        splits = {
+            "train": _write_split(temporary / "train", train()),
+            "test": _write_split(temporary / "test", test()),
+        }
+        for array, values in extra().items():
+            with closing(ArrayWriter(temporary / f"{array}.npy", values.dtype)) as file:
+                file.append(values)
+        meta = {
+            "format": FORMAT,
+            "source": source,
+            "source_hash": _digest(source),
+            "num_features": num_features if isinstance(num_features, int) else num_features(),
+            "num_labels": num_labels if isinstance(num_labels, int) else num_labels(),
+            **splits,
+        }
+        (temporary / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+
+    found = reopen()
     if found is not None:
         return found
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")) as alone:
-        found = _open(folder, name, source)  # another process may have finished meanwhile
+    with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
+        found = reopen()  # another process may have finished meanwhile
         if found is not None:
             return found
         if alone:
-            for left in folder.parent.glob(f"{digest}.*.tmp"):  # from processes that were killed
+            for left in folder.parent.glob(f"{folder.name}.*.tmp"):  # of processes that were killed
                 shutil.rmtree(left, ignore_errors=True)
         temporary = _temporary(folder)
         try:
-            meta = {
-                "format": FORMAT,
-                "source": source,
-                "num_features": num_features,
-                "num_labels": num_labels,
-                "train": _write_split(temporary / "train", train()),
-                "test": _write_split(temporary / "test", test()),
-            }
-            (temporary / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+            write(temporary)
             # Without a lock another process may have finished meanwhile.
-            if alone or _open(folder, name, source) is None:
+            if alone or reopen() is None:
                 _install(temporary, folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -111,14 +130,29 @@ def cached(
             raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        found = _open(folder, name, source)
+        found = reopen()
         for _ in range(0 if alone else REOPEN_TRIES):
             if found is None:
                 time.sleep(0.1)
-                found = _open(folder, name, source)
+                found = reopen()
     if found is None:
         raise OSError(errno.EIO, f"the cache of {name} cannot be read back", str(folder))
     return found
+
+
+def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
+    """The constants a and b as numbers.
+
+    Raises:
+        ValueError: unless there are two, a >= 0 and b > 0.
+    """
+    checks.listing("propensity", constants)
+    if len(constants) != 2:
+        raise ValueError(f"propensity must be two numbers, a and b, not {list(constants)}")
+    a, b = constants
+    checks.not_negative("propensity[0]", a)
+    checks.positive("propensity[1]", b)
+    return float(a), float(b)
 
 
 class ArrayWriter:
@@ -183,12 +217,18 @@ def _write_split(folder: Path, blocks: Iterable[Block]) -> dict[str, int]:
     }
 
 
-def _open(folder: Path, name: str, source: Source) -> SparseDataset | None:
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _open(
+    folder: Path, name: str, source: Source, propensity: tuple[float, float]
+) -> SparseDataset | None:
     """Opens a cache folder; None if there is none, or not a valid one of this source."""
     try:
         before = os.stat(folder)
         meta = json.loads((folder / "meta.json").read_text())
-        if meta["format"] != FORMAT or meta["source"] != source:
+        if meta["format"] != FORMAT or meta["source_hash"] != _digest(source):
             return None
         size = meta["num_features"], meta["num_labels"]
         train, test = (_open_split(folder / split, meta[split], *size) for split in SPLITS)
@@ -198,7 +238,7 @@ def _open(folder: Path, name: str, source: Source) -> SparseDataset | None:
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):
         return None
-    return SparseDataset(name, train, test, *size)
+    return SparseDataset(name, train, test, *size, propensity, folder, source)
 
 
 def _open_split(folder: Path, counts: dict[str, int], num_features: int, num_labels: int) -> Split:
@@ -227,18 +267,6 @@ def _open_split(folder: Path, counts: dict[str, int], num_features: int, num_lab
     if counts["skipped"]:
         log.warning("%s: %d malformed lines were left out", folder, counts["skipped"])
     return Split(features, labels, num_features, num_labels)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Waits until no other process holds the lock; yields whether there is a lock at all."""
-    with path.open("ab") as file:
-        alone = False
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-                alone = True
-        yield alone  # closing the file releases the lock
 
 
 def _temporary(folder: Path) -> Path:

@@ -1,14 +1,22 @@
 """What a data set is once it is open: sparse features and label lists, by rows."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from slide.kernels.gather import gather_ragged
 from slide.sparse import CSR, Pattern
 
-__all__ = ["Block", "SparseDataset", "Split", "holdout"]
+__all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]
+
+# a and b of Jain et al. 2016, for sets that are neither Amazon's nor Wikipedia's.
+PROPENSITY = (0.55, 1.5)
+# So much of a split fits into memory anywhere.
+BLOCK_ROWS = 1 << 16
+BLOCK_ENTRIES = 1 << 21
 
 
 class Block(NamedTuple):
@@ -78,6 +86,23 @@ class Split:
             self.num_labels,
         )
 
+    def blocks(self, rows: int = BLOCK_ROWS, entries: int = BLOCK_ENTRIES) -> Iterator["Split"]:
+        """All rows in order, as slices of bounded size.
+
+        Args:
+            rows: most rows of a slice, at least 1.
+            entries: most features, and most labels, of a slice of more than one row.
+        """
+        start = 0
+        while start < len(self):
+            stop = min(start + rows, len(self))
+            for indptr in (self.features.indptr, self.labels.indptr):
+                ends = indptr[start + 1 : stop + 1]
+                within = int(np.searchsorted(ends, indptr[start] + entries, "right"))
+                stop = start + max(within, 1)
+            yield self.slice(start, stop)
+            start = stop
+
     def take(self, rows: np.ndarray) -> "Split":
         """Copies rows, in the given order.
 
@@ -118,6 +143,10 @@ class SparseDataset:
         test: test rows.
         num_features: number of feature columns.
         num_labels: number of labels.
+        propensity: the constants a and b of propensity-scored metrics (Jain et al. 2016, section
+            5); the default is what the paper uses where it names no others for a set.
+        folder: where the arrays lie; None: in memory.
+        source: what the arrays were made from, see `slide.data.cache.cached`.
     """
 
     name: str
@@ -125,6 +154,9 @@ class SparseDataset:
     test: Split
     num_features: int
     num_labels: int
+    propensity: tuple[float, float] = PROPENSITY
+    folder: Path | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
