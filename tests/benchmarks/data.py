@@ -4,7 +4,7 @@
     python tests/benchmarks/data.py --rows 20000          # a moment, to try it
 
 Writes rows of the generated set amazon670k_like as XMC text and reads them by slide and by
-scikit-learn (pip install scikit-learn). Each measurement is a process of its own, on one core.
+scikit-learn (pip install -e '.[bench]'). Each measurement is a process of its own, on one core.
 Writes results/data.md and results/data.json.
 """
 
