@@ -56,7 +56,8 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
     """The network with its samplers."""
     sampler, network = instantiate(config.sampler), config.network
     hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
-    return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, network.dropout)
+    options = {"dropout": network.dropout, "precision": network.precision}
+    return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
 
 
 def try_settings(config: DictConfig) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from slide.kernels import active as kernels
-from slide.runtime import array_view
+from slide.kernels.votes import MOST_SHARED_VOTES, PARTS, SharedScratch
+from slide.runtime import array_view, num_threads
 from slide.sparse import Pattern
 
 
@@ -33,18 +34,28 @@ class Scratch:
         """``(runs, N)`` uint8, all 0."""
         return self._get(f"marks{runs}", (runs, self.out_features), np.uint8, 0)
 
-    def votes(self) -> np.ndarray:
-        """``(N,)`` int32, all 0."""
-        return self._get("votes", (self.out_features,), np.int32, 0)
-
-    def hits(self, num_buckets: int) -> np.ndarray:
-        """``(num_buckets,)`` int32, all 0."""
-        return self._get("hits", (num_buckets,), np.int32, 0)
+    def ballot_box(
+        self, num_tables: int, num_samples: int, num_buckets: int, capacity: int
+    ) -> SharedScratch:
+        """For `slide.kernels.votes.vote_shared`."""
+        runs, span = num_threads(), 1 << (-(-self.out_features // PARTS) - 1).bit_length()
+        room = num_tables * min(num_samples, num_buckets) * capacity
+        return SharedScratch(
+            hits=self._get("hits", (num_tables, num_buckets), np.int32, 0),
+            votes=self._get(f"votes{runs}", (runs, span), np.int32, 0),
+            buckets=self._get("buckets", (num_tables, num_samples), np.int32, 0),
+            weights=self._get("weights", (num_tables, num_samples), np.int32, 0),
+            cursors=self._get("cursors", (num_tables, PARTS), np.int64, 0),
+            ids=self._get("ids", (room,), np.int32, 0),
+            ballots=self._get("ballots", (room,), np.int32, 0),
+            histogram=self._get("histogram", (runs, MOST_SHARED_VOTES + 1), np.int64, 0),
+        )
 
     def _get(self, name: str, shape: tuple[int, ...], dtype: type, fill: int) -> np.ndarray:
-        if name not in self._arrays:
-            self._arrays[name] = np.full(shape, fill, dtype)
-        return self._arrays[name]
+        found = self._arrays.get(name)
+        if found is None or found.shape != shape:
+            found = self._arrays[name] = np.full(shape, fill, dtype)
+        return found
 
     def __deepcopy__(self, memo: dict) -> "Scratch":
         return Scratch(self.out_features)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.active import (
     ActiveSet,
     FactoredRowGradient,
@@ -30,6 +31,7 @@ _LOSSES = {
     "squared_hinge": loss_kernels.squared_hinge,
 }
 LOSS_NAMES = tuple(_LOSSES)
+PRECISIONS = ("float32", "bfloat16")
 
 
 def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int) -> None:
@@ -41,7 +43,9 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int) 
         raise TypeError(f"input is {x.dtype} but weight is {weight.dtype}; convert one of them")
 
 
-def active_linear(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> Tensor:
+def active_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, precision: str = "float32"
+) -> Tensor:
     """``x @ weight.T + bias`` on an active set.
 
     Args:
@@ -49,6 +53,9 @@ def active_linear(x: Tensor, weight: Tensor, bias: Tensor | None, active: Active
         weight: ``(N, D)``, the type of ``x``. Its gradient comes as rows (see the module).
         bias: ``(N,)`` or None; likewise.
         active: of N outputs.
+        precision: one of `PRECISIONS`; with ``"bfloat16"`` the three matrix products of a shared
+            set, forward and backward, round their factors and results to that type, which is
+            faster where the processor has instructions for it. The weight stays as it is.
 
     Returns:
         ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
@@ -57,6 +64,7 @@ def active_linear(x: Tensor, weight: Tensor, bias: Tensor | None, active: Active
         ValueError: where shapes do not fit; TypeError: where types differ.
     """
     _check_linear(x, weight, bias, in_axis=1)
+    checks.one_of("precision", precision, PRECISIONS)
     if active.out_features != len(weight):
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {len(weight)} rows"
@@ -68,8 +76,10 @@ def active_linear(x: Tensor, weight: Tensor, bias: Tensor | None, active: Active
         )
     if active.indptr is not None and len(active.indptr) != len(x) + 1:
         raise ValueError(f"{len(active.indptr) - 1} active sets do not fit {len(x)} samples")
-    function = _SharedLinear if active.shared else _PerSampleLinear
-    return function.apply(x, weight, bias, active)  # type: ignore[return-value]
+    if active.shared:
+        rounded = torch.bfloat16 if precision == "bfloat16" else x.dtype
+        return _SharedLinear.apply(x, weight, bias, active, rounded)  # type: ignore[return-value]
+    return _PerSampleLinear.apply(x, weight, bias, active)  # type: ignore[return-value]
 
 
 class _PerSampleLinear(torch.autograd.Function):
@@ -112,26 +122,36 @@ class _PerSampleLinear(torch.autograd.Function):
 
 class _SharedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        rounded: torch.dtype,
+    ):
         ids = torch.from_numpy(active.ids)
         rows = weight.detach() if active.complete else weight.detach().index_select(0, ids)
+        x, rows = x.to(rounded), rows.to(rounded)
         ctx.save_for_backward(x, rows)
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         if bias is None:
-            return x @ rows.T
+            return (x @ rows.T).to(weight.dtype)
         some = bias.detach() if active.complete else bias.detach().index_select(0, ids)
-        return torch.addmm(some, x, rows.T)
+        if rounded == weight.dtype:
+            return torch.addmm(some, x, rows.T)
+        return (x @ rows.T).to(weight.dtype).add_(some)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         x, rows = ctx.saved_tensors
-        (grad,) = grads
-        grad_x = grad @ rows if ctx.needs_input_grad[0] else None
+        exact, grad = grads[0], grads[0].to(x.dtype)
+        grad_x = (grad @ rows).to(exact.dtype) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
-            add_row_gradient(ctx.weight, RowGradient(ctx.active.ids, grad.T @ x))
+            add_row_gradient(ctx.weight, RowGradient(ctx.active.ids, (grad.T @ x).to(exact.dtype)))
         if ctx.needs_input_grad[2]:
-            add_row_gradient(ctx.bias, RowGradient(ctx.active.ids, grad.sum(0)[:, None]))
-        return grad_x, None, None, None
+            add_row_gradient(ctx.bias, RowGradient(ctx.active.ids, exact.sum(0)[:, None]))
+        return grad_x, None, None, None, None
 
 
 def sparse_linear(
@@ -250,13 +270,20 @@ class _Loss(torch.autograd.Function):
             log_weights = active.log_weights.astype(flat.dtype, copy=False)
         losses, gradient = np.empty(num_samples), np.empty_like(flat)
         rows = loss_kernels.Rows(
-            indptr, flat, active.targets.indptr, active.targets.indices, log_weights, active.shared
+            indptr,
+            flat,
+            active.targets.indptr,
+            active.targets.indices,
+            log_weights,
+            active.shared,
+            1 / max(num_samples, 1),
         )
         _LOSSES[name](rows, losses, gradient)
         ctx.gradient = torch.from_numpy(gradient).view(scores.shape)
-        ctx.num_samples = num_samples
         return torch.tensor(losses.mean(), dtype=scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        return ctx.gradient * (grads[0] / ctx.num_samples), None, None
+        # One pass over all scores less in the usual case.
+        gradient = ctx.gradient if grads[0].item() == 1 else ctx.gradient * grads[0]
+        return gradient, None, None

@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 
 from slide import checks, schedules
+from slide.active import ActiveSet
 from slide.hashing import HashFamily, SimHash
 from slide.inner_product import InnerProductHash
-from slide.kernels import select as kernels
-from slide.kernels.select import Lists
+from slide.kernels import select, votes
+from slide.kernels.votes import Lists
 from slide.mips import FaissIndex
 from slide.runtime import num_threads, random_key
 from slide.sampling import Queries, UniformSampler, num_rows_of
 from slide.sparse import CSR, Pattern
 from slide.tables import HashTables
+
+# Rows hashed again at once: enough for an efficient product.
+REHASH_ROWS = 1024
 
 
 class IndexedSampler(UniformSampler):
@@ -32,7 +36,7 @@ class IndexedSampler(UniformSampler):
 
     Attributes:
         rebuilds: how many so far.
-        rebuild_seconds: time spent on them.
+        rebuild_seconds: time spent on them, and on partial ones.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class IndexedSampler(UniformSampler):
         self.done = 0  # of the rebuilds that the schedule asked for
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
+        self._training = False
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
@@ -68,8 +73,21 @@ class IndexedSampler(UniformSampler):
             self.done = due
             self.rebuilds += 1
             self.rebuild_seconds += time.perf_counter() - start
+        elif self._stale():
+            start = time.perf_counter()
+            with torch.no_grad():
+                self._refresh(weight.detach(), None if bias is None else bias.detach())
+            self.rebuild_seconds += time.perf_counter() - start
+        self._training = inputs is not None
         if inputs is not None:
             self.samples += num_rows_of(inputs)
+
+    def _stale(self) -> bool:
+        """Whether `_refresh` is worth its while."""
+        return False
+
+    def _refresh(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Bring the index up to date where it is most out of date."""
 
     def _observe(self, inputs: Queries) -> None:
         """Take note of inputs to train on."""
@@ -111,6 +129,9 @@ class LSHSampler(IndexedSampler):
         bucket_capacity, bucket_policy: see `slide.tables.HashTables`.
         norm, center: see `slide.inner_product.InnerProductHash`.
         redraw: how many changes of hash functions are due after a number of samples.
+        rehash_after: between rebuilds, a row that has been in so many sets of training steps is
+            hashed again, in [1, 255]; None: 4, and 32 with a set for each sample, which costs some
+            per cent of a step; 0: never.
     """
 
     def __init__(
@@ -124,10 +145,16 @@ class LSHSampler(IndexedSampler):
         norm: str = "simple_lsh",
         center: bool = True,
         redraw: Callable[[int], int] = schedules.never,
+        rehash_after: int | None = None,
         **options: Any,
     ):
         super().__init__(in_features, out_features, **options)
         redraw(0)
+        if rehash_after is None:
+            rehash_after = 4 if self.mode == "shared" else 32
+        checks.whole("rehash_after", rehash_after, 0)
+        checks.within("rehash_after", rehash_after, 0, 255)
+        self.rehash_after = rehash_after
         drawn = family(in_features + 2, num_vectors=out_features, seed=self.seed)
         self.hash = InnerProductHash(drawn, norm, center)
         self.tables = HashTables(
@@ -135,6 +162,8 @@ class LSHSampler(IndexedSampler):
         )
         self.redraw_due = redraw
         self.draw = 0
+        self.codes = np.empty((drawn.num_tables, 0), np.int32)
+        self._forget_updates()
 
     def _rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         draw = self.redraw_due(self.samples)
@@ -143,7 +172,34 @@ class LSHSampler(IndexedSampler):
             self._redraw()
         self.hash.fit(weight, bias)
         self.tables.seed = self.seed + self.rebuilds
-        self.tables.build(self.hash.row_codes(weight, bias))
+        self.codes = self.hash.row_codes(weight, bias)
+        self.tables.build(self.codes)
+        self._forget_updates()
+
+    def _forget_updates(self) -> None:
+        self.updates = np.zeros(self.out_features if self.rehash_after else 0, np.uint8)
+        self.moved: list[np.ndarray] = []
+
+    def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
+        """See `slide.sampling.Sampler.select`."""
+        active = super().select(queries, labels)
+        if self.rehash_after and self._training and self._full is None:
+            out = np.empty(len(active.ids), np.int32)
+            n = select.count_updates(active.ids, self.updates, self.rehash_after, out)
+            self.moved.append(out[:n].copy())
+        return active
+
+    def _stale(self) -> bool:
+        return sum(map(len, self.moved)) >= REHASH_ROWS
+
+    def _refresh(self, weight: Tensor, bias: Tensor | None) -> None:
+        ids = np.concatenate(self.moved)
+        at = torch.from_numpy(ids)
+        codes = self.hash.row_codes(weight[at], None if bias is None else bias[at])
+        self.tables.move(ids, self.codes[:, ids], codes)
+        self.codes[:, ids] = codes
+        self.updates[ids] = 0
+        self.moved = []
 
     def _observe(self, inputs: Queries) -> None:
         self.hash.observe(inputs)
@@ -158,7 +214,7 @@ class LSHSampler(IndexedSampler):
         most = min(self.out_features, len(codes) * capacity)
         budgets = self._budgets(places)
         lists = Lists(np.empty((len(budgets), budgets.max(initial=0)), np.int32), budgets)
-        kernels.vote_per_sample(
+        votes.vote_per_sample(
             self.tables.buckets,
             codes,
             capacity,
@@ -170,21 +226,15 @@ class LSHSampler(IndexedSampler):
         )
         return lists
 
-    def _list(self, queries: Queries, budget: int) -> np.ndarray:
+    def _list(self, queries: Queries, budget: int, key: np.uint64) -> np.ndarray:
         codes = self.hash.query_codes(queries)
-        capacity = self.tables.bucket_capacity
+        tables, capacity = self.tables, self.tables.bucket_capacity
+        num_tables, num_samples = codes.shape
+        scratch = self._scratch.ballot_box(num_tables, num_samples, tables.num_buckets, capacity)
         out = np.empty(self._budget(budget), np.int32)
-        taken = kernels.vote_shared(
-            self.tables.buckets,
-            codes,
-            capacity,
-            self._scratch.hits(self.tables.num_buckets),
-            self._scratch.votes(),
-            np.empty(min(self.out_features, codes.size * capacity), np.int32),
-            np.empty(codes.size + 1, np.int64),
-            out,
-        )
-        return out[:taken]
+        # Not the key of the fill: uniform ids must not depend on which ids are listed.
+        key = random_key(int(key), 1)
+        return out[: votes.vote_shared(tables.buckets, codes, capacity, key, scratch, out)]
 
     def candidates(self, queries: Queries) -> Pattern:
         """All ids in the buckets of each input, for prediction; an id may occur several times."""
@@ -199,6 +249,9 @@ class LSHSampler(IndexedSampler):
             "draw": self.draw,
             "tables": self.tables.state_dict(),
             "hash": self.hash.state_dict(),
+            "codes": self.codes.copy(),
+            "updates": self.updates.copy(),
+            "moved": np.concatenate([np.empty(0, np.int32), *self.moved]),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -209,6 +262,8 @@ class LSHSampler(IndexedSampler):
             self._redraw()
         self.tables.load_state_dict(state["tables"])
         self.hash.load_state_dict(state["hash"])
+        self.codes, self.updates = state["codes"].copy(), state["updates"].copy()
+        self.moved = [state["moved"].copy()]
 
 
 class FaissSampler(IndexedSampler):
@@ -252,7 +307,7 @@ class FaissSampler(IndexedSampler):
         # FAISS fills up with -1 at the end.
         return Lists(ids.astype(np.int32), np.minimum((ids >= 0).sum(1), budgets))
 
-    def _list(self, queries: Queries, budget: int) -> np.ndarray:
+    def _list(self, queries: Queries, budget: int, key: np.uint64) -> np.ndarray:
         budget = self._budget(budget)
         if not budget:
             return np.empty(0, np.int32)

@@ -31,6 +31,8 @@ from slide.sparse import CSR
 _BLOCK = 4_096
 NORMS = ("cosine", "simple_lsh")
 LENGTH_QUANTILE = 0.99
+# Rows that mean and length are taken from.
+SAMPLE = 2**16
 # Weight of a new batch in the running mean of inputs, once there have been enough of them.
 _NEWEST = 0.02
 
@@ -68,19 +70,18 @@ class InnerProductHash:
         self.mean_input.lerp_(mean, max(_NEWEST, 1 / self.batches))
 
     def fit(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Take the mean row, and the length to compare by, from the weight as it is now."""
-        d = self.in_features
+        """Take the mean row, and the length to compare by, from the weight as it is now.
+
+        Both from `SAMPLE` rows at equal distances, if there are more.
+        """
+        d, step = self.in_features, -(-len(weight) // SAMPLE)
+        rows, biases = weight[::step], None if bias is None else bias[::step]
         self.mean.zero_()
         if self.center:
-            self.mean[:d] = weight.mean(0)
-            self.mean[d] = bias.mean() if bias is not None else 0.0
+            self.mean[:d] = rows.mean(0)
+            self.mean[d] = biases.mean() if biases is not None else 0.0
         if self.norm == "simple_lsh":
-            lengths = torch.cat(
-                [
-                    self._centered(weight, bias, start).norm(dim=1)
-                    for start in range(0, len(weight), _BLOCK)
-                ]
-            )
+            lengths = self._centered(rows, biases).norm(dim=1)
             place = math.ceil(LENGTH_QUANTILE * len(lengths))
             self.length = float(lengths.kthvalue(place).values)
 
@@ -93,12 +94,13 @@ class InnerProductHash:
         """
         out = np.empty((self.family.num_tables, len(weight)), np.int32)
         for start in range(0, len(weight), _BLOCK):
-            block = self._centered(weight, bias, start)
+            part = slice(start, start + _BLOCK)
+            block = self._centered(weight[part], None if bias is None else bias[part])
             if self.norm == "simple_lsh":
                 # A longer row keeps a zero there: hashes do not see its length anyway.
                 missing = self.length**2 - block.square().sum(1)
                 block[:, -1] = missing.clamp_(min=0).sqrt_()
-            out[:, start : start + _BLOCK] = self.family.codes(block)
+            out[:, part] = self.family.codes(block)
         return out
 
     def query_codes(self, queries: Tensor | CSR) -> np.ndarray:
@@ -117,12 +119,11 @@ class InnerProductHash:
         augmented[:, self.in_features] = 1
         return self.family.codes(augmented)
 
-    def _centered(self, weight: Tensor, bias: Tensor | None, start: int) -> Tensor:
-        rows = weight[start : start + _BLOCK]
+    def _centered(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         block = rows.new_zeros(len(rows), self.in_features + 2)
         block[:, : self.in_features] = rows
         if bias is not None:
-            block[:, self.in_features] = bias[start : start + _BLOCK]
+            block[:, self.in_features] = bias
         return block.sub_(self.mean.to(block.dtype))
 
     def state_dict(self) -> dict[str, Any]:

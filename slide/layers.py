@@ -84,6 +84,7 @@ class LSHLinear(_SampledLayer):
         out_features: N.
         sampler: chooses among N outputs; None computes all.
         bias: whether to add one.
+        precision: of the products with a shared set; see `slide.functional.active_linear`.
 
     Raises:
         ValueError: where the sampler has another number of outputs.
@@ -99,8 +100,11 @@ class LSHLinear(_SampledLayer):
         out_features: int,
         sampler: Sampler | None = None,
         bias: bool = True,
+        precision: str = "float32",
     ):
         super().__init__(in_features, out_features, sampler)
+        checks.one_of("precision", precision, F.PRECISIONS)
+        self.precision = precision
         bound = 1 / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
@@ -113,7 +117,8 @@ class LSHLinear(_SampledLayer):
             labels: outputs that must be in each sample's set; the loss takes them as targets.
         """
         active = self._choose(x, self.weight, labels)
-        return Activation(F.active_linear(x, self.weight, self.bias, active), active, len(x))
+        values = F.active_linear(x, self.weight, self.bias, active, self.precision)
+        return Activation(values, active, len(x))
 
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:

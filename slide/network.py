@@ -59,6 +59,7 @@ class SlideNetwork(nn.Module):
             neurons. An empty list: all of them do. Each layer's set depends on the output of the
             layer before.
         dropout: share of hidden values dropped in training, after each hidden layer.
+        precision: of the output layer's products; see `slide.functional.active_linear`.
 
     Raises:
         ValueError: for an impossible width, dropout, or number of samplers.
@@ -72,6 +73,7 @@ class SlideNetwork(nn.Module):
         sampler: SamplerFactory,
         hidden_samplers: Sequence[SamplerFactory | None] = (),
         dropout: float = 0.0,
+        precision: str = "float32",
     ):
         super().__init__()
         checks.listing("hidden", hidden)
@@ -94,7 +96,9 @@ class SlideNetwork(nn.Module):
             for i in range(1, len(hidden))
         )
         self.dropout = nn.Dropout(dropout)
-        self.output = LSHLinear(hidden[-1], out_features, sampler(hidden[-1], out_features))
+        self.output = LSHLinear(
+            hidden[-1], out_features, sampler(hidden[-1], out_features), precision=precision
+        )
 
     def encode(self, features: CSR) -> Tensor:
         """The last hidden layer ``(B, H)`` of a CSR matrix of features."""

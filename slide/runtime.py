@@ -8,6 +8,9 @@ from importlib import metadata
 # OpenMP reads this when it is loaded. torch and numba bring a thread pool each, and a pool that
 # spins after its work takes the cores from the other one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# torch reads this before its first large tensor. Rows picked at random from a large weight lie on a
+# page each; with huge pages the processor knows where they are. numpy asks for them by itself.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numba
 import numpy as np

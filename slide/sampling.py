@@ -8,7 +8,7 @@ from torch import Tensor
 from slide import checks
 from slide.active import ActiveSet, Scratch
 from slide.kernels import select as kernels
-from slide.kernels.select import Lists
+from slide.kernels.votes import Lists
 from slide.runtime import num_threads, random_key
 from slide.sparse import CSR, Pattern, check_pattern
 
@@ -151,7 +151,7 @@ class UniformSampler:
         num_samples = num_rows_of(queries)
         return Lists(np.empty((num_samples, 0), np.int32), np.zeros(num_samples, np.int64))
 
-    def _list(self, queries: Queries, budget: int) -> np.ndarray:
+    def _list(self, queries: Queries, budget: int, key: np.uint64) -> np.ndarray:
         """At most ``budget`` promising ids for the batch."""
         return np.empty(0, np.int32)
 
@@ -185,7 +185,7 @@ class UniformSampler:
     ) -> ActiveSet:
         marks = self._scratch.marks(1)[0]
         distinct = kernels.count_distinct(labels.indices, marks)
-        listed = self._list(queries, self.active - distinct)
+        listed = self._list(queries, self.active - distinct, key)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
         ids = np.empty(size, np.int32)
         positions = np.empty(len(labels.indices), np.int32)

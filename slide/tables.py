@@ -71,6 +71,9 @@ class HashTables:
         self._check(codes)
         if ids.shape != (codes.shape[1],) or ids.dtype != np.int32:
             raise ValueError(f"ids must be ({codes.shape[1]},) int32, not {ids.shape} {ids.dtype}")
+        self._insert(ids, codes)
+
+    def _insert(self, ids: np.ndarray, codes: np.ndarray) -> None:
         done = np.zeros(self.num_tables, np.int64)
         while True:
             kernels.insert(self.buckets, ids, codes, self.bucket_capacity, *self._policy(), done)
@@ -83,6 +86,19 @@ class HashTables:
             )
             larger[:, : pool.shape[1]] = pool
             self.buckets = self.buckets._replace(pool=larger)
+
+    def move(self, ids: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
+        """Take distinct ids ``(n,)`` int32 from buckets ``old`` to buckets ``new``.
+
+        Args:
+            ids: that are in the tables.
+            old, new: ``(L, n)`` int32 codes. Where they agree the table stays as it is.
+        """
+        self._check(old)
+        self._check(new)
+        same = old == new
+        kernels.remove(self.buckets, ids, np.where(same, -1, old), self.bucket_capacity)
+        self._insert(ids, np.where(same, -1, new))
 
     def query(self, codes: np.ndarray) -> Pattern:
         """The ids in the buckets of each query, table after table, so one id may occur L times.

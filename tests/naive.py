@@ -140,8 +140,10 @@ class Tables:
         self.seen = [Counter() for _ in range(num_tables)]
         self.capacity, self.policy, self.key = capacity, policy, key
 
-    def insert(self, i, codes):
+    def insert(self, i, codes, tables=None):
         for table, code in enumerate(map(int, codes)):
+            if tables is not None and table not in tables:
+                continue
             kept = self.buckets[table].setdefault(code, [])
             offered = self.seen[table][code]
             self.seen[table][code] += 1
@@ -155,6 +157,17 @@ class Tables:
                 place = random_below(self.key, counter, offered + 1)
             if place < self.capacity:
                 kept[place] = int(i)
+
+    def remove(self, i, codes, tables):
+        for table in tables:
+            code = int(codes[table])
+            kept = self.buckets[table].get(code, [])
+            if i in kept:
+                kept[kept.index(i)] = kept[-1]
+                kept.pop()
+                self.seen[table][code] = len(kept)
+            elif self.seen[table][code] > self.capacity:
+                self.seen[table][code] -= 1
 
     def query(self, codes):
         """The ids found, table after table."""
@@ -185,13 +198,23 @@ def vote_per_sample(tables, codes, key, budgets):
     return lists
 
 
-def vote_shared(tables, codes, budget):
-    """One list of ids for the batch."""
-    found = []
+def vote_shared(tables, codes, budget, key):
+    """One list of ids for the batch; of those with the fewest votes in it any may be left out."""
+    votes = Counter()
     for table, row in enumerate(codes):
         for code, times in Counter(map(int, row)).items():
-            found += [i for i in tables.buckets[table].get(code, []) for _ in range(times)]
-    return most_voted(found, budget)
+            for i in tables.buckets[table].get(code, []):
+                votes[i] += times
+    ranked = sorted(votes.values(), reverse=True)
+    least = 0 if len(ranked) <= budget else ranked[budget]
+    ids = [i for i in votes if votes[i] > least]
+    ties = sorted(i for i in votes if votes[i] == least)
+    places = budget - len(ids)
+    for left, i in enumerate(ties):
+        if random_below(key, i, len(ties) - left) < places:
+            ids.append(i)
+            places -= 1
+    return ids
 
 
 # Active sets
@@ -239,16 +262,20 @@ def adam_row(w, m, v, gradient, hyper, skipped=0):
     """AdamW on one row; ``skipped`` steps passed without a gradient before this one.
 
     Returns:
-        The new row and moments.
+        The new row and moments; with a single ``v``, of the mean square.
     """
     w, m, v = list(map(float, w)), list(map(float, m)), list(map(float, v))
+    squares = [float(g) ** 2 for g in gradient]
+    if len(v) < len(w):
+        squares = [sum(squares) / len(squares)]
+    for d, square in enumerate(squares):
+        v[d] *= hyper.beta2**skipped
+        v[d] = hyper.beta2 * v[d] + (1 - hyper.beta2) * square
     for d, g in enumerate(map(float, gradient)):
         m[d] *= hyper.beta1**skipped
-        v[d] *= hyper.beta2**skipped
         m[d] = hyper.beta1 * m[d] + (1 - hyper.beta1) * g
-        v[d] = hyper.beta2 * v[d] + (1 - hyper.beta2) * g * g
         first = m[d] / (1 - hyper.beta1**hyper.step)
-        second = v[d] / (1 - hyper.beta2**hyper.step)
+        second = v[d if len(v) == len(w) else 0] / (1 - hyper.beta2**hyper.step)
         w[d] -= hyper.lr * hyper.weight_decay * w[d]
         w[d] -= hyper.lr * first / (math.sqrt(second) + hyper.eps)
     return np.array(w), np.array(m), np.array(v)

@@ -115,8 +115,9 @@ class TestScratch:
         for array, shape in (
             (scratch.marks(2), (2, 3)),
             (scratch.marks(1), (1, 3)),
-            (scratch.votes(), (3,)),
-            (scratch.hits(4), (4,)),
+            (scratch.ballot_box(2, 5, 7, 4).hits, (2, 7)),
+            (scratch.ballot_box(2, 6, 7, 4).weights, (2, 6)),
+            (scratch.ballot_box(2, 5, 3, 4).ids, (2 * 3 * 4,)),
         ):
             assert array.shape == shape
             assert not array.any()
@@ -124,10 +125,10 @@ class TestScratch:
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
     def test_copies_have_memory_of_their_own(self, duplicate):
         scratch = Scratch(3)
-        scratch.votes()[0] = 9
+        scratch.marks(1)[0] = 9
         other = duplicate(scratch)
         assert other.out_features == 3
-        assert not other.votes().any()
+        assert not other.marks(1).any()
 
 
 class TestActiveSet:

@@ -16,14 +16,14 @@ HYPER = AdamHyper(lr=0.03, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1, st
 OPTIONS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
 
 
-def draw_state(rng, num_rows, width, dtype, corrected):
+def draw_state(rng, num_rows, width, dtype, corrected, rowwise=False):
     """Random weight and moments, and steps of the past in which each row was touched."""
     shape = (num_rows, width)
     last = rng.integers(0, HYPER.step, num_rows if corrected else 0).astype(np.int32)
     return AdamRows(
         rng.standard_normal(shape).astype(dtype),
         rng.standard_normal(shape).astype(dtype),
-        rng.random(shape).astype(dtype),
+        rng.random((num_rows, 1) if rowwise else shape).astype(dtype),
         last,
     )
 
@@ -46,12 +46,13 @@ def assert_states_equal(state, expected, tolerance):
         np.testing.assert_allclose(array, wanted, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("rowwise", [False, True])
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("num_touched", "width"), [(5, 3), (1, 1), (0, 2), (8, 4)])
-def test_adam_rows(num_touched, width, dtype, corrected):
+def test_adam_rows(num_touched, width, dtype, corrected, rowwise):
     rng = np.random.default_rng(num_touched)
-    state = draw_state(rng, 8, width, dtype, corrected)
+    state = draw_state(rng, 8, width, dtype, corrected, rowwise)
     ids = rng.permutation(8)[:num_touched].astype(np.int32)
     grads = rng.standard_normal((num_touched, width)).astype(dtype)
     expected = expected_state(state, ids, grads)
@@ -75,6 +76,24 @@ def test_adam_factored(lengths, num_chunks, dtype, corrected):
     factors = Factors(t.ids, t.starts, t.entries, t.samples, coefficients, vectors)
     kernels.adam_factored(state, HYPER, factors, num_chunks)
     assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)
+
+
+def test_one_second_moment_a_row():
+    """Equal squares in a row: then it is Adam."""
+    generator = torch.Generator().manual_seed(0)
+    both = [torch.nn.Parameter(torch.ones(6, 4, dtype=torch.float64)) for _ in range(2)]
+    optimizers = [RowSparseAdam([p], rowwise=bool(r), **OPTIONS) for r, p in enumerate(both)]
+    signs = torch.randn(6, 4, dtype=torch.float64, generator=generator).sign()
+    for _ in range(4):
+        sizes = torch.rand(6, 1, dtype=torch.float64, generator=generator)
+        for p, optimizer in zip(both, optimizers, strict=True):
+            p.grad = sizes * signs
+            optimizer.step()
+    torch.testing.assert_close(*both)
+    assert optimizers[1].state[both[1]]["exp_avg_sq"].shape == (6, 1)
+    copy = RowSparseAdam([both[1]], rowwise=True, **OPTIONS)
+    copy.load_state_dict(optimizers[1].state_dict())
+    assert copy.state[both[1]]["exp_avg_sq"].shape == (6, 1)
 
 
 def leave_gradient(parameter, gradient, how, generator):

@@ -6,7 +6,7 @@ import torch
 from helpers import make_csr, make_pattern, to_dense
 
 from slide.active import ActiveSet, Scratch, dense_gradient, transpose
-from slide.functional import active_linear, gather_active, scatter_active, sparse_linear
+from slide.functional import PRECISIONS, active_linear, gather_active, scatter_active, sparse_linear
 from slide.losses import ActiveLoss
 from slide.optim import RowSparseAdam
 from slide.sparse import Pattern
@@ -71,6 +71,30 @@ class TestActiveLinear:
             torch.testing.assert_close(dense_gradient(bias), wanted[2])
         else:
             assert not hasattr(bias, "row_gradients")
+
+    @every_kind
+    @every_bias
+    def test_rounded_products(self, kind, has_bias):
+        shape, found = (64, 48), []
+        for precision in PRECISIONS:
+            x, weight = draw(B, 48, dtype=torch.float32), draw(*shape, seed=1, dtype=torch.float32)
+            bias = draw(64, seed=2, dtype=torch.float32) if has_bias else None
+            out = active_linear(x, weight, bias, make_active(kind, 64), precision)
+            out.backward(draw(*out.shape, seed=3, dtype=torch.float32, grad=False))
+            gradients = [dense_gradient(p) for p in (weight, bias) if p is not None]
+            found.append([out.detach(), x.grad, *gradients])
+        for exact, rounded in zip(*found, strict=True):
+            assert exact.dtype == rounded.dtype == torch.float32
+            # Eight bits, in factors and result.
+            assert (rounded - exact).norm() <= 0.01 * exact.norm()
+            if not make_active(kind, 64).shared:
+                assert torch.equal(rounded, exact)
+        if make_active(kind, 64).shared:
+            assert not torch.equal(*(values[0] for values in found))
+
+    def test_unknown_precision(self):
+        with pytest.raises(ValueError, match="precision must be one of float32, bfloat16, not 'h"):
+            active_linear(draw(B, D), draw(N, D), None, make_active("shared"), "half")
 
     @every_kind
     @every_bias

@@ -1,5 +1,6 @@
 """Samplers with an index: what they find, and when they rebuild."""
 
+from collections import Counter
 from functools import partial
 from itertools import pairwise
 
@@ -8,10 +9,12 @@ import pytest
 import torch
 from helpers import make_csr, make_pattern
 
+from slide import indexed_sampling
 from slide.hashing import DWTA, SimHash
 from slide.indexed_sampling import FaissSampler, IndexedSampler, LSHSampler
 from slide.mips import exact_top_k
 from slide.schedules import backoff, fixed, never
+from slide.sparse import Pattern
 
 D, N = 16, 400
 MODES = ["per_sample", "shared"]
@@ -164,6 +167,79 @@ class TestRebuilds:
             sampler.update(*draw_layer(), draw_queries(5))
             pools.append(sampler.tables.state_dict()["pool"])
         assert not np.array_equal(*pools)
+
+
+class TestRehashing:
+    """Rows that have been updated often are hashed again between rebuilds."""
+
+    @pytest.fixture(autouse=True)
+    def no_waiting(self, monkeypatch):
+        monkeypatch.setattr(indexed_sampling, "REHASH_ROWS", 1)
+
+    def make(self, mode="shared", after=2, **options):
+        family = partial(SimHash, hashes_per_table=4, num_tables=6)
+        return LSHSampler(
+            *(D, N),
+            active=40,
+            mode=mode,
+            family=family,
+            rehash_after=after,
+            rebuild=never,
+            **options,
+        )
+
+    @every_mode
+    def test_of_the_rows_that_were_chosen(self, mode):
+        (weight, bias), queries = draw_layer(), draw_queries(6)
+        sampler = self.make(mode)
+        sampler.update(weight, bias, queries)
+        chosen = Counter()
+        for step in range(3):
+            chosen.update(sampler.select(queries, None).ids.tolist())
+            before = sampler.codes.copy()
+            hashed = {i for i, times in chosen.items() if times >= 2}
+            weight += torch.randn(N, D, generator=torch.Generator().manual_seed(step))
+            sampler.update(weight, bias, queries)
+            now = sampler.hash.row_codes(weight, bias)
+            for i in range(N):
+                expected = now if i in hashed else before
+                np.testing.assert_array_equal(sampler.codes[:, i], expected[:, i])
+            chosen = Counter({i: times for i, times in chosen.items() if i not in hashed})
+        assert sampler.rebuilds == 1
+        # The tables hold what the codes say: a build from these finds the same ids.
+        found = sampler.candidates(queries)
+        sampler.tables.build(sampler.codes)
+        assert sorted(found.indices) == sorted(sampler.candidates(queries).indices)
+
+    def test_finds_rows_where_they_went(self):
+        (weight, bias), queries = draw_layer(), draw_queries(20)
+        for after, least, most in ((0, 0.0, 0.2), (1, 0.6, 1.0)):
+            sampler = self.make(after=after, hard_share=1.0)
+            sampler.update(weight, bias, queries)
+            labels = Pattern(np.array([0, *[10] * 20]), np.arange(10, dtype=np.int32))
+            sampler.select(queries, labels)
+            moved = weight.clone()
+            moved[:10] = 3 * queries[0]
+            sampler.update(moved, bias, queries)
+            found = sampler.candidates(queries[:1]).indices
+            assert least <= np.mean([(found == i).sum() / 6 for i in range(10)]) <= most
+
+    def test_evaluation_does_not_count(self):
+        (weight, bias), queries = draw_layer(), draw_queries(6)
+        sampler = self.make(after=1)
+        for _ in range(2):
+            sampler.update(weight, bias, None)
+            sampler.select(queries, None)
+        assert not sampler.updates.any()
+
+    @every_mode
+    def test_resumes(self, mode):
+        sampler, other = self.make(mode), self.make(mode)
+        run(sampler, 0, 3)
+        other.load_state_dict(sampler.state_dict())
+        for a, b in zip(run(other, 3, 7), run(sampler, 3, 7), strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(sampler.codes, other.codes)
 
 
 def run(sampler, first, last):

@@ -1,4 +1,4 @@
-"""From buckets to active sets, against the looped twins."""
+"""From voted ids to active sets, against the looped twins."""
 
 import naive
 import numpy as np
@@ -6,98 +6,11 @@ import pytest
 from helpers import make_pattern
 
 from slide.kernels import select as kernels
-from slide.kernels.select import Lists
+from slide.kernels.votes import Lists
 from slide.runtime import random_key
 from slide.sparse import Pattern
-from slide.tables import HashTables
 
 NUM_ROWS = 30
-
-
-def draw_tables(seed, num_tables=6, capacity=4, num_buckets=5):
-    rng = np.random.default_rng(seed)
-    codes = rng.integers(0, num_buckets, (num_tables, NUM_ROWS), dtype=np.int32)
-    tables = HashTables(num_tables, num_buckets, capacity, "reservoir", seed)
-    tables.build(codes)
-    twin = naive.Tables(num_tables, capacity, "reservoir", random_key(seed))
-    for i in range(NUM_ROWS):
-        twin.insert(i, codes[:, i])
-    return tables, twin
-
-
-def draw_queries(seed, num_samples, num_tables=6, num_buckets=5):
-    rng = np.random.default_rng(seed + 100)
-    return rng.integers(0, num_buckets, (num_tables, num_samples), dtype=np.int32)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("num_samples", [0, 1, 7])
-class TestVotes:
-    @pytest.mark.parametrize("runs", [1, 3])
-    @pytest.mark.parametrize("budget", [0, 3, 24])
-    def test_per_sample(self, budget, runs, num_samples, seed):
-        tables, twin = draw_tables(seed)
-        codes, key = draw_queries(seed, num_samples), random_key(seed, 7)
-        budgets = np.maximum(budget - np.arange(num_samples), 0)
-        lists = Lists(np.full((num_samples, budget), -1, np.int32), budgets.copy())
-        votes = np.zeros((runs, NUM_ROWS), np.uint8)
-        candidates = np.empty((runs, 24), np.int32)
-        kernels.vote_per_sample(tables.buckets, codes, 4, key, votes, candidates, lists)
-        expected = naive.vote_per_sample(twin, codes, key, budgets)
-        assert [lists.ids[b, :n].tolist() for b, n in enumerate(lists.counts)] == expected
-        assert not votes.any()
-
-    @pytest.mark.parametrize("budget", [0, 3, 30])
-    def test_shared(self, budget, num_samples, seed):
-        tables, twin = draw_tables(seed)
-        codes = draw_queries(seed, num_samples)
-        hits, votes = np.zeros(5, np.int32), np.zeros(NUM_ROWS, np.int32)
-        candidates, out = np.empty(NUM_ROWS, np.int32), np.full(budget, -1, np.int32)
-        histogram = np.full(codes.size + 1, -5)
-        taken = kernels.vote_shared(
-            tables.buckets, codes, 4, hits, votes, candidates, histogram, out
-        )
-        expected = naive.vote_shared(twin, codes, budget)
-        assert sorted(out[:taken].tolist()) == sorted(expected)
-        assert not hits.any()
-        assert not votes.any()
-
-
-def test_more_votes_than_a_byte_holds():
-    # 300 tables, all with id 0 in the bucket asked for; id 1 in 299 of them.
-    codes = np.zeros((300, 3), np.int32)
-    codes[0, 1] = codes[2:, 2] = 1
-    tables = HashTables(300, 2)
-    tables.build(codes)
-    lists = Lists(np.empty((1, 2), np.int32), np.array([2]))
-    votes = np.zeros((1, 3), np.uint8)
-    kernels.vote_per_sample(
-        tables.buckets,
-        np.zeros((300, 1), np.int32),
-        128,
-        np.uint64(0),
-        votes,
-        np.empty((1, 3), np.int32),
-        lists,
-    )
-    assert sorted(lists.ids[0].tolist()) == [0, 1]
-    assert not votes.any()
-
-
-def test_ties_are_not_always_won_by_the_first_table():
-    # Each table holds another id, so all ids have one vote.
-    tables = HashTables(4, 5)
-    codes = np.full((4, 4), 4, np.int32)
-    np.fill_diagonal(codes, 0)
-    tables.build(codes)
-    winners = set()
-    for i in range(30):
-        lists = Lists(np.empty((1, 1), np.int32), np.array([1]))
-        votes, candidates = np.zeros((1, 4), np.uint8), np.empty((1, 4), np.int32)
-        asked = np.zeros((4, 1), np.int32)
-        kernels.vote_per_sample(tables.buckets, asked, 128, random_key(i), votes, candidates, lists)
-        winners.add(int(lists.ids[0, 0]))
-    assert winners == {0, 1, 2, 3}
 
 
 def draw_lists(rng, budgets):
@@ -200,3 +113,13 @@ def test_stratified_log_weights(sizes, num_hard, dtype):
     kernels.stratified_log_weights(indptr, np.array(num_hard, np.int64), NUM_ROWS, out)
     expected = naive.stratified_log_weights(sizes, num_hard, NUM_ROWS)
     np.testing.assert_allclose(out, expected, atol=1e-6)
+
+
+def test_counting_updates():
+    updates, out = np.zeros(5, np.uint8), np.empty(4, np.int32)
+    listed = []
+    for _ in range(4):
+        n = kernels.count_updates(np.array([1, 3, 1, 4], np.int32), updates, 3, out)
+        listed.append(out[:n].tolist())
+    assert listed == [[], [1], [3, 4], []]
+    assert updates.tolist() == [0, 3, 0, 3, 3]

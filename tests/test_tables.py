@@ -78,6 +78,26 @@ class TestContents:
         tables.insert(ids[25:], codes[:, 25:])
         assert contents(tables) == naive_contents(naive_tables(tables, codes, ids), 5)
 
+    def test_move(self, policy, capacity, seed):
+        old, new = (as_codes(draw_codes(seed + i)) for i in (0, 20))
+        tables = HashTables(3, 5, capacity, policy, seed)
+        tables.build(old)
+        twin = naive_tables(tables, old)
+        ids = np.random.default_rng(seed).permutation(40)[:17].astype(np.int32)
+        tables.move(ids, old[:, ids], new[:, ids])
+        for table in range(3):
+            changed = [i for i in ids.tolist() if old[table, i] != new[table, i]]
+            for take, codes in ((twin.remove, old), (twin.insert, new)):
+                for i in changed:
+                    take(i, codes[:, i], [table])
+        assert contents(tables) == naive_contents(twin, 5)
+        if capacity == 100:  # Nothing was ever left out.
+            moved = old.copy()
+            moved[:, ids] = new[:, ids]
+            tables_then = [[sorted(bucket) for bucket in table] for table in contents(tables)]
+            tables.build(moved)
+            assert tables_then == contents(tables)
+
     def test_query(self, policy, capacity, seed):
         codes = as_codes(draw_codes(seed))
         tables = HashTables(3, 5, capacity, policy, seed)

@@ -18,7 +18,8 @@ class AdamRows(NamedTuple):
 
     Attributes:
         weight: ``(N, D)`` floats.
-        first, second: ``(N, D)`` floats, the moments.
+        first: ``(N, D)`` floats, the first moment.
+        second: ``(N, D)`` floats; or ``(N, 1)``: one second moment a row, of the mean square.
         last_step: ``(N,)`` int32, the step that touched each row last (0: none); empty if skipped
             steps are not corrected.
     """
@@ -78,11 +79,21 @@ def _update_row(state, hyper, r, grad):
     scale = kind(1 / np.sqrt(1 - hyper.beta2**hyper.step))
     keep, eps = kind(1 - hyper.lr * hyper.weight_decay), kind(hyper.eps)
     w, m, v = state.weight[r], state.first[r], state.second[r]
+    if len(v) == len(w):
+        for d in range(len(w)):
+            g = grad[d]
+            m[d] = d1 * m[d] + g1 * g
+            v[d] = d2 * v[d] + g2 * g * g
+            w[d] = keep * w[d] - rate * m[d] / (np.sqrt(v[d]) * scale + eps)
+        return
+    square = kind(0)
     for d in range(len(w)):
-        g = grad[d]
-        m[d] = d1 * m[d] + g1 * g
-        v[d] = d2 * v[d] + g2 * g * g
-        w[d] = keep * w[d] - rate * m[d] / (np.sqrt(v[d]) * scale + eps)
+        square += grad[d] * grad[d]
+    v[0] = d2 * v[0] + g2 * square / kind(len(w))
+    rate /= np.sqrt(v[0]) * scale + eps
+    for d in range(len(w)):
+        m[d] = d1 * m[d] + g1 * grad[d]
+        w[d] = keep * w[d] - rate * m[d]
 
 
 @parallel

@@ -96,8 +96,8 @@ def build(buckets, codes, capacity, policy, key):
 def insert(buckets, ids, codes, capacity, policy, key, done):
     """Put ``ids[i]`` into bucket ``codes[l, i]`` of each table l, from ``i = done[l]`` on.
 
-    A table whose pool is full stops early: ``done`` ``(L,)`` int64 says how far each one came, and
-    the caller goes on from there with a larger pool.
+    A negative code is skipped. A table whose pool is full stops early: ``done`` ``(L,)`` int64 says
+    how far each one came, and the caller goes on from there with a larger pool.
     """
     pool_size = buckets.pool.shape[1]
     used = buckets.used
@@ -106,6 +106,9 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
         pool, table_codes = buckets.pool[l], codes[l]
         for i in range(done[l], len(ids)):
             c = table_codes[i]
+            if c < 0:
+                done[l] = i + 1
+                continue
             offered = seen[c]
             position = np.int64(offered)
             if offered >= capacity:
@@ -123,6 +126,31 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
             if position >= 0:
                 pool[starts[c] + position] = ids[i]
             done[l] = i + 1
+
+
+@parallel
+def remove(buckets, ids, codes, capacity):
+    """Take ``ids[i]`` out of bucket ``codes[l, i]`` of each table l; a negative code is skipped.
+
+    The last id of the bucket takes the free place. An id that the bucket did not keep is only no
+    longer counted; a full bucket that loses one forgets how many it did not keep.
+    """
+    for l in prange(codes.shape[0]):
+        starts, seen, pool = buckets.starts[l], buckets.seen[l], buckets.pool[l]
+        for i in range(len(ids)):
+            c = codes[l, i]
+            if c < 0:
+                continue
+            kept = min(seen[c], capacity)
+            last = starts[c] + kept - 1
+            p = starts[c]
+            while p <= last and pool[p] != ids[i]:
+                p += 1
+            if p <= last:
+                pool[p] = pool[last]
+                seen[c] = kept - 1
+            elif seen[c] > capacity:
+                seen[c] -= 1
 
 
 @parallel

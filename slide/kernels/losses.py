@@ -3,8 +3,8 @@
 A row of scores is ``scores[indptr[b]:indptr[b + 1]]``. ``target_positions`` counts from the start
 of the row. ``log_weights`` holds the logarithm of how many outputs an entry stands for: one number
 an entry, or, with ``shared``, one a column, the same for all rows; empty means all weights are 1.
-Targets have weight 1. Each kernel writes ``losses[b]`` and ``gradient``, the derivative of
-``losses[b]`` by the row's scores, in one visit of each row.
+Targets have weight 1. Each kernel writes ``losses[b]`` and ``gradient``, ``scale`` times the
+derivative of ``losses[b]`` by the row's scores, in one visit of each row.
 """
 
 from typing import NamedTuple
@@ -24,6 +24,7 @@ class Rows(NamedTuple):
         target_positions: ``(number of targets,)`` int32, from the start of the row.
         log_weights: ``(nnz,)``, or ``(A,)`` with ``shared``, or empty; floats.
         shared: whether all rows have the same columns.
+        scale: factor on the gradient.
     """
 
     indptr: np.ndarray
@@ -32,6 +33,7 @@ class Rows(NamedTuple):
     target_positions: np.ndarray
     log_weights: np.ndarray
     shared: bool
+    scale: float
 
 
 @serial
@@ -74,8 +76,8 @@ def _add_weights(scores, log_weights, out):
 
 
 @serial
-def _normalise(out):
-    """Turn logits into their softmax in place; return log(sum(exp)), -inf if all are -inf."""
+def _normalise(out, scale):
+    """Turn logits into ``scale`` times their softmax; return log(sum(exp)), -inf if all are."""
     top = -np.inf
     for j in range(len(out)):
         top = max(top, out[j])
@@ -90,7 +92,7 @@ def _normalise(out):
     for j in range(len(out)):
         out[j] = np.exp(out[j] - shift)
         total += out[j]
-    inverse = out.dtype.type(1 / total)
+    inverse = out.dtype.type(scale / total)
     for j in range(len(out)):
         out[j] *= inverse
     return top + np.log(total)
@@ -107,11 +109,11 @@ def softmax(rows, losses, gradient):
             g[:] = 0
         else:
             _add_weights(scores, log_weights, g)
-            loss = _normalise(g)
+            loss = _normalise(g, rows.scale)
             share = 1.0 / len(targets)
             for t in targets:
                 loss -= share * scores[t]
-                g[t] -= g.dtype.type(share)
+                g[t] -= g.dtype.type(rows.scale * share)
         losses[b] = loss
 
 
@@ -133,7 +135,7 @@ def decoupled_softmax(rows, losses, gradient):
             _add_weights(scores, log_weights, g)
             for t in targets:
                 g[t] = -np.inf
-            negatives = _normalise(g)
+            negatives = _normalise(g, rows.scale)
             share = 1.0 / len(targets)
             pull = 0.0
             for t in targets:
@@ -142,7 +144,7 @@ def decoupled_softmax(rows, losses, gradient):
             for j in range(len(g)):
                 g[j] *= g.dtype.type(pull)
             for t in targets:
-                g[t] = g.dtype.type(-share * _sigmoid(negatives - scores[t]))
+                g[t] = g.dtype.type(-rows.scale * share * _sigmoid(negatives - scores[t]))
         losses[b] = loss
 
 
@@ -153,6 +155,7 @@ def bce(rows, losses, gradient):
         scores, targets, log_weights = _row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
         weighted = len(log_weights) > 0
+        scale = g.dtype.type(rows.scale)
         loss = 0.0
         for j in range(len(g)):
             weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
@@ -160,10 +163,10 @@ def bce(rows, losses, gradient):
             # One exponential for both the loss log(1 + e^z) and its derivative.
             e = np.exp(-abs(z))
             loss += weight * (_hinge(z) + np.log1p(e))
-            g[j] = weight * ((1 if z >= 0 else e) / (1 + e))
+            g[j] = scale * weight * ((1 if z >= 0 else e) / (1 + e))
         for t in targets:
             loss -= scores[t]
-            g[t] = -_sigmoid(-scores[t])
+            g[t] = -scale * _sigmoid(-scores[t])
         losses[b] = loss
 
 
@@ -174,14 +177,15 @@ def squared_hinge(rows, losses, gradient):
         scores, targets, log_weights = _row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
         weighted = len(log_weights) > 0
+        scale = g.dtype.type(2 * rows.scale)
         loss = 0.0
         for j in range(len(g)):
             slack = _hinge(1 + scores[j])
             weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
             loss += weight * slack * slack
-            g[j] = 2 * weight * slack
+            g[j] = scale * weight * slack
         for t in targets:
             wrong, slack = _hinge(1 + scores[t]), _hinge(1 - scores[t])
             loss += slack * slack - wrong * wrong
-            g[t] = -2 * slack
+            g[t] = -scale * slack
         losses[b] = loss

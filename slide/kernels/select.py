@@ -1,143 +1,14 @@
-"""From bucket look-ups to active sets: votes over tables, then labels, voted ids, uniform fill."""
-
-from typing import NamedTuple
+"""From voted ids to active sets: labels, then voted ids, then uniform fill."""
 
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
 from slide.kernels.random import random_below
 
-# In the scratch of votes: this id is in the set already.
+# In the scratch of marks: this id is in the set already.
 _TAKEN = 255
-_MOST_VOTES = 254
 # Rejection draws a place before the fill goes over to walking from a random id.
 _DRAWS_PER_PLACE = 64
-
-
-class Lists(NamedTuple):
-    """Ids a sample: of row b of ``ids`` ``(B, budget)`` int32 the first ``counts[b]`` count."""
-
-    ids: np.ndarray
-    counts: np.ndarray
-
-
-@serial
-def _most_voted(candidates, num_candidates, votes, histogram, out):
-    """Copy the ids with the most votes to ``out``, as many as it holds; return how many.
-
-    Ties at the threshold are broken by order of arrival. ``histogram`` is scratch, as long as the
-    most votes possible plus one.
-    """
-    budget = len(out)
-    if budget == 0:
-        return 0
-    if num_candidates <= budget:
-        threshold, ties = 0, 0
-    else:
-        histogram[:] = 0
-        for i in range(num_candidates):
-            histogram[votes[candidates[i]]] += 1
-        threshold = len(histogram) - 1
-        above = 0
-        while above + histogram[threshold] <= budget:
-            above += histogram[threshold]
-            threshold -= 1
-        ties = budget - above
-    taken = 0
-    for i in range(num_candidates):
-        v = votes[candidates[i]]
-        if v > threshold:
-            out[taken] = candidates[i]
-            taken += 1
-        elif v == threshold and ties > 0:
-            out[taken] = candidates[i]
-            taken += 1
-            ties -= 1
-    return taken
-
-
-@parallel
-def vote_per_sample(buckets, codes, capacity, key, votes, candidates, lists):
-    """For each sample, the ids found in the most of its L buckets.
-
-    Args:
-        buckets: `slide.kernels.buckets.Buckets`.
-        codes: ``(L, B)`` int32.
-        capacity: bucket capacity.
-        key: uint64; decides which table comes first for each sample, hence which ties win.
-        votes: ``(T, N)`` uint8 scratch, zero at entry and at exit; T runs of samples go side by
-            side.
-        candidates: ``(T, L * capacity)`` int32 scratch.
-        lists: `Lists` to be written; at entry ``counts`` holds the most ids that each may take.
-    """
-    num_tables, num_samples = codes.shape
-    num_runs = votes.shape[0]
-    # Unpacked here: numba loses writes to the fields of a tuple inside a parallel loop.
-    out_ids, out_counts = lists.ids, lists.counts
-    for run in prange(num_runs):
-        count, found = votes[run], candidates[run]
-        histogram = np.empty(_MOST_VOTES + 1, np.int64)
-        for b in range(run * num_samples // num_runs, (run + 1) * num_samples // num_runs):
-            first = random_below(key, b, num_tables)
-            num_found = 0
-            for i in range(num_tables):
-                l = (first + i) % num_tables
-                c = codes[l, b]
-                start = buckets.starts[l, c]
-                for j in range(min(buckets.seen[l, c], capacity)):
-                    candidate = buckets.pool[l, start + j]
-                    v = count[candidate]
-                    if v == 0:
-                        found[num_found] = candidate
-                        num_found += 1
-                    if v < _MOST_VOTES:
-                        count[candidate] = v + 1
-            out = out_ids[b, : out_counts[b]]
-            out_counts[b] = _most_voted(found, num_found, count, histogram, out)
-            for i in range(num_found):
-                count[found[i]] = 0
-
-
-@serial
-def vote_shared(buckets, codes, capacity, hits, votes, candidates, histogram, out):
-    """The ids with the most votes over all samples and tables of a batch.
-
-    A bucket is read once, however many samples fall into it.
-
-    Args:
-        codes: ``(L, B)`` int32.
-        capacity: bucket capacity.
-        hits: ``(C,)`` int32 scratch, zero at entry and exit.
-        votes: ``(N,)`` int32 scratch, zero at entry and exit.
-        candidates: ``(min(N, L * B * capacity),)`` int32 scratch.
-        histogram: ``(L * B + 1,)`` int64 scratch.
-        out: ``(budget,)`` int32.
-
-    Returns:
-        How many ids were written.
-    """
-    num_tables, num_samples = codes.shape
-    num_found = 0
-    for l in range(num_tables):
-        for b in range(num_samples):
-            hits[codes[l, b]] += 1
-        for b in range(num_samples):
-            c = codes[l, b]
-            weight = hits[c]
-            if weight == 0:
-                continue
-            hits[c] = 0
-            start = buckets.starts[l, c]
-            for j in range(min(buckets.seen[l, c], capacity)):
-                candidate = buckets.pool[l, start + j]
-                if votes[candidate] == 0:
-                    candidates[num_found] = candidate
-                    num_found += 1
-                votes[candidate] += weight
-    taken = _most_voted(candidates, num_found, votes, histogram, out)
-    for i in range(num_found):
-        votes[candidates[i]] = 0
-    return taken
 
 
 @serial
@@ -164,7 +35,7 @@ def assemble_per_sample(labels, lists, num_rows, key, marks, indptr, ids, num_ha
 
     Args:
         labels: `slide.sparse.Pattern` of the positive outputs, distinct within a sample.
-        lists: `Lists` of distinct ids, best first.
+        lists: `slide.kernels.votes.Lists` of distinct ids, best first.
         num_rows: N.
         key: uint64 key of the fill.
         marks: ``(T, N)`` uint8 scratch, zero at entry and at exit.
@@ -268,3 +139,26 @@ def stratified_log_weights(indptr, num_hard, num_rows, out):
             log_weight = np.log((num_rows - num_hard[b]) / (end - middle))
             for p in range(middle, end):
                 out[p] = log_weight
+
+
+@serial
+def count_updates(ids, updates, limit, out):
+    """Count one update more of each row in ``ids``; list the rows that have just had ``limit``.
+
+    Args:
+        ids: ``(n,)`` int32.
+        updates: ``(N,)`` uint8, how many each row has had since it was hashed, at most ``limit``.
+        limit: at most 255.
+        out: ``(n,)`` int32, written.
+
+    Returns:
+        How many rows were listed.
+    """
+    listed = 0
+    for i in range(len(ids)):
+        if updates[ids[i]] < limit:
+            updates[ids[i]] += 1
+            if updates[ids[i]] == limit:
+                out[listed] = ids[i]
+                listed += 1
+    return listed

@@ -1,0 +1,262 @@
+"""Which ids in the looked-up buckets have the most votes: for each sample, or for a batch."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.random import random_below
+
+# In the scratch of a sample's votes.
+_MOST_VOTES = 254
+# Spans of ids that shared votes are counted by, and the most votes told apart there.
+PARTS = 64
+MOST_SHARED_VOTES = 1023
+
+
+class Lists(NamedTuple):
+    """Ids a sample: of row b of ``ids`` ``(B, budget)`` int32 the first ``counts[b]`` count."""
+
+    ids: np.ndarray
+    counts: np.ndarray
+
+
+@serial
+def _most_voted(candidates, num_candidates, votes, histogram, out):
+    """Copy the ids with the most votes to ``out``, as many as it holds; return how many.
+
+    Ties at the threshold are broken by order of arrival. ``histogram`` is scratch, as long as the
+    most votes possible plus one.
+    """
+    budget = len(out)
+    if budget == 0:
+        return 0
+    if num_candidates <= budget:
+        threshold, ties = 0, 0
+    else:
+        histogram[:] = 0
+        for i in range(num_candidates):
+            histogram[votes[candidates[i]]] += 1
+        threshold = len(histogram) - 1
+        above = 0
+        while above + histogram[threshold] <= budget:
+            above += histogram[threshold]
+            threshold -= 1
+        ties = budget - above
+    taken = 0
+    for i in range(num_candidates):
+        v = votes[candidates[i]]
+        if v > threshold:
+            out[taken] = candidates[i]
+            taken += 1
+        elif v == threshold and ties > 0:
+            out[taken] = candidates[i]
+            taken += 1
+            ties -= 1
+    return taken
+
+
+@parallel
+def vote_per_sample(buckets, codes, capacity, key, votes, candidates, lists):
+    """For each sample, the ids found in the most of its L buckets.
+
+    Args:
+        buckets: `slide.kernels.buckets.Buckets`.
+        codes: ``(L, B)`` int32.
+        capacity: bucket capacity.
+        key: uint64; decides which table comes first for each sample, hence which ties win.
+        votes: ``(T, N)`` uint8 scratch, zero at entry and at exit; T runs of samples go side by
+            side.
+        candidates: ``(T, L * capacity)`` int32 scratch.
+        lists: `Lists` to be written; at entry ``counts`` holds the most ids that each may take.
+    """
+    num_tables, num_samples = codes.shape
+    num_runs = votes.shape[0]
+    # Unpacked here: numba loses writes to the fields of a tuple inside a parallel loop.
+    out_ids, out_counts = lists.ids, lists.counts
+    for run in prange(num_runs):
+        count, found = votes[run], candidates[run]
+        histogram = np.empty(_MOST_VOTES + 1, np.int64)
+        for b in range(run * num_samples // num_runs, (run + 1) * num_samples // num_runs):
+            first = random_below(key, b, num_tables)
+            num_found = 0
+            for i in range(num_tables):
+                l = (first + i) % num_tables
+                c = codes[l, b]
+                start = buckets.starts[l, c]
+                for j in range(min(buckets.seen[l, c], capacity)):
+                    candidate = buckets.pool[l, start + j]
+                    v = count[candidate]
+                    if v == 0:
+                        found[num_found] = candidate
+                        num_found += 1
+                    if v < _MOST_VOTES:
+                        count[candidate] = v + 1
+            out = out_ids[b, : out_counts[b]]
+            out_counts[b] = _most_voted(found, num_found, count, histogram, out)
+            for i in range(num_found):
+                count[found[i]] = 0
+
+
+class SharedScratch(NamedTuple):
+    """Scratch of `vote_shared` for L tables of C buckets, B samples and T runs side by side.
+
+    Attributes:
+        hits: ``(L, C)`` int32, zero at entry and at exit.
+        votes: ``(T, span)`` int32, zero at entry and at exit; span is the power of two of which
+            `PARTS` cover all N ids.
+        buckets, weights: ``(L, B)`` int32: distinct buckets, and how many samples are in each.
+        cursors: ``(L, PARTS)`` int64.
+        ids, ballots: ``(L * min(B, C) * capacity,)`` int32.
+        histogram: ``(T, MOST_SHARED_VOTES + 1)`` int64.
+    """
+
+    hits: np.ndarray
+    votes: np.ndarray
+    buckets: np.ndarray
+    weights: np.ndarray
+    cursors: np.ndarray
+    ids: np.ndarray
+    ballots: np.ndarray
+    histogram: np.ndarray
+
+
+@serial
+def _log2(power):
+    shift = 0
+    while (1 << shift) < power:
+        shift += 1
+    return shift
+
+
+@parallel
+def _collect(buckets, codes, capacity, scratch):
+    """Copy the buckets that a batch falls into, each id with its weight, grouped by span of ids.
+
+    Within a span they stand table by table. Returns the spans' bounds ``(PARTS + 1,)``.
+    """
+    num_tables, num_samples = codes.shape
+    shift = _log2(scratch.votes.shape[1])
+    cursors, all_ids, all_ballots = scratch.cursors, scratch.ids, scratch.ballots
+    num_distinct = np.zeros(num_tables, np.int64)
+    for l in prange(num_tables):
+        hits, chosen, weights = scratch.hits[l], scratch.buckets[l], scratch.weights[l]
+        counts = cursors[l]
+        counts[:] = 0
+        for b in range(num_samples):
+            hits[codes[l, b]] += 1
+        distinct = 0
+        for b in range(num_samples):
+            c = codes[l, b]
+            if hits[c] == 0:
+                continue
+            chosen[distinct], weights[distinct] = c, hits[c]
+            hits[c] = 0
+            distinct += 1
+            start = buckets.starts[l, c]
+            for j in range(min(buckets.seen[l, c], capacity)):
+                counts[buckets.pool[l, start + j] >> shift] += 1
+        num_distinct[l] = distinct
+    bounds = np.empty(PARTS + 1, np.int64)
+    end = np.int64(0)
+    for part in range(PARTS):
+        bounds[part] = end
+        for l in range(num_tables):
+            count = cursors[l, part]
+            cursors[l, part] = end
+            end += count
+    bounds[PARTS] = end
+    for l in prange(num_tables):
+        places = cursors[l]
+        for i in range(num_distinct[l]):
+            c = scratch.buckets[l, i]
+            start = buckets.starts[l, c]
+            for j in range(min(buckets.seen[l, c], capacity)):
+                candidate = buckets.pool[l, start + j]
+                part = candidate >> shift
+                all_ids[places[part]] = candidate
+                all_ballots[places[part]] = scratch.weights[l, i]
+                places[part] += 1
+    return bounds
+
+
+@parallel
+def _count(bounds, scratch):
+    """Add up the ballots of each id, in place; return how many ids each span has.
+
+    Spans are small enough for their votes to stay in cache, however many ids there are.
+    """
+    all_votes, all_histograms = scratch.votes, scratch.histogram
+    num_runs, span = all_votes.shape
+    found = np.zeros(PARTS, np.int64)
+    for run in prange(num_runs):
+        votes, histogram = all_votes[run], all_histograms[run]
+        histogram[:] = 0
+        for part in range(run * PARTS // num_runs, (run + 1) * PARTS // num_runs):
+            ids = scratch.ids[bounds[part] : bounds[part + 1]]
+            ballots = scratch.ballots[bounds[part] : bounds[part + 1]]
+            first = part * span
+            distinct = 0
+            for i in range(len(ids)):
+                place = ids[i] - first
+                if votes[place] == 0:
+                    ids[distinct] = ids[i]
+                    distinct += 1
+                votes[place] += ballots[i]
+            for i in range(distinct):
+                v = min(votes[ids[i] - first], MOST_SHARED_VOTES)
+                votes[ids[i] - first] = 0
+                ballots[i] = v
+                histogram[v] += 1
+            found[part] = distinct
+    return found
+
+
+@serial
+def _threshold(histogram, budget):
+    """The number of votes above which all ids fit, the places left for ties, and their number."""
+    total = np.int64(0)
+    for run in range(1, len(histogram)):
+        for v in range(histogram.shape[1]):
+            histogram[0, v] += histogram[run, v]
+    threshold = histogram.shape[1] - 1
+    while threshold > 0 and total + histogram[0, threshold] <= budget:
+        total += histogram[0, threshold]
+        threshold -= 1
+    return threshold, budget - total, histogram[0, threshold]
+
+
+@serial
+def vote_shared(buckets, codes, capacity, key, scratch, out):
+    """The ids with the most votes over all samples and tables of a batch.
+
+    A bucket is read once, however many samples fall into it. Ties at the threshold are drawn.
+
+    Args:
+        buckets: `slide.kernels.buckets.Buckets`.
+        codes: ``(L, B)`` int32.
+        capacity: bucket capacity.
+        key: uint64 key of the draws.
+        scratch: `SharedScratch`.
+        out: ``(budget,)`` int32.
+
+    Returns:
+        How many ids were written.
+    """
+    bounds = _collect(buckets, codes, capacity, scratch)
+    found = _count(bounds, scratch)
+    threshold, places, ties = _threshold(scratch.histogram, len(out))
+    taken = 0
+    for part in range(PARTS):
+        for i in range(bounds[part], bounds[part] + found[part]):
+            v, candidate = scratch.ballots[i], scratch.ids[i]
+            take = v > threshold
+            if v == threshold:
+                # Any `places` of the ties with equal probability (Knuth, algorithm S).
+                take = random_below(key, candidate, ties) < places
+                places -= take
+                ties -= 1
+            if take:
+                out[taken] = candidate
+                taken += 1
+    return taken
