@@ -1,8 +1,15 @@
 """What the benchmarks share: the machine in words, and Markdown tables."""
 
+import json
 import os
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+from slide import runtime
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 
 
 def machine() -> str:
@@ -34,3 +41,20 @@ def insert(page: Path, block: str, text: str) -> None:
     if not (opening and end and closing):
         raise ValueError(f"{page} has no block {block}")
     page.write_text(f"{before}{opening}{note}{end}{text}{closing}{after}")
+
+
+def publish(name: str, found: dict, page: Callable[[dict], str]) -> None:
+    """Write ``results/benchmarks/<name>.{json,md}``: figures, and a page that says whence."""
+    found = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "versions": runtime.versions(),
+    } | found
+    versions = ", ".join(f"{key} {value}" for key, value in found["versions"].items())
+    head = (
+        f"Made by `python tests/benchmarks/{name}.py` on {found['date']}; {found['machine']}; "
+        f"{versions}.\n\n"
+    )
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / f"{name}.md").write_text(head + page(found))

@@ -1,0 +1,158 @@
+"""How far the parts of a step are from what the machine can do.
+
+    python tests/benchmarks/roofline.py
+
+Counts, for a shared and a per-sample step at Amazon-670K's shape, the bytes that each part must
+move and the floating-point operations that it must do, and divides by what a copy of rows picked
+at random and a matrix product reach in the same run. The quotient of that least time and the
+measured time is the part's efficiency. Writes results/benchmarks/roofline.{json,md}.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from report import publish, table
+from step import milliseconds, timed_parts
+from workload import CASES, make_trainer, our_step
+
+from slide import runtime
+from slide.kernels.adam import AdamHyper, AdamRows, adam_rows
+
+REPEATS = 40
+
+
+def best_seconds(call: Callable[[], object], repeats: int = 7) -> float:
+    call()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def machine_limits(width: int = 128) -> dict[str, float]:
+    """Bytes a second for rows at random, read and written back, and multiply-adds a second."""
+    rng = np.random.default_rng(0)
+    rows = torch.randn(670_091, width)
+    ids = torch.from_numpy(rng.permutation(len(rows))[:100_000])
+    gathered = torch.empty(len(ids), width)
+    read = best_seconds(lambda: torch.index_select(rows, 0, ids, out=gathered))
+    a, b = torch.randn(256, width), torch.randn(width, 4096)
+    product = best_seconds(lambda: a @ b, 50)
+    a16, b16 = a.bfloat16(), b.bfloat16()
+    product16 = best_seconds(lambda: a16 @ b16, 50)
+    state = AdamRows(
+        *(rng.random((len(rows), width), np.float32) for _ in range(3)), np.empty(0, "i4")
+    )
+    gradient = rng.random((len(ids), width), np.float32)
+    hyper, touched = AdamHyper(1e-3, 0.9, 0.999, 1e-8, 0.0, 1), ids.numpy().astype(np.int32)
+    update = best_seconds(lambda: adam_rows(state, hyper, touched, gradient))
+    flops = 2 * 256 * width * 4096
+    return {
+        # A row copied is read once and written once.
+        "random_rows_gb_s": 2 * gathered.numel() * 4 / read / 1e9,
+        "adam_rows_gb_s": 7 * gathered.numel() * 4 / update / 1e9,
+        "product_gflops": flops / product / 1e9,
+        "bfloat16_product_gflops": flops / product16 / 1e9,
+    }
+
+
+def needs(name: str, trainer, step) -> dict[str, tuple[float, float]]:
+    """Bytes and floating-point operations of each part, from the sizes of one batch."""
+    batch = trainer.batches.batch(0, 0)
+    hidden = trainer.network.output.in_features
+    row = 4 * hidden
+    count, nonzeros = len(batch.rows), len(batch.features.indices)
+    features = len(np.unique(batch.features.indices))
+    active = trainer.network.output(trainer.network.encode(batch.features), batch.labels).active
+    entries = len(active.ids) * (count if active.shared else 1)
+    touched = len(np.unique(active.ids))
+    product = 2.0 * entries * hidden
+    # Adam reads and writes a weight's row and both its moments, and reads or forms a gradient.
+    adam = 6.0 * row * (touched + features)
+    if active.shared:
+        return {
+            "input layer": (row * nonzeros, 2.0 * nonzeros * hidden),
+            "scores": (2.0 * row * touched + 4 * entries, product),
+            "loss": (8.0 * entries, 4.0 * entries),
+            "gradients": (4.0 * entries + 2 * row * touched, 2 * product),
+            "Adam": (adam + row * touched, 12.0 * hidden * (touched + features)),
+        }
+    return {
+        "input layer": (row * nonzeros, 2.0 * nonzeros * hidden),
+        "scores": (row * entries + 4 * entries, product),
+        "loss": (8.0 * entries, 4.0 * entries),
+        "Adam": (adam, product + 12.0 * hidden * (touched + features)),
+    }
+
+
+def measure(name: str, limits: dict[str, float]) -> list[dict]:
+    trainer = make_trainer(CASES[name])
+    step = our_step(trainer)
+    milliseconds(step, 10)
+    parts: dict[str, float] = {}
+    with timed_parts(parts):
+        times = milliseconds(step, REPEATS, 10)
+    rows = []
+    for part, (moved, flops) in needs(name, trainer, step).items():
+        least = max(
+            moved / limits["random_rows_gb_s"] / 1e6, flops / limits["product_gflops"] / 1e6
+        )
+        spent = 1e3 * parts[part] / REPEATS
+        rows.append(
+            {
+                "case": name,
+                "part": part,
+                "moved_mb": round(moved / 1e6, 1),
+                "mflop": round(flops / 1e6, 1),
+                "least_ms": round(least, 2),
+                "measured_ms": round(spent, 2),
+                "efficiency": round(least / spent, 2),
+            }
+        )
+        print(rows[-1], flush=True)
+    rows.append(
+        {"case": name, "part": "whole step", "measured_ms": round(statistics.median(times), 2)}
+    )
+    return rows
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    runtime.set_threads(0)
+    limits = {key: round(value, 1) for key, value in machine_limits().items()}
+    print(limits)
+    rows = [row for name in ("lsh, shared", "lsh, per sample") for row in measure(name, limits)]
+    publish("roofline", {"limits": limits, "rows": rows}, page)
+
+
+def page(found: dict) -> str:
+    limits = found["limits"]
+    titles = {
+        "case": "",
+        "part": "part",
+        "moved_mb": "MB moved",
+        "mflop": "MFLOP",
+        "least_ms": "least, ms",
+        "measured_ms": "measured, ms",
+        "efficiency": "least / measured",
+    }
+    cells = [{title: row.get(key, "") for key, title in titles.items()} for row in found["rows"]]
+    return (
+        "# How far a step is from the machine's limits\n\n"
+        f"In the same run: rows of 512 bytes picked at random are copied at "
+        f"{limits['random_rows_gb_s']} GB/s (reading and writing), Adam on such rows moves "
+        f"{limits['adam_rows_gb_s']} GB/s, a 256 x 128 x 4,096 product reaches "
+        f"{limits['product_gflops']} GFLOP/s ({limits['bfloat16_product_gflops']} in bfloat16). "
+        "The least time of a part is the larger of its bytes and its operations at these rates. "
+        "Parts that stay in cache can beat the rate of random rows.\n\n" + table(cells)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""What the speed benchmarks time: the main job at Amazon-670K's shape, and its peers."""
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import job  # noqa: E402
+
+import train  # noqa: E402
+from slide.data import Batch  # noqa: E402
+from slide.trainer import Trainer  # noqa: E402
+
+EPOCH = 490_449
+BATCH = 256
+# name: overrides of the configuration of `dataset=amazon670k_like`
+CASES = {
+    "lsh, shared": [],
+    "lsh, shared, batch 1024": ["trainer.batch_size=1024"],
+    "lsh, shared, bfloat16": ["network.precision=bfloat16"],
+    "lsh, shared, batch 1024, bfloat16": ["trainer.batch_size=1024", "network.precision=bfloat16"],
+    "uniform, shared": ["sampler=uniform"],
+    "lsh, per sample": [
+        *("sampler.mode=per_sample", "sampler.active=1000", "trainer.batch_size=128")
+    ],
+}
+# The timed steps need no more rows than these, and a set of this size is made in seconds.
+ROWS = ["dataset.train_samples=100000", "dataset.test_samples=1000"]
+Step = Callable[[int], None]
+
+
+def make_trainer(overrides: list[str]) -> Trainer:
+    """The main job, put together as train.py does, with no rebuild but the first."""
+    folder = tempfile.mkdtemp()
+    quiet = ["schedule=fixed", "schedule.every=0", f"run_dir={folder}/run"]
+    return train.prepare(job.compose("dataset=amazon670k_like", *ROWS, *quiet, *overrides))
+
+
+def our_step(trainer: Trainer) -> Step:
+    """Everything that a step needs: batch, input layer, selection, products, gradients, updates."""
+
+    def step(i: int) -> None:
+        epoch, index = divmod(i, len(trainer.batches))
+        loss, _, _ = trainer.forward(trainer.batches.batch(epoch, index))
+        trainer.update(loss)
+
+    return step
+
+
+def _bag(batch: Batch) -> dict[str, torch.Tensor]:
+    return {
+        "input": torch.from_numpy(batch.features.indices.astype(np.int64)),
+        "offsets": torch.from_numpy(batch.features.indptr),
+        "per_sample_weights": torch.from_numpy(batch.features.values),
+    }
+
+
+def _targets(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row and label of each positive, and nothing else of the loss's targets 1 / |y|."""
+    counts = torch.from_numpy(np.diff(batch.labels.indptr))
+    rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    return rows, torch.from_numpy(batch.labels.indices.astype(np.int64))
+
+
+def _cross_entropy(scores: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    positives = torch.zeros(len(scores)).index_add_(0, rows, scores[rows, columns])
+    counts = torch.bincount(rows, minlength=len(scores)).clamp(min=1)
+    return (torch.logsumexp(scores, 1) - positives / counts).mean()
+
+
+def dense_step(trainer: Trainer) -> Step:
+    """The same network in plain PyTorch: autograd, and fused Adam over all parameters."""
+    data, hidden = trainer.data, trainer.network.output.in_features
+    bag = torch.nn.EmbeddingBag(data.num_features, hidden, mode="sum", include_last_offset=True)
+    output = torch.nn.Linear(hidden, data.num_labels)
+    optimizer = torch.optim.Adam([*bag.parameters(), *output.parameters()], fused=True)
+
+    def step(i: int) -> None:
+        batch = trainer.batches.batch(0, i)
+        optimizer.zero_grad()
+        scores = output(torch.relu(bag(**_bag(batch))))
+        _cross_entropy(scores, *_targets(batch)).backward()
+        optimizer.step()
+
+    return step
+
+
+def sparse_adam_step(trainer: Trainer) -> Step:
+    """Sampled softmax of PyTorch's own sparse parts: sparse embeddings and ``SparseAdam``."""
+    data, hidden = trainer.data, trainer.network.output.in_features
+    active = trainer.network.output.sampler.active  # type: ignore[attr-defined]
+    shape = {"mode": "sum", "include_last_offset": True, "sparse": True}
+    bag = torch.nn.EmbeddingBag(data.num_features, hidden, **shape)
+    weight = torch.nn.Embedding(data.num_labels, hidden, sparse=True)
+    bias = torch.nn.Embedding(data.num_labels, 1, sparse=True)
+    parameters = [*bag.parameters(), *weight.parameters(), *bias.parameters()]
+    optimizer = torch.optim.SparseAdam(parameters)
+
+    def step(i: int) -> None:
+        batch = trainer.batches.batch(0, i)
+        rows, labels = _targets(batch)
+        positives, columns = torch.unique(labels, return_inverse=True)
+        more = torch.randint(data.num_labels, (active - len(positives),))
+        ids = torch.cat([positives, more])
+        optimizer.zero_grad()
+        h = torch.relu(bag(**_bag(batch)))
+        scores = torch.addmm(bias(ids).T, h, weight(ids).T)
+        _cross_entropy(scores, rows, columns).backward()
+        optimizer.step()
+
+    return step
+
+
+def tensorflow_step(trainer: Trainer) -> Step:
+    """TensorFlow's ``sampled_softmax_loss`` with one label a row, and Adam on the touched rows."""
+    import tensorflow as tf
+
+    data, hidden = trainer.data, trainer.network.output.in_features
+    active = trainer.network.output.sampler.active  # type: ignore[attr-defined]
+    draw = tf.random_normal_initializer(stddev=hidden**-0.5)
+    table = tf.Variable(draw((data.num_features, hidden)))
+    weight = tf.Variable(draw((data.num_labels, hidden)))
+    bias = tf.Variable(tf.zeros(data.num_labels))
+    optimizer = tf.compat.v1.train.AdamOptimizer(1e-3)
+
+    @tf.function(reduce_retracing=True)
+    def train_on(rows, indices, values, labels):
+        with tf.GradientTape() as tape:
+            ids = tf.SparseTensor(rows, indices, (BATCH, data.num_features))
+            weights = tf.SparseTensor(rows, values, (BATCH, data.num_features))
+            h = tf.nn.relu(tf.nn.embedding_lookup_sparse(table, ids, weights, combiner="sum"))
+            losses = tf.nn.sampled_softmax_loss(
+                weight, bias, labels[:, None], h, active, data.num_labels
+            )
+            loss = tf.reduce_mean(losses)
+        variables = [table, weight, bias]
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    def step(i: int) -> None:
+        batch = trainer.batches.batch(0, i)
+        counts = np.diff(batch.features.indptr)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        places = np.arange(len(rows)) - np.repeat(batch.features.indptr[:-1], counts)
+        first = batch.labels.indices[batch.labels.indptr[:-1]].astype(np.int64)
+        pairs = np.stack([rows, places], 1)
+        train_on(pairs, batch.features.indices.astype(np.int64), batch.features.values, first)
+
+    return step
+
+
+PEERS = {
+    "dense PyTorch, Adam(fused)": dense_step,
+    "sampled softmax, SparseAdam": sparse_adam_step,
+    "sampled softmax, TensorFlow": tensorflow_step,
+}
