@@ -1,5 +1,6 @@
 """Active sets and the gradients that live on them."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,6 +26,7 @@ class Scratch:
     def __init__(self, out_features: int):
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
 
     def slots(self) -> np.ndarray:
         """``(N,)`` int32, all -1."""
@@ -51,6 +53,13 @@ class Scratch:
             histogram=self._get("histogram", (runs, MOST_SHARED_VOTES + 1), np.int64, 0),
         )
 
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Uninitialised; for use within one call. Freed memory would have to be zeroed again."""
+        found = self._tensors.get(name)
+        if found is None or found.dtype != dtype or found.numel() < math.prod(shape):
+            found = self._tensors[name] = torch.empty(math.prod(shape), dtype=dtype)
+        return found[: math.prod(shape)].view(shape)
+
     def _get(self, name: str, shape: tuple[int, ...], dtype: type, fill: int) -> np.ndarray:
         found = self._arrays.get(name)
         if found is None or found.shape != shape:
@@ -61,7 +70,7 @@ class Scratch:
         return Scratch(self.out_features)
 
     def __getstate__(self) -> dict:
-        return {"out_features": self.out_features, "_arrays": {}}
+        return {"out_features": self.out_features, "_arrays": {}, "_tensors": {}}
 
 
 @dataclass(frozen=True)

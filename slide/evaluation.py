@@ -8,9 +8,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from slide import checks, metrics
+from slide.active import ActiveSet
 from slide.data import Batches, Split
 from slide.indexed_sampling import LSHSampler
-from slide.layers import Activation, LSHLinear
+from slide.layers import LSHLinear
 from slide.mips import exact_top_k
 from slide.network import SlideNetwork
 
@@ -65,22 +66,22 @@ _METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {
 
 @torch.no_grad()
 def selection_recall(
-    layer: LSHLinear, inputs: Tensor, activation: Activation, k: int = 10, samples: int = 32
+    layer: LSHLinear, inputs: Tensor, active: ActiveSet, k: int = 10, samples: int = 32
 ) -> float:
     """Which share of the k largest inner products of an input its active set holds.
 
     Costs a look at all outputs for each sample, so it is for now and then.
 
     Args:
-        layer: that made the activation.
+        layer: that chose the set.
         inputs: ``(B, D)``, its inputs.
-        activation: its output.
+        active: the set.
         k: how many of the true largest.
         samples: how many of the inputs are looked at.
     """
-    if activation.active.complete:
+    if active.complete:
         return 1.0
     k = min(k, layer.out_features)
     _, best = exact_top_k(inputs[:samples], layer.weight, layer.bias, k)
-    held = [np.isin(row, activation.active.row(b)).mean() for b, row in enumerate(best.numpy())]
+    held = [np.isin(row, active.row(b)).mean() for b, row in enumerate(best.numpy())]
     return float(np.mean(held))

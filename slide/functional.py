@@ -20,17 +20,9 @@ from slide.active import (
     add_row_gradient,
 )
 from slide.kernels import active as kernels
-from slide.kernels import losses as loss_kernels
 from slide.runtime import array_view
 from slide.sparse import CSR
 
-_LOSSES = {
-    "softmax": loss_kernels.softmax,
-    "decoupled_softmax": loss_kernels.decoupled_softmax,
-    "bce": loss_kernels.bce,
-    "squared_hinge": loss_kernels.squared_hinge,
-}
-LOSS_NAMES = tuple(_LOSSES)
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -41,6 +33,21 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int) 
         raise ValueError(f"bias {tuple(bias.shape)} does not fit weight {tuple(weight.shape)}")
     if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
         raise TypeError(f"input is {x.dtype} but weight is {weight.dtype}; convert one of them")
+
+
+def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
+    _check_linear(x, weight, bias, in_axis=1)
+    if active.out_features != len(weight):
+        raise ValueError(
+            f"an active set of {active.out_features} outputs does not fit {len(weight)} rows"
+        )
+    ids = active.ids
+    if ids.size and not (ids.min() >= 0 and ids.max() < active.out_features):
+        raise ValueError(
+            f"active ids must lie in [0, {len(weight)}), not in [{ids.min()}, {ids.max()}]"
+        )
+    if active.indptr is not None and len(active.indptr) != len(x) + 1:
+        raise ValueError(f"{len(active.indptr) - 1} active sets do not fit {len(x)} samples")
 
 
 def active_linear(
@@ -63,23 +70,21 @@ def active_linear(
     Raises:
         ValueError: where shapes do not fit; TypeError: where types differ.
     """
-    _check_linear(x, weight, bias, in_axis=1)
+    check_active(x, weight, bias, active)
     checks.one_of("precision", precision, PRECISIONS)
-    if active.out_features != len(weight):
-        raise ValueError(
-            f"an active set of {active.out_features} outputs does not fit {len(weight)} rows"
-        )
-    ids = active.ids
-    if ids.size and not (ids.min() >= 0 and ids.max() < active.out_features):
-        raise ValueError(
-            f"active ids must lie in [0, {len(weight)}), not in [{ids.min()}, {ids.max()}]"
-        )
-    if active.indptr is not None and len(active.indptr) != len(x) + 1:
-        raise ValueError(f"{len(active.indptr) - 1} active sets do not fit {len(x)} samples")
     if active.shared:
-        rounded = torch.bfloat16 if precision == "bfloat16" else x.dtype
-        return _SharedLinear.apply(x, weight, bias, active, rounded)  # type: ignore[return-value]
+        return _SharedLinear.apply(x, weight, bias, active, rounded_type(x, precision))  # type: ignore[return-value]
     return _PerSampleLinear.apply(x, weight, bias, active)  # type: ignore[return-value]
+
+
+def rounded_type(x: Tensor, precision: str) -> torch.dtype:
+    return torch.bfloat16 if precision == "bfloat16" else x.dtype
+
+
+def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
+    """The rows, or entries, of a weight on a shared set."""
+    weight = weight.detach()
+    return weight if active.complete else weight.index_select(0, torch.from_numpy(active.ids))
 
 
 class _PerSampleLinear(torch.autograd.Function):
@@ -130,14 +135,12 @@ class _SharedLinear(torch.autograd.Function):
         active: ActiveSet,
         rounded: torch.dtype,
     ):
-        ids = torch.from_numpy(active.ids)
-        rows = weight.detach() if active.complete else weight.detach().index_select(0, ids)
-        x, rows = x.to(rounded), rows.to(rounded)
+        x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
         ctx.save_for_backward(x, rows)
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         if bias is None:
             return (x @ rows.T).to(weight.dtype)
-        some = bias.detach() if active.complete else bias.detach().index_select(0, ids)
+        some = gather_rows(bias, active)
         if rounded == weight.dtype:
             return torch.addmm(some, x, rows.T)
         return (x @ rows.T).to(weight.dtype).add_(some)
@@ -233,57 +236,3 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
     if active.indptr is None:
         return out.index_copy(1, ids, values)
     return out.index_put((_samples(active), ids), values)
-
-
-def loss_on_active(scores: Tensor, active: ActiveSet, name: str) -> Tensor:
-    """Mean over the samples of a loss on an active set; see `slide.kernels.losses`.
-
-    Args:
-        scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` gives.
-        active: with targets; its weights make sums over the set estimates of sums over all N.
-        name: one of `LOSS_NAMES`.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ValueError: for an unknown name or a set without targets.
-    """
-    if name not in _LOSSES:
-        raise ValueError(f"loss must be one of {list(_LOSSES)}, not {name!r}")
-    if active.targets is None:
-        raise ValueError("a loss needs an active set with targets")
-    return _Loss.apply(scores, active, name)  # type: ignore[return-value]
-
-
-class _Loss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, active: ActiveSet, name: str):
-        assert active.targets is not None
-        num_samples = active.targets.num_rows
-        flat = array_view(scores.contiguous()).reshape(-1)
-        indptr = active.indptr
-        if indptr is None:
-            indptr = np.arange(num_samples + 1, dtype=np.int64) * len(active.ids)
-        log_weights = np.empty(0, flat.dtype)
-        if active.log_weights is not None:
-            log_weights = active.log_weights.astype(flat.dtype, copy=False)
-        losses, gradient = np.empty(num_samples), np.empty_like(flat)
-        rows = loss_kernels.Rows(
-            indptr,
-            flat,
-            active.targets.indptr,
-            active.targets.indices,
-            log_weights,
-            active.shared,
-            1 / max(num_samples, 1),
-        )
-        _LOSSES[name](rows, losses, gradient)
-        ctx.gradient = torch.from_numpy(gradient).view(scores.shape)
-        return torch.tensor(losses.mean(), dtype=scores.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
-        # One pass over all scores less in the usual case.
-        gradient = ctx.gradient if grads[0].item() == 1 else ctx.gradient * grads[0]
-        return gradient, None, None

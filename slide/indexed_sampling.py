@@ -227,6 +227,8 @@ class LSHSampler(IndexedSampler):
         return lists
 
     def _list(self, queries: Queries, budget: int, key: np.uint64) -> np.ndarray:
+        if not self._budget(budget):  # The labels leave no place.
+            return np.empty(0, np.int32)
         codes = self.hash.query_codes(queries)
         tables, capacity = self.tables, self.tables.bucket_capacity
         num_tables, num_samples = codes.shape

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
+from slide import checks, losses
 from slide import functional as F
 from slide.active import ActiveSet, Scratch, transpose
 from slide.indexed_sampling import LSHSampler
@@ -119,6 +119,21 @@ class LSHLinear(_SampledLayer):
         active = self._choose(x, self.weight, labels)
         values = F.active_linear(x, self.weight, self.bias, active, self.precision)
         return Activation(values, active, len(x))
+
+    def loss(self, x: Tensor, labels: Pattern, name: str) -> tuple[Tensor, ActiveSet]:
+        """The loss of `forward`, a scalar, and the active set.
+
+        With a shared set it takes less time and memory than the loss of the values that `forward`
+        gives; see `slide.losses.active_linear_loss`.
+
+        Args:
+            x: ``(B, D)`` inputs.
+            labels: the targets.
+            name: see `slide.losses.ActiveLoss`.
+        """
+        active = self._choose(x, self.weight, labels)
+        loss = losses.active_linear_loss(x, self.weight, self.bias, active, name, self.precision)
+        return loss, active
 
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:

@@ -1,14 +1,34 @@
 """Losses on active sets, by name, and their plain torch twins over all outputs."""
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from slide import checks
-from slide.active import ActiveSet
-from slide.functional import LOSS_NAMES, loss_on_active
+from slide.active import ActiveSet, RowGradient, add_row_gradient
+from slide.functional import (
+    PRECISIONS,
+    active_linear,
+    check_active,
+    gather_rows,
+    rounded_type,
+)
+from slide.kernels import losses as kernels
+from slide.runtime import array_view
 from slide.sparse import Pattern
+
+_LOSSES = {
+    "softmax": kernels.softmax,
+    "decoupled_softmax": kernels.decoupled_softmax,
+    "bce": kernels.bce,
+    "squared_hinge": kernels.squared_hinge,
+}
+LOSS_NAMES = tuple(_LOSSES)
+# Scores that `active_linear_loss` makes at a time: they stay in the second-level caches.
+BLOCK = 2**19
 
 
 class ActiveLoss:
@@ -54,6 +74,148 @@ class ActiveLoss:
         if self.name == "bce":
             return torch.logit(p)
         return 2 * p - 1 if self.name == "squared_hinge" else p.log()
+
+
+def loss_on_active(scores: Tensor, active: ActiveSet, name: str) -> Tensor:
+    """Mean over the samples of a loss on an active set; see `slide.kernels.losses`.
+
+    Args:
+        scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` gives.
+        active: with targets; its weights make sums over the set estimates of sums over all N.
+        name: one of `LOSS_NAMES`.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: for an unknown name or a set without targets.
+    """
+    _check_loss(name, active)
+    return _Loss.apply(scores, active, name)  # type: ignore[return-value]
+
+
+def active_linear_loss(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    active: ActiveSet,
+    name: str,
+    precision: str = "float32",
+) -> Tensor:
+    """`loss_on_active` of `active_linear`, a shared set's scores never being held all at once.
+
+    They are made and turned into their gradient some samples at a time, in cache; what ``x``,
+    weight and bias get is worked out in the forward pass and handed out in the backward one.
+
+    Args, errors: as theirs.
+
+    Returns:
+        A scalar.
+    """
+    if not active.shared:
+        scores = active_linear(x, weight, bias, active, precision)
+        return loss_on_active(scores, active, name)
+    check_active(x, weight, bias, active)
+    checks.one_of("precision", precision, PRECISIONS)
+    _check_loss(name, active)
+    rounded = rounded_type(x, precision)
+    return _SharedLinearLoss.apply(x, weight, bias, active, name, rounded)  # type: ignore[return-value]
+
+
+def _check_loss(name: str, active: ActiveSet) -> None:
+    if name not in _LOSSES:
+        raise ValueError(f"loss must be one of {list(_LOSSES)}, not {name!r}")
+    if active.targets is None:
+        raise ValueError("a loss needs an active set with targets")
+
+
+def _loss_rows(
+    name: str, active: ActiveSet, part: slice, scores: Tensor, gradient: Tensor
+) -> np.ndarray:
+    """The losses of the samples in ``part``; writes the gradient of the mean over all samples."""
+    targets = active.targets
+    assert targets is not None
+    bounds, flat = targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
+    indptr = active.indptr
+    if indptr is None:
+        indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
+    log_weights = np.empty(0, flat.dtype)
+    if active.log_weights is not None:
+        log_weights = active.log_weights.astype(flat.dtype, copy=False)
+    losses = np.empty(len(bounds) - 1)
+    scale = 1 / max(targets.num_rows, 1)
+    rows = kernels.Rows(indptr, flat, bounds, targets.indices, log_weights, active.shared, scale)
+    _LOSSES[name](rows, losses, array_view(gradient).reshape(-1))
+    return losses
+
+
+def _scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
+    """Their product; most often that is the gradient, and a pass over it is spared."""
+    return gradient if upstream.item() == 1 else gradient * upstream
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, active: ActiveSet, name: str):
+        assert active.targets is not None
+        scores = scores.contiguous()
+        ctx.gradient = torch.empty_like(scores)
+        losses = _loss_rows(name, active, slice(0, active.targets.num_rows), scores, ctx.gradient)
+        return torch.tensor(losses.mean(), dtype=scores.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):
+        return _scaled(ctx.gradient, grads[0]), None, None
+
+
+class _SharedLinearLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        name: str,
+        rounded: torch.dtype,
+    ):
+        exact, x, rows = x.dtype, x.detach().to(rounded), gather_rows(weight, active).to(rounded)
+        added = None if bias is None else gather_rows(bias, active)
+        size, step = len(active.ids), max(1, BLOCK // max(len(active.ids), 1))
+        gradient = active.scratch.tensor("gradient", (len(x), size), rounded)
+        scores = active.scratch.tensor("scores", (min(step, len(x)), size), exact)
+        part_of_gradient = active.scratch.tensor("block", scores.shape, exact)
+        grad_bias, losses = torch.zeros(size, dtype=exact), []
+        for start in range(0, len(x), step):
+            part = slice(start, min(start + step, len(x)))
+            z, g = scores[: part.stop - start], part_of_gradient[: part.stop - start]
+            if rounded == exact:
+                g = gradient[part]
+                torch.mm(x[part], rows.T, out=z)
+            else:
+                z.copy_(torch.mm(x[part], rows.T, out=gradient[part]))
+            if added is not None:
+                z.add_(added)
+            losses.append(_loss_rows(name, active, part, z, g))
+            grad_bias += g.sum(0)
+            if rounded != exact:
+                gradient[part] = g
+        ctx.weight, ctx.bias, ctx.ids = weight, bias, active.ids
+        ctx.grad_x = (gradient @ rows).to(exact) if ctx.needs_input_grad[0] else None
+        ctx.grad_rows = (gradient.T @ x).to(exact) if ctx.needs_input_grad[1] else None
+        ctx.grad_bias = grad_bias[:, None]
+        return torch.tensor(np.concatenate([np.empty(0), *losses]).mean(), dtype=exact)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):
+        grad_x, upstream = ctx.grad_x, grads[0]
+        if grad_x is not None:
+            grad_x = _scaled(grad_x, upstream)
+        if ctx.needs_input_grad[1]:
+            add_row_gradient(ctx.weight, RowGradient(ctx.ids, _scaled(ctx.grad_rows, upstream)))
+        if ctx.needs_input_grad[2]:
+            add_row_gradient(ctx.bias, RowGradient(ctx.ids, _scaled(ctx.grad_bias, upstream)))
+        return grad_x, None, None, None, None, None
 
 
 def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor | None) -> Tensor:

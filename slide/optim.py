@@ -120,6 +120,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             float(group["weight_decay"]),
             int(state["step"]),
         )
+        chunks = 4 * num_threads()
         if isinstance(gradient, FactoredRowGradient):
             t = gradient.transposed
             kernels.adam_factored(
@@ -128,10 +129,10 @@ class RowSparseAdam(torch.optim.Optimizer):
                 kernels.Factors(
                     t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
                 ),
-                4 * num_threads(),
+                chunks,
             )
         else:
-            kernels.adam_rows(rows, hyper, gradient.ids, array_view(gradient.rows))
+            kernels.adam_rows(rows, hyper, gradient.ids, array_view(gradient.rows), chunks)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Put back what ``state_dict`` gave."""

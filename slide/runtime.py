@@ -1,13 +1,16 @@
 """Threads, random keys, and zero-copy views between tensors and arrays."""
 
+import functools
 import os
 import platform
 import sys
 from importlib import metadata
 
-# OpenMP reads this when it is loaded. torch and numba bring a thread pool each, and a pool that
-# spins after its work takes the cores from the other one.
+# OpenMP reads these when it is loaded. A pool that spins for long takes the cores from others, such
+# as FAISS's. But torch and numba share one on Linux, a step goes in and out of it some thirty
+# times, and to wake it takes longer than many of its tasks: let it spin for 2 ms there.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "100000")
 # torch reads this before its first large tensor. Rows picked at random from a large weight lie on a
 # page each; with huge pages the processor knows where they are. numpy asks for them by itself.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -89,6 +92,13 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     if not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
     return tensor.detach().numpy()
+
+
+@functools.cache
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 matrices faster than float32 ones."""
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def peak_memory_mb() -> int:

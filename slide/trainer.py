@@ -14,10 +14,10 @@ import torch
 from tqdm import tqdm
 
 from slide import checks, files
+from slide.active import ActiveSet
 from slide.data import Batch, Batches, SparseDataset, holdout
 from slide.evaluation import check_search, evaluate, selection_recall
 from slide.indexed_sampling import IndexedSampler, LSHSampler
-from slide.layers import Activation
 from slide.losses import ActiveLoss
 from slide.metrics import inverse_propensities, precision_at_k
 from slide.monitor import Monitor
@@ -173,11 +173,11 @@ class Trainer:
                 since = self._counters()
                 begin = time.perf_counter()
                 for batch in self._remaining_batches():
-                    loss, activation, hidden = self.forward(batch)
+                    loss, active, hidden = self.forward(batch)
                     if _due(self.step + 1, options.recall_every):
                         # Before the update: the set was chosen for the weights as they are.
                         self.train_seconds += time.perf_counter() - begin
-                        self.monitor.write(self.step + 1, self._inspect(activation, hidden))
+                        self.monitor.write(self.step + 1, self._inspect(active, hidden))
                         begin = time.perf_counter()
                     self.update(loss)
                     self.train_seconds += time.perf_counter() - begin
@@ -200,23 +200,22 @@ class Trainer:
         files.write_json(self.folder / SUMMARY, summary)
         return summary
 
-    def forward(self, batch: Batch) -> tuple[torch.Tensor, Activation, torch.Tensor]:
-        """Loss (a scalar), the output layer's activation, and its input ``(B, H)``.
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, ActiveSet, torch.Tensor]:
+        """Loss (a scalar), the output layer's active set, and its input ``(B, H)``.
 
         Raises:
             DivergenceError: where the loss is NaN or infinite.
         """
         self.network.train()
         hidden = self.network.encode(batch.features)
-        activation = self.network.output(hidden, batch.labels)
-        loss = self.loss(activation.values, activation.active)
+        loss, active = self.network.output.loss(hidden, batch.labels, self.loss.name)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergenceError(self._divergence(f"the loss is {value} at step {self.step + 1}"))
         self.samples += len(batch.rows)
-        self.active_total += activation.active.mean_size()
+        self.active_total += active.mean_size()
         self.loss_total += value
-        return loss, activation, hidden
+        return loss, active, hidden
 
     def update(self, loss: torch.Tensor) -> None:
         """Backward, and a step of the optimizer at the learning rate of this point in training."""
@@ -330,9 +329,9 @@ class Trainer:
             "selection/active_mean": (self.active_total - since.active_total) / steps,
         }
 
-    def _inspect(self, activation: Activation, hidden: torch.Tensor) -> dict[str, float]:
+    def _inspect(self, active: ActiveSet, hidden: torch.Tensor) -> dict[str, float]:
         """Recall of the selection, and how full the tables are."""
-        scalars = {"selection/recall": selection_recall(self.network.output, hidden, activation)}
+        scalars = {"selection/recall": selection_recall(self.network.output, hidden, active)}
         sampler = self.network.output.sampler
         if isinstance(sampler, LSHSampler):
             share, largest = sampler.tables.occupancy()

@@ -56,7 +56,7 @@ def test_adam_rows(num_touched, width, dtype, corrected, rowwise):
     ids = rng.permutation(8)[:num_touched].astype(np.int32)
     grads = rng.standard_normal((num_touched, width)).astype(dtype)
     expected = expected_state(state, ids, grads)
-    kernels.adam_rows(state, HYPER, ids, grads)
+    kernels.adam_rows(state, HYPER, ids, grads, 2)
     assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)
 
 

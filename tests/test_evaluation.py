@@ -138,7 +138,7 @@ def recall(sampler, outputs=400):
     layer = job.SlideNetwork(4, [16], outputs, sampler).output
     inputs = torch.randn(64, 16)
     activation = layer(inputs)
-    return selection_recall(layer, inputs, activation, k=10, samples=64)
+    return selection_recall(layer, inputs, activation.active, k=10, samples=64)
 
 
 def test_recall_of_full_is_one():

@@ -5,9 +5,10 @@ import pytest
 import torch
 from helpers import make_pattern
 
-from slide.active import ActiveSet
-from slide.functional import LOSS_NAMES, loss_on_active
-from slide.losses import ActiveLoss, dense_loss
+from slide import losses
+from slide.active import ActiveSet, dense_gradient
+from slide.functional import active_linear
+from slide.losses import LOSS_NAMES, ActiveLoss, active_linear_loss, dense_loss, loss_on_active
 from slide.sparse import Pattern
 
 N = 40
@@ -250,3 +251,93 @@ class TestErrors:
         active = ActiveSet(N, np.arange(3, dtype=np.int32))
         with pytest.raises(ValueError, match="needs an active set with targets"):
             ActiveLoss("bce")(torch.zeros(2, 3), active)
+
+
+def draw_linear(mode, weighted, dtype):
+    """Inputs, weight and bias of a layer, and an active set with targets."""
+    rng = np.random.default_rng(5)
+    x = torch.from_numpy(rng.standard_normal((7, 6))).to(dtype).requires_grad_()
+    weight = torch.nn.Parameter(torch.from_numpy(rng.standard_normal((N, 6))).to(dtype))
+    bias = torch.nn.Parameter(torch.from_numpy(rng.standard_normal(N)).to(dtype))
+    positions = [[0, 2], [1], [], [3, 0], [4], [2], [1, 2, 3]]
+    targets = Pattern(
+        np.cumsum([0, *map(len, positions)]), np.concatenate(positions).astype(np.int32)
+    )
+    if mode == "shared":
+        ids, indptr = rng.permutation(N)[:9].astype(np.int32), None
+    else:
+        ids = np.concatenate([rng.permutation(N)[:9] for _ in range(7)]).astype(np.int32)
+        indptr = np.arange(8) * 9
+    log_weights = None
+    if weighted:
+        # Targets, of which there are five positions, have weight 1.
+        one = np.r_[np.zeros(5), rng.uniform(0, 2, 4)].astype(np.float32)
+        log_weights = one if mode == "shared" else np.tile(one, 7)
+    return x, weight, bias, ActiveSet(N, ids, indptr, targets, log_weights)
+
+
+def loss_and_gradients(loss, x, weight, bias):
+    (3 * loss).backward()
+    found = [loss.detach(), x.grad.clone(), dense_gradient(weight)]
+    if bias is not None:
+        found.append(dense_gradient(bias))
+        bias.row_gradients = []
+    x.grad, weight.row_gradients = None, []
+    return found
+
+
+@every_loss
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_loss_of_a_linear_layer_equals_the_two_steps(monkeypatch, name, mode, weighted, with_bias):
+    monkeypatch.setattr(losses, "BLOCK", 20)  # Two samples at a time, and one at last.
+    x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
+    bias = bias if with_bias else None
+    whole = active_linear_loss(x, weight, bias, active, name)
+    found = loss_and_gradients(whole, x, weight, bias)
+    steps = loss_on_active(active_linear(x, weight, bias, active), active, name)
+    for one, other in zip(found, loss_and_gradients(steps, x, weight, bias), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@every_loss
+def test_loss_of_a_linear_layer_in_bfloat16_is_near(name):
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    precise = active_linear_loss(x, weight, bias, active, name)
+    wanted = loss_and_gradients(precise, x, weight, bias)
+    rounded = active_linear_loss(x, weight, bias, active, name, "bfloat16")
+    assert rounded.dtype == torch.float32
+    found = loss_and_gradients(rounded, x, weight, bias)
+    assert not torch.equal(found[1], wanted[1])
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=0.02 * float(other.abs().max()), rtol=0.02)
+
+
+def test_two_losses_of_one_layer_can_wait_for_their_backward():
+    x, weight, bias, active = draw_linear("shared", False, torch.float64)
+    alone = loss_and_gradients(
+        active_linear_loss(x, weight, bias, active, "softmax"), x, weight, bias
+    )
+    first = active_linear_loss(x, weight, bias, active, "softmax")
+    active_linear_loss(2 * x.detach(), weight, bias, active, "softmax")
+    for one, other in zip(loss_and_gradients(first, x, weight, bias), alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_loss_of_a_linear_layer_keeps_nan_and_names_what_does_not_fit():
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    with torch.no_grad():
+        weight[active.ids[7]] = torch.nan
+    assert active_linear_loss(x, weight, bias, active, "squared_hinge").isnan()
+    for wrong, message in [
+        (lambda: active_linear_loss(x, weight, bias, active, "mse"), "loss must be one of"),
+        (lambda: active_linear_loss(x, weight, bias, active, "bce", "int8"), "precision"),
+        (lambda: active_linear_loss(x[:, 1:], weight, bias, active, "bce"), "does not fit"),
+        (
+            lambda: active_linear_loss(x, weight, bias, ActiveSet(N, active.ids), "bce"),
+            "with targets",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            wrong()

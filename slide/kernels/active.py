@@ -12,6 +12,7 @@ as value gradient, forward and weight gradient. None does work proportional to N
 """
 
 from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.prefetch import AHEAD, prefetch_row
 
 
 @parallel
@@ -31,6 +32,8 @@ def sampled_product(indptr, ids, vectors, rows, bias, out):
     for b in prange(len(indptr) - 1):
         vector = vectors[b]
         for p in range(indptr[b], indptr[b + 1]):
+            if p + AHEAD < len(ids):
+                prefetch_row(rows, ids[p + AHEAD])
             row = rows[ids[p]]
             total = vector[0] * row[0]
             for d in range(1, width):
@@ -47,6 +50,8 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
     for b in prange(len(indptr) - 1):
         total = out[b]
         for p in range(indptr[b], indptr[b + 1]):
+            if p + AHEAD < len(ids):
+                prefetch_row(rows, ids[p + AHEAD])
             c = coefficients[p]
             if c != 0:
                 row = rows[ids[p]]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.prefetch import AHEAD, prefetch_row
 
 
 class AdamRows(NamedTuple):
@@ -61,46 +62,86 @@ class Factors(NamedTuple):
     vectors: np.ndarray
 
 
+class _Rates(NamedTuple):
+    """The numbers of a step in the weight's type: mixed precision would halve the vector width."""
+
+    decay1: float
+    decay2: float
+    gain1: float
+    gain2: float
+    rate: float
+    scale: float
+    keep: float
+    eps: float
+
+
 @serial
-def _update_row(state, hyper, r, grad):
+def _rates(hyper, weight):
+    kind = weight.dtype.type
+    return _Rates(
+        kind(hyper.beta1),
+        kind(hyper.beta2),
+        kind(1 - hyper.beta1),
+        kind(1 - hyper.beta2),
+        kind(hyper.lr / (1 - hyper.beta1**hyper.step)),
+        kind(1 / np.sqrt(1 - hyper.beta2**hyper.step)),
+        kind(1 - hyper.lr * hyper.weight_decay),
+        kind(hyper.eps),
+    )
+
+
+@serial
+def _ask_for(state, r):
+    prefetch_row(state.weight, r)
+    prefetch_row(state.first, r)
+    prefetch_row(state.second, r)
+
+
+@serial
+def _update_row(state, hyper, rates, r, grad):
     """Adam on row ``r`` with gradient ``grad`` ``(D,)``, weight decay decoupled (AdamW)."""
-    decay1, decay2 = hyper.beta1, hyper.beta2
+    decay1, decay2 = rates.decay1, rates.decay2
     if len(state.last_step) > 0:
         last = state.last_step[r]
         state.last_step[r] = hyper.step
         if last > 0:
-            decay1 = hyper.beta1 ** (hyper.step - last)
-            decay2 = hyper.beta2 ** (hyper.step - last)
-    # Rounded once to the weight's type: mixed precision would halve the vector width.
-    kind = state.weight.dtype.type
-    d1, d2 = kind(decay1), kind(decay2)
-    g1, g2 = kind(1 - hyper.beta1), kind(1 - hyper.beta2)
-    rate = kind(hyper.lr / (1 - hyper.beta1**hyper.step))
-    scale = kind(1 / np.sqrt(1 - hyper.beta2**hyper.step))
-    keep, eps = kind(1 - hyper.lr * hyper.weight_decay), kind(hyper.eps)
+            kind = state.weight.dtype.type
+            decay1 = kind(hyper.beta1 ** (hyper.step - last))
+            decay2 = kind(hyper.beta2 ** (hyper.step - last))
     w, m, v = state.weight[r], state.first[r], state.second[r]
     if len(v) == len(w):
         for d in range(len(w)):
             g = grad[d]
-            m[d] = d1 * m[d] + g1 * g
-            v[d] = d2 * v[d] + g2 * g * g
-            w[d] = keep * w[d] - rate * m[d] / (np.sqrt(v[d]) * scale + eps)
+            first = decay1 * m[d] + rates.gain1 * g
+            second = decay2 * v[d] + rates.gain2 * g * g
+            m[d], v[d] = first, second
+            w[d] = rates.keep * w[d] - rates.rate * first / (
+                np.sqrt(second) * rates.scale + rates.eps
+            )
         return
-    square = kind(0)
+    square = grad.dtype.type(0)
     for d in range(len(w)):
         square += grad[d] * grad[d]
-    v[0] = d2 * v[0] + g2 * square / kind(len(w))
-    rate /= np.sqrt(v[0]) * scale + eps
+    v[0] = decay2 * v[0] + rates.gain2 * square / len(w)
+    rate = rates.rate / (np.sqrt(v[0]) * rates.scale + rates.eps)
     for d in range(len(w)):
-        m[d] = d1 * m[d] + g1 * grad[d]
-        w[d] = keep * w[d] - rate * m[d]
+        m[d] = decay1 * m[d] + rates.gain1 * grad[d]
+        w[d] = rates.keep * w[d] - rate * m[d]
 
 
 @parallel
-def adam_rows(state, hyper, ids, grads):
-    """Adam on the rows ``ids`` ``(R,)``, all distinct, with gradients ``grads`` ``(R, D)``."""
-    for u in prange(len(ids)):
-        _update_row(state, hyper, ids[u], grads[u])
+def adam_rows(state, hyper, ids, grads, num_chunks):
+    """Adam on the rows ``ids`` ``(R,)``, all distinct, with gradients ``grads`` ``(R, D)``.
+
+    The rows are split into ``num_chunks`` runs.
+    """
+    for chunk in prange(num_chunks):
+        rates = _rates(hyper, state.weight)
+        stop = (chunk + 1) * len(ids) // num_chunks
+        for u in range(chunk * len(ids) // num_chunks, stop):
+            if u + AHEAD < stop:
+                _ask_for(state, ids[u + AHEAD])
+            _update_row(state, hyper, rates, ids[u], grads[u])
 
 
 @parallel
@@ -108,13 +149,17 @@ def adam_factored(state, hyper, factors, num_chunks):
     """`slide.kernels.active.row_gradient` and `adam_rows` in one pass.
 
     A row's gradient is summed in a buffer that stays in cache and is used at once, so no
-    ``(R, D)`` gradient is ever written. The rows are split into ``num_chunks`` runs.
+    ``(R, D)`` gradient is ever written.
     """
     width = factors.vectors.shape[1]
     num_rows = len(factors.ids)
     for chunk in prange(num_chunks):
         grad = np.empty(width, factors.vectors.dtype)
-        for u in range(chunk * num_rows // num_chunks, (chunk + 1) * num_rows // num_chunks):
+        rates = _rates(hyper, state.weight)
+        stop = (chunk + 1) * num_rows // num_chunks
+        for u in range(chunk * num_rows // num_chunks, stop):
+            if u + AHEAD < stop:
+                _ask_for(state, factors.ids[u + AHEAD])
             for d in range(width):
                 grad[d] = 0
             for q in range(factors.starts[u], factors.starts[u + 1]):
@@ -122,4 +167,4 @@ def adam_factored(state, hyper, factors, num_chunks):
                 vector = factors.vectors[factors.samples[q]]
                 for d in range(width):
                     grad[d] += c * vector[d]
-            _update_row(state, hyper, factors.ids[u], grad)
+            _update_row(state, hyper, rates, factors.ids[u], grad)

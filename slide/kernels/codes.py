@@ -17,7 +17,7 @@ def pack_signs(projections, hashes_per_table, out):
     """Bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``.
 
     Args:
-        projections: ``(n, L * K)`` floats.
+        projections: ``(n, L * K)`` floats or integers.
         hashes_per_table: K, at most 30.
         out: ``(L, n)`` int32.
     """

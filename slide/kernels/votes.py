@@ -226,6 +226,29 @@ def _threshold(histogram, budget):
     return threshold, budget - total, histogram[0, threshold]
 
 
+@parallel
+def _elect(bounds, found, threshold, scratch):
+    """In each span, move the ids above the threshold to the front of its ids, those at it to the
+    front of its ballots; return how many there are of both ``(2, PARTS)``.
+    """
+    all_ids, all_ballots = scratch.ids, scratch.ballots
+    counts = np.zeros((2, PARTS), np.int64)
+    for part in prange(PARTS):
+        ids = all_ids[bounds[part] : bounds[part] + found[part]]
+        ballots = all_ballots[bounds[part] : bounds[part] + found[part]]
+        above = ties = 0
+        for i in range(len(ids)):
+            candidate, v = ids[i], ballots[i]
+            if v > threshold:
+                ids[above] = candidate
+                above += 1
+            elif v == threshold:
+                ballots[ties] = candidate
+                ties += 1
+        counts[0, part], counts[1, part] = above, ties
+    return counts
+
+
 @serial
 def vote_shared(buckets, codes, capacity, key, scratch, out):
     """The ids with the most votes over all samples and tables of a batch.
@@ -246,17 +269,18 @@ def vote_shared(buckets, codes, capacity, key, scratch, out):
     bounds = _collect(buckets, codes, capacity, scratch)
     found = _count(bounds, scratch)
     threshold, places, ties = _threshold(scratch.histogram, len(out))
+    counts = _elect(bounds, found, threshold, scratch)
     taken = 0
     for part in range(PARTS):
-        for i in range(bounds[part], bounds[part] + found[part]):
-            v, candidate = scratch.ballots[i], scratch.ids[i]
-            take = v > threshold
-            if v == threshold:
-                # Any `places` of the ties with equal probability (Knuth, algorithm S).
-                take = random_below(key, candidate, ties) < places
-                places -= take
-                ties -= 1
-            if take:
+        for i in range(bounds[part], bounds[part] + counts[0, part]):
+            out[taken] = scratch.ids[i]
+            taken += 1
+        for i in range(bounds[part], bounds[part] + counts[1, part]):
+            candidate = scratch.ballots[i]
+            # Any `places` of the ties with equal probability (Knuth, algorithm S).
+            if random_below(key, candidate, ties) < places:
                 out[taken] = candidate
                 taken += 1
+                places -= 1
+            ties -= 1
     return taken

@@ -51,7 +51,9 @@ def machine_limits(width: int = 128) -> dict[str, float]:
     )
     gradient = rng.random((len(ids), width), np.float32)
     hyper, touched = AdamHyper(1e-3, 0.9, 0.999, 1e-8, 0.0, 1), ids.numpy().astype(np.int32)
-    update = best_seconds(lambda: adam_rows(state, hyper, touched, gradient))
+    update = best_seconds(
+        lambda: adam_rows(state, hyper, touched, gradient, 4 * runtime.num_threads())
+    )
     flops = 2 * 256 * width * 4096
     return {
         # A row copied is read once and written once.
@@ -75,19 +77,14 @@ def needs(name: str, trainer, step) -> dict[str, tuple[float, float]]:
     product = 2.0 * entries * hidden
     # Adam reads and writes a weight's row and both its moments, and reads or forms a gradient.
     adam = 6.0 * row * (touched + features)
-    if active.shared:
-        return {
-            "input layer": (row * nonzeros, 2.0 * nonzeros * hidden),
-            "scores": (2.0 * row * touched + 4 * entries, product),
-            "loss": (8.0 * entries, 4.0 * entries),
-            "gradients": (4.0 * entries + 2 * row * touched, 2 * product),
-            "Adam": (adam + row * touched, 12.0 * hidden * (touched + features)),
-        }
+    own = row * (3 * touched if active.shared else entries)
+    # Scores, gradient of the inputs, and, unless Adam forms them, gradient of the rows.
+    products = 3 * product if active.shared else 2 * product
+    formed = 0 if active.shared else product
     return {
         "input layer": (row * nonzeros, 2.0 * nonzeros * hidden),
-        "scores": (row * entries + 4 * entries, product),
-        "loss": (8.0 * entries, 4.0 * entries),
-        "Adam": (adam, product + 12.0 * hidden * (touched + features)),
+        "output layer": (own, products + 6.0 * entries),
+        "Adam": (adam, formed + 12.0 * hidden * (touched + features)),
     }
 
 

@@ -30,10 +30,8 @@ WARM_UP = 10
 # part: the functions whose time it is. They do not call one another.
 PARTS = {
     "batch": ["slide.data.batches:Batches.batch"],
-    "input layer": [
-        "slide.active:kernels.transpose_pattern",
-        "slide.functional:kernels.weighted_sum",
-    ],
+    "input layer": ["slide.functional:_SparseLinear.forward"],
+    "transposition": ["slide.active:kernels.transpose_pattern"],
     "hashing": [
         "slide.inner_product:InnerProductHash.observe",
         "slide.inner_product:InnerProductHash.query_codes",
@@ -48,12 +46,12 @@ PARTS = {
         "slide.sampling:kernels.assemble_per_sample",
         "slide.indexed_sampling:select.count_updates",
     ],
-    "scores": [
-        "slide.functional:_SharedLinear.forward",
-        "slide.functional:kernels.sampled_product",
+    "output layer": [
+        "slide.functional:_PerSampleLinear.forward",
+        "slide.functional:_PerSampleLinear.backward",
+        "slide.losses:_Loss.forward",
+        "slide.losses:_SharedLinearLoss.forward",
     ],
-    "loss": ["slide.functional:_Loss.forward", "slide.functional:_Loss.backward"],
-    "gradients": ["slide.functional:_SharedLinear.backward"],
     "Adam": ["slide.optim:kernels.adam_rows", "slide.optim:kernels.adam_factored"],
     "rehashing": ["slide.indexed_sampling:LSHSampler._refresh"],
 }

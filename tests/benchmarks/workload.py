@@ -22,8 +22,10 @@ BATCH = 256
 # name: overrides of the configuration of `dataset=amazon670k_like`
 CASES = {
     "lsh, shared": [],
+    "lsh, shared, batch 512": ["trainer.batch_size=512"],
     "lsh, shared, batch 1024": ["trainer.batch_size=1024"],
     "lsh, shared, bfloat16": ["network.precision=bfloat16"],
+    "lsh, shared, batch 512, bfloat16": ["trainer.batch_size=512", "network.precision=bfloat16"],
     "lsh, shared, batch 1024, bfloat16": ["trainer.batch_size=1024", "network.precision=bfloat16"],
     "uniform, shared": ["sampler=uniform"],
     "lsh, per sample": [
