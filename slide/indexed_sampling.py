@@ -130,7 +130,7 @@ class LSHSampler(IndexedSampler):
         norm, center: see `slide.inner_product.InnerProductHash`.
         redraw: how many changes of hash functions are due after a number of samples.
         rehash_after: between rebuilds, a row that has been in so many sets of training steps is
-            hashed again, in [1, 255]; None: 4, and 32 with a set for each sample, which costs some
+            hashed again, in [1, 255]; None: 8, and 64 with a set for each sample, which costs some
             per cent of a step; 0: never.
     """
 
@@ -151,7 +151,7 @@ class LSHSampler(IndexedSampler):
         super().__init__(in_features, out_features, **options)
         redraw(0)
         if rehash_after is None:
-            rehash_after = 4 if self.mode == "shared" else 32
+            rehash_after = 8 if self.mode == "shared" else 64
         checks.whole("rehash_after", rehash_after, 0)
         checks.within("rehash_after", rehash_after, 0, 255)
         self.rehash_after = rehash_after

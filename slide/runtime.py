@@ -8,9 +8,9 @@ from importlib import metadata
 
 # OpenMP reads these when it is loaded. A pool that spins for long takes the cores from others, such
 # as FAISS's. But torch and numba share one on Linux, a step goes in and out of it some thirty
-# times, and to wake it takes longer than many of its tasks: let it spin for 2 ms there.
+# times, and to wake it takes longer than many of its tasks: let it spin for 0.4 ms there.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("GOMP_SPINCOUNT", "100000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # torch reads this before its first large tensor. Rows picked at random from a large weight lie on a
 # page each; with huge pages the processor knows where they are. numpy asks for them by itself.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

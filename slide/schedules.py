@@ -20,7 +20,7 @@ def fixed(samples: int, every: int = 6_400) -> int:
     return samples // every if every else 0
 
 
-def backoff(samples: int, first: int = 6_400, growth: float = 0.5) -> int:
+def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
     """How many rebuilds are due after ``samples`` samples, at ever longer intervals.
 
     Rebuild t comes ``first * exp(growth * t)`` samples after the one before it (Chen et al. 2020,

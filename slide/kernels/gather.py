@@ -1,15 +1,13 @@
 """Copying rows of a ragged array."""
 
-from slide.kernels.compile import serial
+from slide.kernels.compile import parallel, prange
 
 __all__ = ["gather_ragged"]
 
 
-@serial
+@parallel
 def gather_ragged(indptr, data, rows, out_indptr, out):
-    """Copies rows, one after another.
-
-    Serial: a batch is copied in less time than it takes to wake threads.
+    """Copies rows.
 
     Args:
         indptr: ``(N + 1,)`` int64; row ``r`` is ``data[indptr[r]:indptr[r + 1]]``.
@@ -18,7 +16,7 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
         out_indptr: ``(B + 1,)`` int64, the ends of the copied rows.
         out: ``(out_indptr[-1],)`` output of the type of ``data``.
     """
-    for i in range(len(rows)):
+    for i in prange(len(rows)):
         source = indptr[rows[i]]
         target = out_indptr[i]
         for k in range(out_indptr[i + 1] - target):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.prefetch import ask_for
 from slide.kernels.random import random_below
 
 # In the scratch of a sample's votes.
@@ -153,6 +154,11 @@ def _collect(buckets, codes, capacity, scratch):
             chosen[distinct], weights[distinct] = c, hits[c]
             hits[c] = 0
             distinct += 1
+            start = buckets.starts[l, c]
+            for j in range(0, min(buckets.seen[l, c], capacity), 64 // 4):
+                ask_for(buckets.pool, l * buckets.pool.shape[1] + start + j)
+        for i in range(distinct):
+            c = chosen[i]
             start = buckets.starts[l, c]
             for j in range(min(buckets.seen[l, c], capacity)):
                 counts[buckets.pool[l, start + j] >> shift] += 1

@@ -1,0 +1,124 @@
+"""What the tables lose between rebuilds: recall beside tables built anew, and what rebuilds cost.
+
+    python tests/benchmarks/staleness.py --root DATA
+
+The main job at Amazon-670K's shape and on debian. Every so many steps the same inputs choose sets
+twice, by the tables as they are and by a copy built from the weights of that moment. Recall is the
+share of an input's ten largest inner products in its set, labels not being put in.
+Writes results/benchmarks/staleness.{json,md}.
+"""
+
+import argparse
+import copy
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from report import publish, table
+from workload import job, train
+
+from slide import runtime
+from slide.evaluation import selection_recall
+
+CASES = {
+    "amazon670k_like, shared": ["dataset=amazon670k_like", "trainer.epochs=1"],
+    "amazon670k_like, per sample": [
+        *("dataset=amazon670k_like", "trainer.epochs=1", "trainer.batch_size=128"),
+        *("sampler.mode=per_sample", "sampler.active=1000", "trainer.max_steps=1200"),
+    ],
+    "debian, shared": ["dataset=debian", "sampler=lsh", "sampler.mode=shared"],
+    "debian, per sample": [
+        *("dataset=debian", "sampler=lsh", "sampler.mode=per_sample", "sampler.active=512"),
+        "trainer.max_steps=1200",
+    ],
+}
+PROBES, SAMPLES, NEIGHBOURS = 40, 128, 10
+
+
+def recalls(trainer, hidden: torch.Tensor) -> tuple[float, float]:
+    """Of the tables as they are, and built anew."""
+    layer = trainer.network.output
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+    found = []
+    for anew in (False, True):
+        sampler = copy.deepcopy(layer.sampler)
+        if anew:
+            sampler._rebuild(weight, bias)
+        active = sampler.select(hidden, None)
+        found.append(selection_recall(layer, hidden, active, NEIGHBOURS, SAMPLES))
+    return found[0], found[1]
+
+
+def measure(name: str, root: Path | None) -> dict:
+    overrides = ["trainer.holdout=0.05", "dataset.test_samples=1000", *CASES[name]]
+    if "debian" in name:
+        overrides.remove("dataset.test_samples=1000")
+        if root is not None:
+            overrides.append(f"dataset.root={root / 'debian'}")
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = train.prepare(job.compose(*overrides, f"run_dir={folder}/run"))
+        steps, seconds, pairs = trainer.total_steps, 0.0, []
+        for i in range(steps):
+            begin = time.perf_counter()
+            loss, _, hidden = trainer.forward(
+                trainer.batches.batch(*divmod(i, len(trainer.batches)))
+            )
+            seconds += time.perf_counter() - begin
+            if i and i % max(1, steps // PROBES) == 0:
+                # Before the update: the weights that the step's own set was chosen by.
+                pairs.append(recalls(trainer, hidden.detach()))
+            begin = time.perf_counter()
+            trainer.update(loss)
+            seconds += time.perf_counter() - begin
+        trainer.monitor.close()
+    lost = [fresh - stale for stale, fresh in pairs]
+    return {
+        "case": name,
+        "steps": steps,
+        "probes": len(pairs),
+        "recall": round(100 * statistics.fmean(stale for stale, _ in pairs), 2),
+        "recall_fresh": round(100 * statistics.fmean(fresh for _, fresh in pairs), 2),
+        "lost": round(100 * statistics.fmean(lost), 2),
+        "standard_error": round(100 * statistics.stdev(lost) / len(lost) ** 0.5, 2),
+        "rebuild_share": round(trainer._rebuild_seconds() / seconds, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, help="folder with debian's prepared files")
+    arguments = parser.parse_args()
+    runtime.set_threads(0)
+    rows = []
+    for name in CASES:
+        rows.append(measure(name, arguments.root))
+        print(rows[-1], flush=True)
+    publish("staleness", {"rows": rows}, page)
+
+
+def page(found: dict) -> str:
+    cells = [
+        {
+            "": row["case"],
+            "steps": row["steps"],
+            "recall, %": row["recall"],
+            "by fresh tables, %": row["recall_fresh"],
+            "lost, points": f"{row['lost']} +- {row['standard_error']}",
+            "rebuilds and rehashing": f"{100 * row['rebuild_share']:.1f} %",
+        }
+        for row in found["rows"]
+    ]
+    return (
+        "# What tables lose between rebuilds\n\n"
+        f"Recall of the {NEIGHBOURS} largest inner products of {SAMPLES} training inputs in the "
+        f"set that the tables choose for them, labels not put in; {PROBES} times a run, at equal "
+        "distances, beside tables built anew from the same weights. Mean over the probes, and the "
+        "standard error of the difference. Share of training time that rebuilds and rehashing "
+        "take.\n\n" + table(cells)
+    )
+
+
+if __name__ == "__main__":
+    main()
