@@ -18,11 +18,16 @@ from slide.active import (
     RowGradient,
     Transposed,
     add_row_gradient,
+    transpose,
 )
+from slide.csr_product import CSRMatrix as CSRMatrix
+from slide.csr_product import csr_matmul as csr_matmul
 from slide.kernels import active as kernels
 from slide.kernels import losses as loss_kernels
+from slide.kernels.gather import clear_rows
+from slide.row_subset import check_fraction, hardest_count, put_rows, rows_to_visit, take_rows
 from slide.runtime import array_view
-from slide.sparse import CSR
+from slide.sparse import CSR, Pattern
 
 _LOSSES = {
     "softmax": loss_kernels.softmax,
@@ -103,13 +108,21 @@ class _PerSampleLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         (x,) = ctx.saved_tensors
-        active, grad = ctx.active, array_view(grads[0].contiguous())
+        active, grad, num_samples = ctx.active, grads[0].contiguous(), len(x)
+        visited = rows_to_visit(grad, active.indptr)
+        grad = array_view(grad)
+        if visited is not None:
+            indptr, ids, grad = take_rows(active.indptr, visited, active.ids, grad)
+            active = ActiveSet(active.out_features, ids, indptr, scratch=active.scratch)
+            x = x[torch.from_numpy(visited)]
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = torch.zeros_like(x)
             kernels.weighted_sum(
                 active.indptr, active.ids, grad, array_view(ctx.weight), array_view(grad_x)
             )
+            if visited is not None:
+                grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             add_row_gradient(
                 ctx.weight, FactoredRowGradient(active.transposed, grad, array_view(x))
@@ -145,8 +158,15 @@ class _SharedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         x, rows = ctx.saved_tensors
-        exact, grad = grads[0], grads[0].to(x.dtype)
+        exact, num_samples = grads[0].contiguous(), len(x)
+        visited = rows_to_visit(exact)
+        if visited is not None:
+            kept = torch.from_numpy(visited)
+            x, exact = x.index_select(0, kept), exact.index_select(0, kept)
+        grad = exact.to(x.dtype)
         grad_x = (grad @ rows).to(exact.dtype) if ctx.needs_input_grad[0] else None
+        if visited is not None and grad_x is not None:
+            grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             add_row_gradient(ctx.weight, RowGradient(ctx.active.ids, (grad.T @ x).to(exact.dtype)))
         if ctx.needs_input_grad[2]:
@@ -189,8 +209,14 @@ class _SparseLinear(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             if ctx.transposed is None:
                 raise ValueError("the gradient of a sparse layer's weight needs `transposed`")
+            x, vectors, transposed = ctx.x, grad, ctx.transposed
+            visited = rows_to_visit(grad)
+            if visited is not None:
+                x = CSR(*take_rows(x.indptr, visited, x.indices, x.values))
+                transposed = transpose(Pattern(x.indptr, x.indices), transposed.scratch)
+                vectors = grad[torch.from_numpy(visited)]
             add_row_gradient(
-                ctx.weight, FactoredRowGradient(ctx.transposed, ctx.x.values, array_view(grad))
+                ctx.weight, FactoredRowGradient(transposed, x.values, array_view(vectors))
             )
         return None, None, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 
@@ -235,30 +261,34 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
     return out.index_put((_samples(active), ids), values)
 
 
-def loss_on_active(scores: Tensor, active: ActiveSet, name: str) -> Tensor:
+def loss_on_active(
+    scores: Tensor, active: ActiveSet, name: str, hard_fraction: float = 1.0
+) -> Tensor:
     """Mean over the samples of a loss on an active set; see `slide.kernels.losses`.
 
     Args:
         scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` gives.
         active: with targets; its weights make sums over the set estimates of sums over all N.
         name: one of `LOSS_NAMES`.
+        hard_fraction: share of the samples, those with the largest losses, that the mean is over.
 
     Returns:
         A scalar.
 
     Raises:
-        ValueError: for an unknown name or a set without targets.
+        ValueError: for an unknown name, a share that is not in (0, 1], or a set without targets.
     """
     if name not in _LOSSES:
         raise ValueError(f"loss must be one of {list(_LOSSES)}, not {name!r}")
     if active.targets is None:
         raise ValueError("a loss needs an active set with targets")
-    return _Loss.apply(scores, active, name)  # type: ignore[return-value]
+    check_fraction("hard_fraction", hard_fraction)
+    return _Loss.apply(scores, active, name, hard_fraction)  # type: ignore[return-value]
 
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, active: ActiveSet, name: str):
+    def forward(ctx: Any, scores: Tensor, active: ActiveSet, name: str, hard_fraction: float):
         assert active.targets is not None
         num_samples = active.targets.num_rows
         flat = array_view(scores.contiguous()).reshape(-1)
@@ -269,6 +299,7 @@ class _Loss(torch.autograd.Function):
         if active.log_weights is not None:
             log_weights = active.log_weights.astype(flat.dtype, copy=False)
         losses, gradient = np.empty(num_samples), np.empty_like(flat)
+        num_kept = hardest_count(hard_fraction, num_samples)
         rows = loss_kernels.Rows(
             indptr,
             flat,
@@ -276,9 +307,14 @@ class _Loss(torch.autograd.Function):
             active.targets.indices,
             log_weights,
             active.shared,
-            1 / max(num_samples, 1),
+            1 / max(num_kept, 1),
         )
         _LOSSES[name](rows, losses, gradient)
+        if num_kept < num_samples:
+            # torch's order: NaN counts as the largest, and so is kept.
+            hardest_first = torch.from_numpy(losses).argsort(descending=True).numpy()
+            clear_rows(indptr, hardest_first[num_kept:], gradient)
+            losses = losses[hardest_first[:num_kept]]
         ctx.gradient = torch.from_numpy(gradient).view(scores.shape)
         return torch.tensor(losses.mean(), dtype=scores.dtype)
 
@@ -286,4 +322,4 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor):
         # One pass over all scores less in the usual case.
         gradient = ctx.gradient if grads[0].item() == 1 else ctx.gradient * grads[0]
-        return gradient, None, None
+        return gradient, None, None, None

@@ -1,5 +1,7 @@
 """Losses on active sets, by name, and their plain torch twins over all outputs."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from torch import Tensor
 from slide import checks
 from slide.active import ActiveSet
 from slide.functional import LOSS_NAMES, loss_on_active
+from slide.row_subset import check_fraction, hardest_count
 from slide.sparse import Pattern
 
 
@@ -23,18 +26,22 @@ class ActiveLoss:
 
     Args:
         name: one of these.
+        hard_fraction: share of the batch, the samples with the largest losses, that the mean is
+            over; at least one. The backward pass visits only these; see `hardest`.
 
     Raises:
-        ValueError: for any other name.
+        ValueError: for any other name, or a share that is not in (0, 1].
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, hard_fraction: float = 1.0):
         checks.one_of("loss", name, LOSS_NAMES)
+        check_fraction("hard_fraction", hard_fraction)
         self.name = name
+        self.hard_fraction = hard_fraction
 
     def __call__(self, scores: Tensor, active: ActiveSet) -> Tensor:
         """The loss of `slide.functional.active_linear`'s ``scores``; a scalar."""
-        return loss_on_active(scores, active, self.name)
+        return loss_on_active(scores, active, self.name, self.hard_fraction)
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
         """Scores ``(N,)`` that minimise the loss where inputs tell nothing: good first biases.
@@ -54,6 +61,32 @@ class ActiveLoss:
         if self.name == "bce":
             return torch.logit(p)
         return 2 * p - 1 if self.name == "squared_hinge" else p.log()
+
+
+def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
+    """Online hard example mining for any loss: the mean over the samples with the largest losses.
+
+    ``hardest(0.25)(F.cross_entropy(scores, labels, reduction="none"))`` is the mean of the hardest
+    quarter. The other samples' scores get gradients of zero, which slide's layers do not visit, so
+    that one forward pass is enough and the backward pass of those layers costs a quarter.
+
+    Args:
+        fraction: in (0, 1], of the batch; the nearest number of samples, but one at least.
+
+    Returns:
+        A function of losses ``(B,)``, one a sample, to a scalar.
+
+    Raises:
+        ValueError: for another fraction, or, of the function, losses that are not ``(B,)``.
+    """
+    check_fraction("fraction", fraction)
+
+    def mean_of_hardest(losses: Tensor) -> Tensor:
+        if losses.ndim != 1:
+            raise ValueError(f"losses must be (B,), one a sample, not {tuple(losses.shape)}")
+        return losses.topk(hardest_count(fraction, len(losses))).values.mean()
+
+    return mean_of_hardest
 
 
 def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor | None) -> Tensor:
