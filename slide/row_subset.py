@@ -37,8 +37,11 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
         indptr: ``(B + 1,)`` int64 bounds of the samples' entries.
 
     Returns:
-        ``(R,)`` int64, ascending; None where these are so many that all had better be visited.
+        ``(R,)`` int64, ascending; None where these are so many, or there are so few in all, that
+        all had better be visited.
     """
+    if len(gradient if indptr is None else indptr[1:]) < 2:
+        return None
     if indptr is None:
         indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
     marks = np.empty(len(indptr) - 1, np.bool_)

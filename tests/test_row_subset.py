@@ -95,6 +95,7 @@ class TestRows:
         assert rows_to_visit(gradient).tolist() == [1, 6]
         assert rows_to_visit(torch.zeros(4, 2)).tolist() == []
         assert rows_to_visit(torch.ones(4, 2)) is None
+        assert rows_to_visit(torch.zeros(1, 2)) is None
         flat, indptr = torch.tensor([0.0, 0, 3]), np.array([0, 1, 1, 3])
         assert rows_to_visit(flat, indptr).tolist() == [2]
 

@@ -42,16 +42,18 @@ def clear_rows(indptr, rows, values):
             values[k] = 0
 
 
-@parallel
+@serial
 def mark_nonzero_rows(indptr, values, marks):
     """Writes which rows have an entry that is not zero, as NaN is not.
+
+    Serial: most rows answer at once, and small batches would wait for threads to wake.
 
     Args:
         indptr: ``(N + 1,)`` int64 bounds of the rows.
         values: ``(nnz,)`` floats.
         marks: ``(N,)`` bool output.
     """
-    for b in prange(len(indptr) - 1):
+    for b in range(len(indptr) - 1):
         begin, end = indptr[b], indptr[b + 1]
         found = False
         while begin < end and not found:
