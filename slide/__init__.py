@@ -7,6 +7,8 @@ hand-written gradient, and are updated by a row-sparse Adam (SLIDE: Chen et al.,
 # First: it sets up threading before torch and numba are loaded.
 from slide import runtime as runtime  # isort: skip
 from slide.active import ActiveSet as ActiveSet
+from slide.csr_product import CSRMatrix as CSRMatrix
+from slide.csr_product import csr_matmul as csr_matmul
 from slide.functional import active_linear as active_linear
 from slide.hashing import DWTA as DWTA
 from slide.hashing import HashFamily as HashFamily
@@ -14,9 +16,11 @@ from slide.hashing import SimHash as SimHash
 from slide.indexed_sampling import FaissSampler as FaissSampler
 from slide.indexed_sampling import LSHSampler as LSHSampler
 from slide.layers import Activation as Activation
+from slide.layers import CSRLinear as CSRLinear
 from slide.layers import LSHLinear as LSHLinear
 from slide.layers import SparseLinear as SparseLinear
 from slide.losses import ActiveLoss as ActiveLoss
+from slide.losses import hardest as hardest
 from slide.mips import exact_top_k as exact_top_k
 from slide.network import SlideNetwork as SlideNetwork
 from slide.optim import RowSparseAdam as RowSparseAdam

@@ -82,12 +82,14 @@ class Transposed:
         starts: ``(R + 1,)`` int64, bounds of the groups.
         entries: ``(nnz,)`` int64, positions in the pattern.
         samples: ``(nnz,)`` int32, the row of each of those positions.
+        scratch: that it was made with, and that its like may be made with.
     """
 
     ids: np.ndarray
     starts: np.ndarray
     entries: np.ndarray
     samples: np.ndarray
+    scratch: Scratch = field(repr=False)
 
 
 def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
@@ -98,7 +100,7 @@ def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
     distinct = kernels.transpose_pattern(
         *pattern, scratch.slots(), touched, starts, entries, samples
     )
-    return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples)
+    return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples, scratch)
 
 
 @dataclass(frozen=True)

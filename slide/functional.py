@@ -18,10 +18,14 @@ from slide.active import (
     RowGradient,
     Transposed,
     add_row_gradient,
+    transpose,
 )
+from slide.csr_product import CSRMatrix as CSRMatrix
+from slide.csr_product import csr_matmul as csr_matmul
 from slide.kernels import active as kernels
+from slide.row_subset import put_rows, rows_to_visit, take_rows
 from slide.runtime import array_view
-from slide.sparse import CSR
+from slide.sparse import CSR, Pattern
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -108,13 +112,21 @@ class _PerSampleLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         (x,) = ctx.saved_tensors
-        active, grad = ctx.active, array_view(grads[0].contiguous())
+        active, grad, num_samples = ctx.active, grads[0].contiguous(), len(x)
+        visited = rows_to_visit(grad, active.indptr)
+        grad = array_view(grad)
+        if visited is not None:
+            indptr, ids, grad = take_rows(active.indptr, visited, active.ids, grad)
+            active = ActiveSet(active.out_features, ids, indptr, scratch=active.scratch)
+            x = x[torch.from_numpy(visited)]
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = torch.zeros_like(x)
             kernels.weighted_sum(
                 active.indptr, active.ids, grad, array_view(ctx.weight), array_view(grad_x)
             )
+            if visited is not None:
+                grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             add_row_gradient(
                 ctx.weight, FactoredRowGradient(active.transposed, grad, array_view(x))
@@ -148,8 +160,15 @@ class _SharedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         x, rows = ctx.saved_tensors
-        exact, grad = grads[0], grads[0].to(x.dtype)
+        exact, num_samples = grads[0].contiguous(), len(x)
+        visited = rows_to_visit(exact)
+        if visited is not None:
+            kept = torch.from_numpy(visited)
+            x, exact = x.index_select(0, kept), exact.index_select(0, kept)
+        grad = exact.to(x.dtype)
         grad_x = (grad @ rows).to(exact.dtype) if ctx.needs_input_grad[0] else None
+        if visited is not None and grad_x is not None:
+            grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             add_row_gradient(ctx.weight, RowGradient(ctx.active.ids, (grad.T @ x).to(exact.dtype)))
         if ctx.needs_input_grad[2]:
@@ -192,8 +211,14 @@ class _SparseLinear(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             if ctx.transposed is None:
                 raise ValueError("the gradient of a sparse layer's weight needs `transposed`")
+            x, vectors, transposed = ctx.x, grad, ctx.transposed
+            visited = rows_to_visit(grad)
+            if visited is not None:
+                x = CSR(*take_rows(x.indptr, visited, x.indices, x.values))
+                transposed = transpose(Pattern(x.indptr, x.indices), transposed.scratch)
+                vectors = grad[torch.from_numpy(visited)]
             add_row_gradient(
-                ctx.weight, FactoredRowGradient(ctx.transposed, ctx.x.values, array_view(grad))
+                ctx.weight, FactoredRowGradient(transposed, x.values, array_view(vectors))
             )
         return None, None, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 

@@ -1,5 +1,6 @@
 """Losses on active sets, by name, and their plain torch twins over all outputs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from slide.functional import (
     rounded_type,
 )
 from slide.kernels import losses as kernels
+from slide.kernels.gather import clear_rows
+from slide.row_subset import check_fraction, hardest_count, put_rows
 from slide.runtime import array_view
 from slide.sparse import Pattern
 
@@ -43,18 +46,22 @@ class ActiveLoss:
 
     Args:
         name: one of these.
+        hard_fraction: share of the batch, the samples with the largest losses, that the mean is
+            over; at least one. The backward pass visits only these; see `hardest`.
 
     Raises:
-        ValueError: for any other name.
+        ValueError: for any other name, or a share that is not in (0, 1].
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, hard_fraction: float = 1.0):
         checks.one_of("loss", name, LOSS_NAMES)
+        check_fraction("hard_fraction", hard_fraction)
         self.name = name
+        self.hard_fraction = hard_fraction
 
     def __call__(self, scores: Tensor, active: ActiveSet) -> Tensor:
         """The loss of `slide.functional.active_linear`'s ``scores``; a scalar."""
-        return loss_on_active(scores, active, self.name)
+        return loss_on_active(scores, active, self.name, self.hard_fraction)
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
         """Scores ``(N,)`` that minimise the loss where inputs tell nothing: good first biases.
@@ -76,22 +83,51 @@ class ActiveLoss:
         return 2 * p - 1 if self.name == "squared_hinge" else p.log()
 
 
-def loss_on_active(scores: Tensor, active: ActiveSet, name: str) -> Tensor:
+def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
+    """Online hard example mining for any loss: the mean over the samples with the largest losses.
+
+    ``hardest(0.25)(F.cross_entropy(scores, labels, reduction="none"))`` is the mean of the hardest
+    quarter. The other samples' scores get gradients of zero, which slide's layers do not visit, so
+    that one forward pass is enough and the backward pass of those layers costs a quarter.
+
+    Args:
+        fraction: in (0, 1], of the batch; the nearest number of samples, but one at least.
+
+    Returns:
+        A function of losses ``(B,)``, one a sample, to a scalar.
+
+    Raises:
+        ValueError: for another fraction, or, of the function, losses that are not ``(B,)``.
+    """
+    check_fraction("fraction", fraction)
+
+    def mean_of_hardest(losses: Tensor) -> Tensor:
+        if losses.ndim != 1:
+            raise ValueError(f"losses must be (B,), one a sample, not {tuple(losses.shape)}")
+        return losses.topk(hardest_count(fraction, len(losses))).values.mean()
+
+    return mean_of_hardest
+
+
+def loss_on_active(
+    scores: Tensor, active: ActiveSet, name: str, hard_fraction: float = 1.0
+) -> Tensor:
     """Mean over the samples of a loss on an active set; see `slide.kernels.losses`.
 
     Args:
         scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` gives.
         active: with targets; its weights make sums over the set estimates of sums over all N.
         name: one of `LOSS_NAMES`.
+        hard_fraction: share of the samples, those with the largest losses, that the mean is over.
 
     Returns:
         A scalar.
 
     Raises:
-        ValueError: for an unknown name or a set without targets.
+        ValueError: for an unknown name, a share that is not in (0, 1], or a set without targets.
     """
-    _check_loss(name, active)
-    return _Loss.apply(scores, active, name)  # type: ignore[return-value]
+    _check_loss(name, active, hard_fraction)
+    return _Loss.apply(scores, active, name, hard_fraction)  # type: ignore[return-value]
 
 
 def active_linear_loss(
@@ -101,6 +137,7 @@ def active_linear_loss(
     active: ActiveSet,
     name: str,
     precision: str = "float32",
+    hard_fraction: float = 1.0,
 ) -> Tensor:
     """`loss_on_active` of `active_linear`, a shared set's scores never being held all at once.
 
@@ -114,25 +151,27 @@ def active_linear_loss(
     """
     if not active.shared:
         scores = active_linear(x, weight, bias, active, precision)
-        return loss_on_active(scores, active, name)
+        return loss_on_active(scores, active, name, hard_fraction)
     check_active(x, weight, bias, active)
     checks.one_of("precision", precision, PRECISIONS)
-    _check_loss(name, active)
+    _check_loss(name, active, hard_fraction)
+    kept = hardest_count(hard_fraction, len(x))
     rounded = rounded_type(x, precision)
-    return _SharedLinearLoss.apply(x, weight, bias, active, name, rounded)  # type: ignore[return-value]
+    return _SharedLinearLoss.apply(x, weight, bias, active, name, kept, rounded)  # type: ignore[return-value]
 
 
-def _check_loss(name: str, active: ActiveSet) -> None:
+def _check_loss(name: str, active: ActiveSet, hard_fraction: float) -> None:
     if name not in _LOSSES:
         raise ValueError(f"loss must be one of {list(_LOSSES)}, not {name!r}")
     if active.targets is None:
         raise ValueError("a loss needs an active set with targets")
+    check_fraction("hard_fraction", hard_fraction)
 
 
 def _loss_rows(
-    name: str, active: ActiveSet, part: slice, scores: Tensor, gradient: Tensor
+    name: str, active: ActiveSet, part: slice, kept: int, scores: Tensor, gradient: Tensor
 ) -> np.ndarray:
-    """The losses of the samples in ``part``; writes the gradient of the mean over all samples."""
+    """The losses of samples ``part``; writes the gradient of a mean over ``kept`` samples."""
     targets = active.targets
     assert targets is not None
     bounds, flat = targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
@@ -143,7 +182,7 @@ def _loss_rows(
     if active.log_weights is not None:
         log_weights = active.log_weights.astype(flat.dtype, copy=False)
     losses = np.empty(len(bounds) - 1)
-    scale = 1 / max(targets.num_rows, 1)
+    scale = 1 / max(kept, 1)
     rows = kernels.Rows(indptr, flat, bounds, targets.indices, log_weights, active.shared, scale)
     _LOSSES[name](rows, losses, array_view(gradient).reshape(-1))
     return losses
@@ -154,18 +193,30 @@ def _scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
     return gradient if upstream.item() == 1 else gradient * upstream
 
 
+def _hardest_first(losses: np.ndarray) -> np.ndarray:
+    """Sample numbers; NaN counts as the largest loss, and so is kept."""
+    return torch.from_numpy(losses).argsort(descending=True).numpy()
+
+
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, active: ActiveSet, name: str):
+    def forward(ctx: Any, scores: Tensor, active: ActiveSet, name: str, hard_fraction: float):
         assert active.targets is not None
-        scores = scores.contiguous()
+        scores, count = scores.contiguous(), active.targets.num_rows
+        kept = hardest_count(hard_fraction, count)
         ctx.gradient = torch.empty_like(scores)
-        losses = _loss_rows(name, active, slice(0, active.targets.num_rows), scores, ctx.gradient)
+        losses = _loss_rows(name, active, slice(0, count), kept, scores, ctx.gradient)
+        if kept < count:
+            order, indptr = _hardest_first(losses), active.indptr
+            if indptr is None:
+                indptr = np.arange(count + 1, dtype=np.int64) * len(active.ids)
+            clear_rows(indptr, order[kept:], array_view(ctx.gradient).reshape(-1))
+            losses = losses[order[:kept]]
         return torch.tensor(losses.mean(), dtype=scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        return _scaled(ctx.gradient, grads[0]), None, None
+        return _scaled(ctx.gradient, grads[0]), None, None, None
 
 
 class _SharedLinearLoss(torch.autograd.Function):
@@ -177,6 +228,7 @@ class _SharedLinearLoss(torch.autograd.Function):
         bias: Tensor | None,
         active: ActiveSet,
         name: str,
+        kept: int,
         rounded: torch.dtype,
     ):
         exact, x, rows = x.dtype, x.detach().to(rounded), gather_rows(weight, active).to(rounded)
@@ -185,7 +237,7 @@ class _SharedLinearLoss(torch.autograd.Function):
         gradient = active.scratch.tensor("gradient", (len(x), size), rounded)
         scores = active.scratch.tensor("scores", (min(step, len(x)), size), exact)
         part_of_gradient = active.scratch.tensor("block", scores.shape, exact)
-        grad_bias, losses = torch.zeros(size, dtype=exact), []
+        blocks = []
         for start in range(0, len(x), step):
             part = slice(start, min(start + step, len(x)))
             z, g = scores[: part.stop - start], part_of_gradient[: part.stop - start]
@@ -196,26 +248,34 @@ class _SharedLinearLoss(torch.autograd.Function):
                 z.copy_(torch.mm(x[part], rows.T, out=gradient[part]))
             if added is not None:
                 z.add_(added)
-            losses.append(_loss_rows(name, active, part, z, g))
-            grad_bias += g.sum(0)
+            blocks.append(_loss_rows(name, active, part, kept, z, g))
             if rounded != exact:
                 gradient[part] = g
+        losses, hard = np.concatenate([np.empty(0), *blocks]), None
+        if kept < len(x):
+            hard = np.sort(_hardest_first(losses)[:kept])
+            losses, at = losses[hard], torch.from_numpy(hard)
+            gradient, x = gradient[at], x[at]
         ctx.weight, ctx.bias, ctx.ids = weight, bias, active.ids
-        ctx.grad_x = (gradient @ rows).to(exact) if ctx.needs_input_grad[0] else None
-        ctx.grad_rows = (gradient.T @ x).to(exact) if ctx.needs_input_grad[1] else None
-        ctx.grad_bias = grad_bias[:, None]
-        return torch.tensor(np.concatenate([np.empty(0), *losses]).mean(), dtype=exact)
+        if ctx.needs_input_grad[0]:
+            ctx.grad_x = (gradient @ rows).to(exact)
+            if hard is not None:
+                ctx.grad_x = put_rows(ctx.grad_x, hard, active.targets.num_rows)
+        if ctx.needs_input_grad[1]:
+            ctx.grad_rows = (gradient.T @ x).to(exact)
+        if ctx.needs_input_grad[2]:
+            ctx.grad_bias = gradient.sum(0, dtype=exact)[:, None]
+        return torch.tensor(losses.mean(), dtype=exact)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        grad_x, upstream = ctx.grad_x, grads[0]
-        if grad_x is not None:
-            grad_x = _scaled(grad_x, upstream)
+        upstream = grads[0]
+        grad_x = _scaled(ctx.grad_x, upstream) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
             add_row_gradient(ctx.weight, RowGradient(ctx.ids, _scaled(ctx.grad_rows, upstream)))
         if ctx.needs_input_grad[2]:
             add_row_gradient(ctx.bias, RowGradient(ctx.ids, _scaled(ctx.grad_bias, upstream)))
-        return grad_x, None, None, None, None, None
+        return grad_x, None, None, None, None, None, None
 
 
 def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor | None) -> Tensor:

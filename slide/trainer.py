@@ -208,7 +208,7 @@ class Trainer:
         """
         self.network.train()
         hidden = self.network.encode(batch.features)
-        loss, active = self.network.output.loss(hidden, batch.labels, self.loss.name)
+        loss, active = self.network.output.loss(hidden, batch.labels, self.loss)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergenceError(self._divergence(f"the loss is {value} at step {self.step + 1}"))

@@ -289,14 +289,16 @@ def loss_and_gradients(loss, x, weight, bias):
 @every_loss
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_loss_of_a_linear_layer_equals_the_two_steps(monkeypatch, name, mode, weighted, with_bias):
+@pytest.mark.parametrize(("with_bias", "hard"), [(False, 1.0), (True, 1.0), (True, 0.3)])
+def test_loss_of_a_linear_layer_equals_the_two_steps(
+    monkeypatch, name, mode, weighted, with_bias, hard
+):
     monkeypatch.setattr(losses, "BLOCK", 20)  # Two samples at a time, and one at last.
     x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
     bias = bias if with_bias else None
-    whole = active_linear_loss(x, weight, bias, active, name)
+    whole = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
     found = loss_and_gradients(whole, x, weight, bias)
-    steps = loss_on_active(active_linear(x, weight, bias, active), active, name)
+    steps = loss_on_active(active_linear(x, weight, bias, active), active, name, hard)
     for one, other in zip(found, loss_and_gradients(steps, x, weight, bias), strict=True):
         torch.testing.assert_close(one, other)
 

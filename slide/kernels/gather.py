@@ -1,8 +1,11 @@
-"""Copying rows of a ragged array."""
+"""Rows of a ragged array: copied, cleared, looked at; and single entries."""
 
-from slide.kernels.compile import parallel, prange
+from slide.kernels.compile import parallel, prange, serial
 
-__all__ = ["gather_ragged"]
+__all__ = ["clear_rows", "gather_entries", "gather_ragged", "mark_nonzero_rows"]
+
+# Entries that are looked at before the next question whether to go on: without it no vector code.
+STRIDE = 512
 
 
 @parallel
@@ -21,3 +24,54 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
         target = out_indptr[i]
         for k in range(out_indptr[i + 1] - target):
             out[target + k] = data[source + k]
+
+
+@parallel
+def clear_rows(indptr, rows, values):
+    """Writes zeros into some rows.
+
+    Args:
+        indptr: ``(N + 1,)`` int64 bounds of the rows.
+        rows: ``(B,)`` int64 in ``[0, N)``.
+        values: ``(nnz,)`` of any type.
+    """
+    for i in prange(len(rows)):
+        for k in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            values[k] = 0
+
+
+@serial
+def mark_nonzero_rows(indptr, values, marks):
+    """Writes which rows have an entry that is not zero, as NaN is not.
+
+    Serial: most rows answer at once, and small batches would wait for threads to wake.
+
+    Args:
+        indptr: ``(N + 1,)`` int64 bounds of the rows.
+        values: ``(nnz,)`` floats.
+        marks: ``(N,)`` bool output.
+    """
+    for b in range(len(indptr) - 1):
+        begin, end = indptr[b], indptr[b + 1]
+        found = False
+        while begin < end and not found:
+            part = values[begin : min(begin + STRIDE, end)]
+            found_here = False
+            for k in range(len(part)):
+                found_here |= part[k] != 0
+            found = found_here
+            begin += STRIDE
+        marks[b] = found
+
+
+@parallel
+def gather_entries(values, places, out):
+    """Writes ``out[i] = values[places[i]]``.
+
+    Args:
+        values: ``(n,)`` of any type.
+        places: ``(m,)`` int32 in ``[0, n)``; 64-bit ones would double what is read.
+        out: ``(m,)`` output of the type of ``values``.
+    """
+    for i in prange(len(places)):
+        out[i] = values[places[i]]

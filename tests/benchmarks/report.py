@@ -43,6 +43,11 @@ def insert(page: Path, block: str, text: str) -> None:
     page.write_text(f"{before}{opening}{note}{end}{text}{closing}{after}")
 
 
+def last(name: str) -> dict:
+    """What the benchmark ``name`` found when it ran last."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
 def publish(name: str, found: dict, page: Callable[[dict], str]) -> None:
     """Write ``results/benchmarks/<name>.{json,md}``: figures, and a page that says whence."""
     found = {

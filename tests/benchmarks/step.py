@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from functools import wraps
 
 import numpy as np
-from report import publish, table
-from workload import BATCH, CASES, EPOCH, PEERS, Step, make_trainer, our_step
+from report import insert, last, publish, table
+from workload import BATCH, CASES, EPOCH, PEERS, ROOT, Step, make_trainer, our_step
 
 from slide import runtime, schedules
 from slide.indexed_sampling import LSHSampler
@@ -182,7 +182,14 @@ def measure_peer(name: str, trainer: Trainer, repeats: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=64)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--render", action="store_true", help="only write the pages anew")
+    arguments = parser.parse_args()
+    found = last("step") if arguments.render else {"rows": measure_all(arguments.repeats)}
+    publish("step", {"repeats": arguments.repeats} | found, page)
+    insert(ROOT / "README.md", "speed", summary(last("step")))
+
+
+def measure_all(repeats: int) -> list[dict]:
     runtime.set_threads(0)
     rows = []
     for name in CASES:
@@ -201,7 +208,22 @@ def main() -> None:
     dense = next(row for row in rows if "dense" in row["case"])["samples_per_second"]
     for row in rows:
         row["to_dense"] = round(row["samples_per_second"] / dense, 1)
-    publish("step", {"repeats": repeats, "rows": rows}, page)
+    return rows
+
+
+def summary(found: dict) -> str:
+    """The table of the README."""
+    rows = [
+        {
+            "": row["case"],
+            "batch": row["batch"],
+            "ms a step": row["ms"],
+            "samples/s": f"{row['samples_per_second']:,}",
+            "times dense": row["to_dense"],
+        }
+        for row in found["rows"]
+    ]
+    return f"On {found['machine']}:\n\n{table(rows)}"
 
 
 def page(found: dict) -> str:
