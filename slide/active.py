@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from slide.kernels import active as kernels
-from slide.kernels.votes import MOST_SHARED_VOTES, PARTS, SharedScratch
+from slide.kernels.votes import PARTS, SharedScratch
 from slide.runtime import array_view, num_threads
 from slide.sparse import Pattern
 
@@ -41,7 +41,8 @@ class Scratch:
     ) -> SharedScratch:
         """For `slide.kernels.votes.vote_shared`."""
         runs, span = num_threads(), 1 << (-(-self.out_features // PARTS) - 1).bit_length()
-        room = num_tables * min(num_samples, num_buckets) * capacity
+        # A table holds an id once.
+        room = num_tables * min(min(num_samples, num_buckets) * capacity, self.out_features)
         return SharedScratch(
             hits=self._get("hits", (num_tables, num_buckets), np.int32, 0),
             votes=self._get(f"votes{runs}", (runs, span), np.int32, 0),
@@ -50,14 +51,15 @@ class Scratch:
             cursors=self._get("cursors", (num_tables, PARTS), np.int64, 0),
             ids=self._get("ids", (room,), np.int32, 0),
             ballots=self._get("ballots", (room,), np.int32, 0),
-            histogram=self._get("histogram", (runs, MOST_SHARED_VOTES + 1), np.int64, 0),
+            histogram=self._get("histogram", (runs, num_tables * num_samples + 1), np.int64, 0),
         )
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Uninitialised; for use within one call. Freed memory would have to be zeroed again."""
         found = self._tensors.get(name)
         if found is None or found.dtype != dtype or found.numel() < math.prod(shape):
-            found = self._tensors[name] = torch.empty(math.prod(shape), dtype=dtype)
+            with torch.inference_mode(False):
+                found = self._tensors[name] = torch.empty(math.prod(shape), dtype=dtype)
         return found[: math.prod(shape)].view(shape)
 
     def _get(self, name: str, shape: tuple[int, ...], dtype: type, fill: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from slide import checks
 from slide.active import (
@@ -40,6 +41,7 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int) 
 
 
 def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
+    """Raise where inputs, weight, bias and active set do not fit one another."""
     _check_linear(x, weight, bias, in_axis=1)
     if active.out_features != len(weight):
         raise ValueError(
@@ -82,6 +84,7 @@ def active_linear(
 
 
 def rounded_type(x: Tensor, precision: str) -> torch.dtype:
+    """The type that products round to: one of `PRECISIONS`, or that of ``x``."""
     return torch.bfloat16 if precision == "bfloat16" else x.dtype
 
 
@@ -110,7 +113,8 @@ class _PerSampleLinear(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x,) = ctx.saved_tensors
         active, grad, num_samples = ctx.active, grads[0].contiguous(), len(x)
         visited = rows_to_visit(grad, active.indptr)
@@ -158,7 +162,8 @@ class _SharedLinear(torch.autograd.Function):
         return (x @ rows.T).to(weight.dtype).add_(some)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors
         exact, num_samples = grads[0].contiguous(), len(x)
         visited = rows_to_visit(exact)
@@ -206,7 +211,8 @@ class _SparseLinear(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad = grads[0].contiguous()
         if ctx.needs_input_grad[1]:
             if ctx.transposed is None:

@@ -20,8 +20,9 @@ from slide.sampling import Queries, UniformSampler, num_rows_of
 from slide.sparse import CSR, Pattern
 from slide.tables import HashTables
 
-# Rows hashed again at once: enough for an efficient product.
+# Rows hashed again at once: enough for an efficient product, but not most of a small layer.
 REHASH_ROWS = 1024
+REHASH_SHARE = 0.25
 
 
 class IndexedSampler(UniformSampler):
@@ -172,8 +173,10 @@ class LSHSampler(IndexedSampler):
             self._redraw()
         self.hash.fit(weight, bias)
         self.tables.seed = self.seed + self.rebuilds
-        self.codes = self.hash.row_codes(weight, bias)
-        self.tables.build(self.codes)
+        codes = self.hash.row_codes(weight, bias)
+        self.tables.build(codes)
+        if self.rehash_after:
+            self.codes = codes
         self._forget_updates()
 
     def _forget_updates(self) -> None:
@@ -190,7 +193,8 @@ class LSHSampler(IndexedSampler):
         return active
 
     def _stale(self) -> bool:
-        return sum(map(len, self.moved)) >= REHASH_ROWS
+        enough = min(REHASH_ROWS, max(1, REHASH_SHARE * self.out_features))
+        return sum(map(len, self.moved)) >= enough
 
     def _refresh(self, weight: Tensor, bias: Tensor | None) -> None:
         ids = np.concatenate(self.moved)
@@ -251,6 +255,7 @@ class LSHSampler(IndexedSampler):
             "draw": self.draw,
             "tables": self.tables.state_dict(),
             "hash": self.hash.state_dict(),
+            "rehash_after": self.rehash_after,
             "codes": self.codes.copy(),
             "updates": self.updates.copy(),
             "moved": np.concatenate([np.empty(0, np.int32), *self.moved]),
@@ -258,6 +263,11 @@ class LSHSampler(IndexedSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave; hash functions are drawn again from their seed."""
+        if int(state["rehash_after"]) != self.rehash_after:
+            raise ValueError(
+                f"rehash_after was {state['rehash_after']} where this state was saved, and is "
+                f"{self.rehash_after} here; they must agree"
+            )
         super().load_state_dict(state)
         if int(state["draw"]) != self.draw:
             self.draw = int(state["draw"])

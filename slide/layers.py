@@ -276,6 +276,12 @@ class CSRLinear(nn.Module):
         """The pattern; part of ``state_dict``."""
         return {"indptr": self.matrix.indptr, "indices": self.matrix.indices}
 
+    def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
+        if not self.trainable:
+            # What is loaded must not get into the matrix, which others may use.
+            self.values = self.values.clone()
+        super()._load_from_state_dict(*arguments, **keywords)
+
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Put back what `get_extra_state` gave, around the values loaded before."""
         if len(state["indptr"]) != self.out_features + 1:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from slide import checks
 from slide.active import ActiveSet, RowGradient, add_row_gradient
@@ -30,8 +31,9 @@ _LOSSES = {
     "squared_hinge": kernels.squared_hinge,
 }
 LOSS_NAMES = tuple(_LOSSES)
-# Scores that `active_linear_loss` makes at a time: they stay in the second-level caches.
-BLOCK = 2**19
+# Scores that `active_linear_loss` makes at a time: they stay in the second-level caches. Not fewer
+# samples than make a product worth its while.
+BLOCK, LEAST = 2**19, 64
 
 
 class ActiveLoss:
@@ -126,7 +128,8 @@ def loss_on_active(
     Raises:
         ValueError: for an unknown name, a share that is not in (0, 1], or a set without targets.
     """
-    _check_loss(name, active, hard_fraction)
+    num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
+    _check_loss(name, active, hard_fraction, num_samples)
     return _Loss.apply(scores, active, name, hard_fraction)  # type: ignore[return-value]
 
 
@@ -149,22 +152,25 @@ def active_linear_loss(
     Returns:
         A scalar.
     """
-    if not active.shared:
+    if not active.shared or active.complete:
+        # Nothing is gathered for a complete set, and its scores are too many to keep room for.
         scores = active_linear(x, weight, bias, active, precision)
         return loss_on_active(scores, active, name, hard_fraction)
     check_active(x, weight, bias, active)
     checks.one_of("precision", precision, PRECISIONS)
-    _check_loss(name, active, hard_fraction)
+    _check_loss(name, active, hard_fraction, len(x))
     kept = hardest_count(hard_fraction, len(x))
     rounded = rounded_type(x, precision)
-    return _SharedLinearLoss.apply(x, weight, bias, active, name, kept, rounded)  # type: ignore[return-value]
+    learns = torch.is_grad_enabled()
+    return _SharedLinearLoss.apply(x, weight, bias, active, name, kept, rounded, learns)  # type: ignore[return-value]
 
 
-def _check_loss(name: str, active: ActiveSet, hard_fraction: float) -> None:
-    if name not in _LOSSES:
-        raise ValueError(f"loss must be one of {list(_LOSSES)}, not {name!r}")
+def _check_loss(name: str, active: ActiveSet, hard_fraction: float, num_samples: int) -> None:
+    checks.one_of("loss", name, LOSS_NAMES)
     if active.targets is None:
         raise ValueError("a loss needs an active set with targets")
+    if active.targets.num_rows != num_samples:
+        raise ValueError(f"targets of {active.targets.num_rows} samples do not fit {num_samples}")
     check_fraction("hard_fraction", hard_fraction)
 
 
@@ -212,10 +218,11 @@ class _Loss(torch.autograd.Function):
                 indptr = np.arange(count + 1, dtype=np.int64) * len(active.ids)
             clear_rows(indptr, order[kept:], array_view(ctx.gradient).reshape(-1))
             losses = losses[order[:kept]]
-        return torch.tensor(losses.mean(), dtype=scores.dtype)
+        return torch.tensor(losses.mean() if len(losses) else 0.0, dtype=scores.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         return _scaled(ctx.gradient, grads[0]), None, None, None
 
 
@@ -230,17 +237,20 @@ class _SharedLinearLoss(torch.autograd.Function):
         name: str,
         kept: int,
         rounded: torch.dtype,
+        learns: bool,
     ):
         exact, x, rows = x.dtype, x.detach().to(rounded), gather_rows(weight, active).to(rounded)
         added = None if bias is None else gather_rows(bias, active)
-        size, step = len(active.ids), max(1, BLOCK // max(len(active.ids), 1))
+        size, step = len(active.ids), max(LEAST, BLOCK // max(len(active.ids), 1))
         gradient = active.scratch.tensor("gradient", (len(x), size), rounded)
         scores = active.scratch.tensor("scores", (min(step, len(x)), size), exact)
-        part_of_gradient = active.scratch.tensor("block", scores.shape, exact)
-        blocks = []
+        block = scores
+        if rounded != exact:
+            block = active.scratch.tensor("block", tuple(scores.shape), exact)
+        grad_bias, blocks = torch.zeros(size, dtype=exact), []
         for start in range(0, len(x), step):
             part = slice(start, min(start + step, len(x)))
-            z, g = scores[: part.stop - start], part_of_gradient[: part.stop - start]
+            z, g = scores[: part.stop - start], block[: part.stop - start]
             if rounded == exact:
                 g = gradient[part]
                 torch.mm(x[part], rows.T, out=z)
@@ -249,33 +259,40 @@ class _SharedLinearLoss(torch.autograd.Function):
             if added is not None:
                 z.add_(added)
             blocks.append(_loss_rows(name, active, part, kept, z, g))
+            if bias is not None:
+                grad_bias += g.sum(0)  # Before it is rounded.
             if rounded != exact:
                 gradient[part] = g
-        losses, hard = np.concatenate([np.empty(0), *blocks]), None
-        if kept < len(x):
+        losses, hard, count = np.concatenate([np.empty(0), *blocks]), None, len(x)
+        if kept < count:
             hard = np.sort(_hardest_first(losses)[:kept])
             losses, at = losses[hard], torch.from_numpy(hard)
             gradient, x = gradient[at], x[at]
+            grad_bias = gradient.sum(0, dtype=exact)
+        mean = torch.tensor(losses.mean() if len(losses) else 0.0, dtype=exact)
+        if not learns:
+            return mean
         ctx.weight, ctx.bias, ctx.ids = weight, bias, active.ids
         if ctx.needs_input_grad[0]:
             ctx.grad_x = (gradient @ rows).to(exact)
             if hard is not None:
-                ctx.grad_x = put_rows(ctx.grad_x, hard, active.targets.num_rows)
+                ctx.grad_x = put_rows(ctx.grad_x, hard, count)
         if ctx.needs_input_grad[1]:
             ctx.grad_rows = (gradient.T @ x).to(exact)
         if ctx.needs_input_grad[2]:
-            ctx.grad_bias = gradient.sum(0, dtype=exact)[:, None]
-        return torch.tensor(losses.mean(), dtype=exact)
+            ctx.grad_bias = grad_bias[:, None]
+        return mean
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         upstream = grads[0]
         grad_x = _scaled(ctx.grad_x, upstream) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
             add_row_gradient(ctx.weight, RowGradient(ctx.ids, _scaled(ctx.grad_rows, upstream)))
         if ctx.needs_input_grad[2]:
             add_row_gradient(ctx.bias, RowGradient(ctx.ids, _scaled(ctx.grad_bias, upstream)))
-        return grad_x, None, None, None, None, None, None
+        return grad_x, None, None, None, None, None, None, None
 
 
 def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor | None) -> Tensor:

@@ -117,7 +117,7 @@ class TestScratch:
             (scratch.marks(1), (1, 3)),
             (scratch.ballot_box(2, 5, 7, 4).hits, (2, 7)),
             (scratch.ballot_box(2, 6, 7, 4).weights, (2, 6)),
-            (scratch.ballot_box(2, 5, 3, 4).ids, (2 * 3 * 4,)),
+            (scratch.ballot_box(2, 5, 3, 4).ids, (2 * 3,)),  # A table holds each of the 3 once.
         ):
             assert array.shape == shape
             assert not array.any()

@@ -49,10 +49,10 @@ class Step:
 
     def __call__(self):
         self.optimizer.zero_grad()
-        out = self.layer(self.x, self.labels)
-        self.loss(out.values, out.active).backward()
+        loss, active = self.layer.loss(self.x, self.labels, self.loss)
+        loss.backward()
         self.optimizer.step()
-        return out.active
+        return active
 
     def work(self):
         """Items that a step looks at: ids, touched rows, candidates in the buckets."""

@@ -278,3 +278,14 @@ class TestCSRLinear:
             make_layer(trainable)(torch.randn(5, D + 1))
         assert "9, 23, entries=51" in repr(make_layer(trainable))
         assert "entries=51" in repr(make_layer(trainable).matrix)
+
+
+def test_a_state_does_not_get_into_a_matrix_that_others_use():
+    matrix = make_layer(trainable=False).matrix
+    one, other = CSRLinear(matrix, trainable=False), CSRLinear(matrix, trainable=False)
+    x = torch.randn(3, matrix.shape[1], requires_grad=True)
+    before = other(x)
+    state = one.state_dict()
+    one.load_state_dict(state | {"values": 2 * state["values"]})
+    torch.testing.assert_close(one(x), 2 * before)
+    torch.testing.assert_close(other(x), before)

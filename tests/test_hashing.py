@@ -9,6 +9,7 @@ import torch
 from helpers import make_csr, make_pattern, to_dense
 from scipy.stats import spearmanr
 
+from slide import hashing
 from slide.hashing import DWTA, SimHash
 from slide.inner_product import LENGTH_QUANTILE, NORMS, InnerProductHash
 from slide.kernels import codes as kernels
@@ -373,3 +374,14 @@ class TestInnerProductHash:
         hashed.fit(weight, bias)
         assert hashed.length == pytest.approx(length)
         np.testing.assert_array_equal(hashed.row_codes(weight, bias), before)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_signs_with_and_without_bfloat16(monkeypatch, rounds):
+    monkeypatch.setattr(hashing, "has_bfloat16", lambda: rounds)
+    family = SimHash(40, hashes_per_table=5, num_tables=6)
+    vectors = torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
+    exact = family.codes(vectors.double())
+    # A projection changes its sign where it is smaller than the rounding of what it sums.
+    changed = np.bitwise_count(exact ^ family.codes(vectors)).sum() / (300 * 30)
+    assert changed < 0.01 if rounds else changed < 0.001

@@ -224,6 +224,31 @@ class TestRehashing:
             found = sampler.candidates(queries[:1]).indices
             assert least <= np.mean([(found == i).sum() / 6 for i in range(10)]) <= most
 
+    def test_small_layers_do_not_wait_for_many_rows(self, monkeypatch):
+        monkeypatch.undo()
+        (weight, bias), queries = draw_layer(), draw_queries(6)
+        sampler = self.make(after=1)
+        sampler.update(weight, bias, queries)
+        before = sampler.codes.copy()
+        for _ in range(1 + N // 40):
+            sampler.select(queries, None)
+            sampler.update(-weight, bias, queries)
+        assert not np.array_equal(sampler.codes, before)
+        assert sampler.rebuilds == 1
+        assert sum(map(len, sampler.moved)) < N / 2
+
+    def test_state_of_another_limit(self):
+        saved = self.make(after=2)
+        run(saved, 0, 3)
+        for after in (0, 1, 3):
+            with pytest.raises(ValueError, match=f"rehash_after was 2 .* and is {after} here"):
+                self.make(after=after).load_state_dict(saved.state_dict())
+
+    def test_codes_are_not_kept_for_nothing(self):
+        sampler = self.make(after=0)
+        run(sampler, 0, 3)
+        assert sampler.codes.size == sampler.updates.size == 0
+
     def test_evaluation_does_not_count(self):
         (weight, bias), queries = draw_layer(), draw_queries(6)
         sampler = self.make(after=1)

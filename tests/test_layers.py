@@ -176,6 +176,20 @@ class TestLSHLinear:
             layer(torch.randn(B, D))
         assert (layer.sampler.rebuilds, layer.sampler.samples) == (2, 3 * B)
 
+    @pytest.mark.parametrize("name", ["uniform", "lsh"])
+    @pytest.mark.parametrize("mode", ["shared", "per_sample"])
+    @pytest.mark.parametrize("hard", [1.0, 0.4])
+    def test_loss_is_that_of_the_values(self, name, mode, hard):
+        layer, x, labels = make_layer(name, mode), torch.randn(B, D), draw_labels()
+        twin, loss = copy.deepcopy(layer), ActiveLoss("softmax", hard)
+        found, active = layer.loss(x.requires_grad_(), labels, loss)
+        (grad,) = torch.autograd.grad(found, x)
+        out = twin(x, labels)
+        np.testing.assert_array_equal(active.ids, out.active.ids)
+        wanted = loss(out.values, out.active)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
+
     def test_errors(self):
         with pytest.raises(ValueError, match="sampler of 7 outputs does not fit a layer of 8"):
             LSHLinear(D, 8, FullSampler(D, 7))

@@ -293,7 +293,8 @@ def loss_and_gradients(loss, x, weight, bias):
 def test_loss_of_a_linear_layer_equals_the_two_steps(
     monkeypatch, name, mode, weighted, with_bias, hard
 ):
-    monkeypatch.setattr(losses, "BLOCK", 20)  # Two samples at a time, and one at last.
+    monkeypatch.setattr(losses, "BLOCK", 1)
+    monkeypatch.setattr(losses, "LEAST", 2)  # Two samples at a time, and one at last.
     x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
     bias = bias if with_bias else None
     whole = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
@@ -304,11 +305,15 @@ def test_loss_of_a_linear_layer_equals_the_two_steps(
 
 
 @every_loss
-def test_loss_of_a_linear_layer_in_bfloat16_is_near(name):
+@pytest.mark.parametrize("hard", [1.0, 0.5])
+@pytest.mark.parametrize("least", [2, 64])
+def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, least):
+    monkeypatch.setattr(losses, "BLOCK", 1)
+    monkeypatch.setattr(losses, "LEAST", least)
     x, weight, bias, active = draw_linear("shared", False, torch.float32)
-    precise = active_linear_loss(x, weight, bias, active, name)
+    precise = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
     wanted = loss_and_gradients(precise, x, weight, bias)
-    rounded = active_linear_loss(x, weight, bias, active, name, "bfloat16")
+    rounded = active_linear_loss(x, weight, bias, active, name, "bfloat16", hard)
     assert rounded.dtype == torch.float32
     found = loss_and_gradients(rounded, x, weight, bias)
     assert not torch.equal(found[1], wanted[1])
@@ -340,6 +345,27 @@ def test_loss_of_a_linear_layer_keeps_nan_and_names_what_does_not_fit():
             lambda: active_linear_loss(x, weight, bias, ActiveSet(N, active.ids), "bce"),
             "with targets",
         ),
+        (
+            lambda: active_linear_loss(x[1:], weight, bias, active, "bce"),
+            "targets of 7 samples do not fit 6",
+        ),
+        (
+            lambda: loss_on_active(torch.zeros(6, 9), active, "bce"),
+            "targets of 7 samples do not fit 6",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             wrong()
+
+
+def test_loss_of_a_linear_layer_where_nothing_learns():
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    wanted = active_linear_loss(x, weight, bias, active, "bce").item()
+    with torch.no_grad():
+        assert active_linear_loss(x, weight, bias, active, "bce").item() == wanted
+    fresh = ActiveSet(N, active.ids, None, active.targets)
+    with torch.inference_mode():
+        assert active_linear_loss(x, weight, bias, fresh, "bce").item() == wanted
+    # The buffers that were made there serve training, too.
+    active_linear_loss(x, weight, bias, fresh, "bce").backward()
+    assert dense_gradient(weight).abs().sum() > 0

@@ -126,3 +126,20 @@ def test_shared_ties_are_drawn_evenly():
     assert counts.min() > 35
     assert counts.max() < 115
     assert counts.std() < 10
+
+
+def test_shared_votes_above_a_thousand():
+    # Two buckets a table, as for a layer of a hundred outputs: votes are many, and must not blur.
+    num_tables, num_samples = 16, 256
+    tables = HashTables(num_tables, 2, 100)
+    codes = np.zeros((num_tables, 100), np.int32)
+    codes[:, 50:] = 1
+    codes[0, 50:] = 0  # Ids from 50 on share one table's bucket with the inputs, the others all.
+    codes[1:, 99] = 0
+    codes[0, 0] = 1
+    tables.build(codes)
+    scratch = Scratch(100).ballot_box(num_tables, num_samples, 2, 100)
+    asked, out = np.zeros((num_tables, num_samples), np.int32), np.empty(50, np.int32)
+    taken = kernels.vote_shared(tables.buckets, asked, 100, np.uint64(1), scratch, out)
+    # Id 0 has 15 x 256 votes, and is the last of those taken; 1 to 49, and 99, have all 16 x 256.
+    assert sorted(out[:taken].tolist()) == [*range(1, 50), 99]

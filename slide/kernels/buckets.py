@@ -133,7 +133,8 @@ def remove(buckets, ids, codes, capacity):
     """Take ``ids[i]`` out of bucket ``codes[l, i]`` of each table l; a negative code is skipped.
 
     The last id of the bucket takes the free place. An id that the bucket did not keep is only no
-    longer counted; a full bucket that loses one forgets how many it did not keep.
+    longer counted; a full bucket that loses one forgets how many it did not keep, and which of its
+    ids is the oldest.
     """
     for l in prange(codes.shape[0]):
         starts, seen, pool = buckets.starts[l], buckets.seen[l], buckets.pool[l]

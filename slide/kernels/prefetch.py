@@ -27,8 +27,8 @@ def _prefetch(typing, array, place):
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
         call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        # To be written, kept close, data and not instructions.
-        builder.call(call, [address, number(1), number(3), number(1)])
+        # To be read, kept close, data and not instructions.
+        builder.call(call, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
 
     return types.void(array, place), generate

@@ -10,9 +10,8 @@ from slide.kernels.random import random_below
 
 # In the scratch of a sample's votes.
 _MOST_VOTES = 254
-# Spans of ids that shared votes are counted by, and the most votes told apart there.
+# Spans of ids that shared votes are counted by.
 PARTS = 64
-MOST_SHARED_VOTES = 1023
 
 
 class Lists(NamedTuple):
@@ -108,8 +107,8 @@ class SharedScratch(NamedTuple):
             `PARTS` cover all N ids.
         buckets, weights: ``(L, B)`` int32: distinct buckets, and how many samples are in each.
         cursors: ``(L, PARTS)`` int64.
-        ids, ballots: ``(L * min(B, C) * capacity,)`` int32.
-        histogram: ``(T, MOST_SHARED_VOTES + 1)`` int64.
+        ids, ballots: int32, room for the ids of ``min(B, C)`` buckets of each table.
+        histogram: ``(T, L * B + 1)`` int64: so many votes can an id have.
     """
 
     hits: np.ndarray
@@ -210,7 +209,7 @@ def _count(bounds, scratch):
                     distinct += 1
                 votes[place] += ballots[i]
             for i in range(distinct):
-                v = min(votes[ids[i] - first], MOST_SHARED_VOTES)
+                v = votes[ids[i] - first]
                 votes[ids[i] - first] = 0
                 ballots[i] = v
                 histogram[v] += 1

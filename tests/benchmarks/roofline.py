@@ -64,7 +64,7 @@ def machine_limits(width: int = 128) -> dict[str, float]:
     }
 
 
-def needs(name: str, trainer, step) -> dict[str, tuple[float, float]]:
+def needs(trainer) -> dict[str, tuple[float, float]]:
     """Bytes and floating-point operations of each part, from the sizes of one batch."""
     batch = trainer.batches.batch(0, 0)
     hidden = trainer.network.output.in_features
@@ -76,7 +76,7 @@ def needs(name: str, trainer, step) -> dict[str, tuple[float, float]]:
     touched = len(np.unique(active.ids))
     product = 2.0 * entries * hidden
     # Adam reads and writes a weight's row and both its moments, and reads or forms a gradient.
-    adam = 6.0 * row * (touched + features)
+    adam = row * ((7.0 if active.shared else 6.0) * touched + 6.0 * features)
     own = row * (3 * touched if active.shared else entries)
     # Scores, gradient of the inputs, and, unless Adam forms them, gradient of the rows.
     products = 3 * product if active.shared else 2 * product
@@ -96,7 +96,7 @@ def measure(name: str, limits: dict[str, float]) -> list[dict]:
     with timed_parts(parts):
         times = milliseconds(step, REPEATS, 10)
     rows = []
-    for part, (moved, flops) in needs(name, trainer, step).items():
+    for part, (moved, flops) in needs(trainer).items():
         least = max(
             moved / limits["random_rows_gb_s"] / 1e6, flops / limits["product_gflops"] / 1e6
         )

@@ -56,9 +56,9 @@ def sampled(outputs: int, mode: str, kind: type) -> Callable[[], None]:
 
     def step() -> None:
         x, labels = draw(outputs, rng)
-        result = layer(x, labels)
+        value, _ = layer.loss(x, labels, loss)
         optimizer.zero_grad()
-        loss(result.values, result.active).backward()
+        value.backward()
         optimizer.step()
 
     return step
