@@ -125,7 +125,7 @@ def sparse_adam_step(trainer: Trainer) -> Step:
 
 
 def tensorflow_step(trainer: Trainer) -> Step:
-    """TensorFlow's ``sampled_softmax_loss``, one label a row, and its Adam, which moves all rows."""
+    """TensorFlow's ``sampled_softmax_loss``, one label a row; its Adam moves all rows."""
     import tensorflow as tf
 
     data, hidden = trainer.data, trainer.network.output.in_features
