@@ -62,7 +62,8 @@ class HashTables:
         """Replace the contents by ids 0 to N - 1 with the codes ``(L, N)`` int32."""
         self._check(codes)
         if self.buckets.pool.shape[1] < codes.shape[1]:
-            pool = np.empty((self.num_tables, codes.shape[1]), np.int32)
+            # Zeros: the state, free places and all, must repeat itself from run to run.
+            pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
             self.buckets = self.buckets._replace(pool=pool)
         kernels.build(self.buckets, codes, self.bucket_capacity, *self._policy())
 
@@ -81,7 +82,7 @@ class HashTables:
                 return
             pool = self.buckets.pool
             # Room for the bucket that did not fit, too.
-            larger = np.empty(
+            larger = np.zeros(
                 (self.num_tables, 2 * pool.shape[1] + self.bucket_capacity + 4), np.int32
             )
             larger[:, : pool.shape[1]] = pool
