@@ -16,6 +16,7 @@ from slide.indexed_sampling import LSHSampler as LSHSampler
 from slide.layers import Activation as Activation
 from slide.layers import LSHLinear as LSHLinear
 from slide.layers import SparseLinear as SparseLinear
+from slide.linear import LinearRanker as LinearRanker
 from slide.losses import ActiveLoss as ActiveLoss
 from slide.mips import exact_top_k as exact_top_k
 from slide.network import SlideNetwork as SlideNetwork

@@ -11,7 +11,17 @@ ROOT = Path(__file__).parent.parent
 # A module imports from its own group or from those before it.
 GROUPS = [
     {"checks", "files", "kernels", "metrics", "mips", "monitor", "runtime", "schedules", "sparse"},
-    {"active", "data", "functional", "hashing", "inner_product", "losses", "optim", "tables"},
+    {
+        "active",
+        "data",
+        "functional",
+        "hashing",
+        "inner_product",
+        "linear",
+        "losses",
+        "optim",
+        "tables",
+    },
     {"indexed_sampling", "sampling"},
     {"layers"},
     {"network"},
@@ -25,7 +35,7 @@ ONLY = {
     "torch.utils.tensorboard": ("slide.monitor",),
     "hydra": ("slide.data.__main__",),
     "omegaconf": ("slide.data.__main__",),
-    "scipy": ("slide.data.npz",),
+    "scipy": ("slide.data.npz", "slide.linear"),
     "matplotlib": (),
 }
 MAX_LINES = 400
