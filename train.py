@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide import SlideNetwork, checks, runtime
+from slide import RowSparseAdam, SlideNetwork, checks, rules, runtime
 from slide.data.__main__ import open_dataset, user_errors
 from slide.evaluation import check_search
 from slide.files import check_run_dir, make_run_folder, write_text
@@ -56,8 +56,22 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
     """The network with its samplers."""
     sampler, network = instantiate(config.sampler), config.network
     hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
-    options = {"dropout": network.dropout, "precision": network.precision}
+    options = {key: network[key] for key in ("dropout", "precision", "init_scale")}
     return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
+
+
+def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
+    """The optimizer over all parameters of ``network``."""
+    groups = network.parameter_groups(config.optimizer.lr, config.network.input_rate)
+    return instantiate(config.optimizer)(groups)
+
+
+def fill_in(config: DictConfig, rows: int, labels: int) -> None:
+    """Settings that are null follow from the training data."""
+    if config.trainer.batch_size is None:
+        config.trainer.batch_size = rules.batch_size(rows)
+    if config.selection.active is None:
+        config.selection.active = rules.active_outputs(labels)
 
 
 def try_settings(config: DictConfig) -> None:
@@ -66,9 +80,12 @@ def try_settings(config: DictConfig) -> None:
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     instantiate(config.loss)
     instantiate(config.lr_schedule)(0.0)
+    config = config.copy()
+    fill_in(config, 1024, 8)
     # Enough features for any sensible number of hashed coordinates.
     network = build_network(config, 1024, 8)
-    instantiate(config.optimizer)(network.parameters())
+    build_optimizer(config, network)
+    instantiate(config.ranker)
     check_search(network, instantiate(config.trainer).evaluation)
 
 
@@ -82,12 +99,14 @@ def prepare(composed: DictConfig) -> Trainer:
     if not resumed:
         check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])
     data = open_dataset(config)
+    fill_in(config, len(data.train), data.num_labels)
     network = build_network(config, data.num_features, data.num_labels)
-    optimizer = instantiate(config.optimizer)(network.parameters())
+    optimizer = build_optimizer(config, network)
     loss, options = instantiate(config.loss), instantiate(config.trainer)
     rate = instantiate(config.lr_schedule)
     folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
-    trainer = Trainer(network, optimizer, loss, data, options, folder, rate, resumed)
+    ranker = instantiate(config.ranker) or None
+    trainer = Trainer(network, optimizer, loss, data, options, folder, rate, resumed, ranker)
     if config.network.prior_bias and trainer.step == 0:
         prior = loss.prior_scores(trainer.train_split.labels, data.num_labels)
         assert network.output.bias is not None

@@ -12,6 +12,7 @@ from slide.active import ActiveSet
 from slide.data import Batches, Split
 from slide.indexed_sampling import LSHSampler
 from slide.layers import LSHLinear
+from slide.linear import LinearRanker
 from slide.mips import exact_top_k
 from slide.network import SlideNetwork
 
@@ -27,19 +28,28 @@ def check_search(network: SlideNetwork, search: str) -> None:
         raise ValueError(f"evaluation=lsh needs hash tables, not a {type(sampler).__name__}")
 
 
-def predict_split(network: SlideNetwork, split: Split, search: str) -> np.ndarray:
+def predict_split(
+    network: SlideNetwork, split: Split, search: str, ranker: LinearRanker | None = None
+) -> np.ndarray:
     """Ids ``(rows, 5)`` of the best outputs of each row, best first; -1: no more."""
     k = min(_TOP, network.output.out_features)
+    depth = k if ranker is None else min(max(k, ranker.depth), network.output.out_features)
     found = np.full((len(split), _TOP), -1, np.int64)
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
     for batch in tqdm(batches.epoch(0), "evaluate", len(batches), leave=False, disable=None):
-        _, ids = network.predict(batch.features, k, search)
-        found[batch.rows, :k] = ids.numpy()
+        scores, ids = (each.numpy() for each in network.predict(batch.features, depth, search))
+        if ranker is not None:
+            _, ids = ranker.rerank(batch.features, ids, scores, k)
+        found[batch.rows, :k] = ids
     return found
 
 
 def evaluate(
-    network: SlideNetwork, split: Split, inverse: np.ndarray, search: str = "exact"
+    network: SlideNetwork,
+    split: Split,
+    inverse: np.ndarray,
+    search: str = "exact",
+    ranker: LinearRanker | None = None,
 ) -> dict[str, float]:
     """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all rows of ``split``.
 
@@ -48,8 +58,9 @@ def evaluate(
         split: rows with labels.
         inverse: ``(N,)`` inverse propensities (`slide.metrics.inverse_propensities`).
         search: see `slide.network.SlideNetwork.predict`.
+        ranker: has the last word on the order.
     """
-    found = predict_split(network, split, search)
+    found = predict_split(network, split, search, ranker)
     scores: dict[str, float] = {}
     for name, metric in _METRICS.items():
         for k in (1, 3, 5):
@@ -62,6 +73,13 @@ _METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {
     "ndcg": lambda found, split, k, _: metrics.ndcg_at_k(found, split.labels, k),
     "psp": lambda found, split, k, inverse: metrics.psp_at_k(found, split.labels, k, inverse),
 }
+
+
+def majority_precision(train: Split, judged: Split) -> float:
+    """P@1 on ``judged`` of always answering the most frequent label of the rows of ``train``."""
+    counts = np.bincount(train.labels.indices, minlength=train.num_labels)
+    answers = np.full((len(judged), 1), counts.argmax())
+    return metrics.precision_at_k(answers, judged.labels, 1)
 
 
 @torch.no_grad()

@@ -188,20 +188,28 @@ class SparseLinear(_SampledLayer):
         in_features: D.
         out_features: H.
         sampler: chooses among H outputs; None takes all.
+        init_scale: about the length of the output for an input of length 1, at first. Features that
+            are seen seldom or never keep what they got then: a small number makes them count less.
 
     Raises:
-        ValueError: for a number below 1, or a sampler with another number of outputs.
+        ValueError: for a number out of range, or a sampler with another number of outputs.
 
     Attributes:
-        weight: ``(D, H)``, normal with standard deviation 1/sqrt(H) at first, so that an input of
-            length 1 gives an output of length about 1.
+        weight: ``(D, H)``, normal with standard deviation init_scale/sqrt(H) at first.
         bias: ``(H,)``, zero at first.
     """
 
-    def __init__(self, in_features: int, out_features: int, sampler: Sampler | None = None):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        sampler: Sampler | None = None,
+        init_scale: float = 1.0,
+    ):
         super().__init__(in_features, out_features, sampler)
+        checks.positive("init_scale", init_scale)
         weight = torch.empty(in_features, out_features)
-        self.weight = nn.Parameter(weight.normal_(0, 1 / math.sqrt(out_features)))
+        self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features))
         self._scratch = Scratch(in_features)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,7 @@ class SlideNetwork(nn.Module):
             layer before.
         dropout: share of hidden values dropped in training, after each hidden layer.
         precision: of the output layer's products; see `slide.functional.active_linear`.
+        init_scale: of the first layer; see `slide.layers.SparseLinear`.
 
     Raises:
         ValueError: for an impossible width, dropout, or number of samplers.
@@ -74,6 +76,7 @@ class SlideNetwork(nn.Module):
         hidden_samplers: Sequence[SamplerFactory | None] = (),
         dropout: float = 0.0,
         precision: str = "float32",
+        init_scale: float = 1.0,
     ):
         super().__init__()
         checks.listing("hidden", hidden)
@@ -90,7 +93,8 @@ class SlideNetwork(nn.Module):
             factory = samplers[i]
             return factory(inputs, hidden[i]) if factory else None
 
-        self.first = SparseLinear(in_features, hidden[0], layer_sampler(0, in_features))
+        first_sampler = layer_sampler(0, in_features)
+        self.first = SparseLinear(in_features, hidden[0], first_sampler, init_scale)
         self.hidden = nn.ModuleList(
             LSHLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
             for i in range(1, len(hidden))
@@ -126,6 +130,18 @@ class SlideNetwork(nn.Module):
         finally:
             self.train(training)
         return self.output.top_k(hidden, k, search)
+
+    def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
+        """For an optimizer: the first layer learns at ``lr * input_rate``, the others at ``lr``.
+
+        A feature's weights are touched only where it occurs, and Adam's steps have about the same
+        length however large a gradient is: at one rate for all, seldom features hardly move.
+        """
+        checks.positive("lr", lr)
+        checks.positive("input_rate", input_rate)
+        rest = [*self.hidden.parameters(), *self.output.parameters()]
+        first = list(self.first.parameters())
+        return [{"params": rest, "lr": lr}, {"params": first, "lr": lr * input_rate}]
 
     def layers(self) -> list[SparseLinear | LSHLinear]:
         """All layers, from input to output."""

@@ -9,24 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from slide import checks, files
 from slide.active import ActiveSet
 from slide.data import Batch, Batches, SparseDataset, holdout
-from slide.evaluation import check_search, evaluate, selection_recall
+from slide.evaluation import check_search, evaluate, majority_precision, selection_recall
 from slide.indexed_sampling import IndexedSampler, LSHSampler
+from slide.linear import LinearRanker
 from slide.losses import ActiveLoss
-from slide.metrics import inverse_propensities, precision_at_k
+from slide.metrics import inverse_propensities
 from slide.monitor import Monitor
 from slide.network import SlideNetwork
 from slide.optim import RowSparseAdam
+from slide.reranking import fit_ranker
 from slide.runtime import peak_memory_mb, versions
 
 CHECKPOINT = "checkpoint.pt"
 SUMMARY = "summary.json"
+RANKER = "ranker.pt"
 
 
 class DivergenceError(RuntimeError):
@@ -104,6 +106,8 @@ class Trainer:
         folder: of the run; exists.
         rate: factor on the optimizer's learning rate for a share of training done, in [0, 1].
         resume: go on from the folder's checkpoint, if there is one yet.
+        ranker: trained when the network is; ranks anew what the network finds in the last
+            evaluation.
 
     Attributes:
         step: steps done.
@@ -119,6 +123,7 @@ class Trainer:
         folder: Path,
         rate: Callable[[float], float] = lambda progress: 1.0,
         resume: bool = False,
+        ranker: LinearRanker | None = None,
     ):
         rate(0.0)  # Schedules check their numbers when they are called.
         check_search(network, options.evaluation)
@@ -129,6 +134,7 @@ class Trainer:
         self.options = options
         self.folder = folder
         self.rate = rate
+        self.ranker = ranker
         self.train_split, self.eval_split = data.train, data.test
         if options.holdout:
             self.train_split, self.eval_split = holdout(data.train, options.holdout, options.seed)
@@ -148,6 +154,7 @@ class Trainer:
         self.loss_total = 0.0
         self.train_seconds = 0.0
         self.eval_seconds = 0.0
+        self.ranker_seconds = 0.0
         self.stop = False
         if resume and (folder / CHECKPOINT).exists():
             self.load(files.read_tensors(folder / CHECKPOINT))
@@ -196,7 +203,7 @@ class Trainer:
                     # Only now: making the next batch is part of the next step.
                     begin = time.perf_counter()
             self.save()
-            summary = self._summary(self.evaluate())
+            summary = self._summary(self._final_scores())
         files.write_json(self.folder / SUMMARY, summary)
         return summary
 
@@ -227,16 +234,29 @@ class Trainer:
         self.optimizer.step()
         self.step += 1
 
-    def evaluate(self, samples: int = 0) -> dict[str, float]:
+    def evaluate(self, samples: int = 0, ranker: LinearRanker | None = None) -> dict[str, float]:
         """Scores on the evaluation rows, or on the first ``samples`` of them; logged as well."""
         begin = time.perf_counter()
         split = self.eval_split
         if samples:
             split = split.slice(0, min(samples, len(split)))
-        scores = evaluate(self.network, split, self.weights, self.options.evaluation)
+        scores = evaluate(self.network, split, self.weights, self.options.evaluation, ranker)
         self.eval_seconds += time.perf_counter() - begin
-        self.monitor.write(self.step, {f"eval/{name}": value for name, value in scores.items()})
+        group = "eval" if ranker is None else "reranked"
+        self.monitor.write(self.step, {f"{group}/{name}": x for name, x in scores.items()})
         return scores
+
+    def _final_scores(self) -> dict[str, float]:
+        """Scores on all evaluation rows; with a ranker, its own, and the network's beside them."""
+        scores = self.evaluate()
+        if self.ranker is None:
+            return scores
+        begin = time.perf_counter()
+        fit_ranker(self.ranker, self.network, self.train_split, self.options.evaluation)
+        self.ranker_seconds = time.perf_counter() - begin
+        files.write_tensors(self.folder / RANKER, self.ranker.state_dict())
+        alone = {f"network_{name}": value for name, value in scores.items()}
+        return self.evaluate(ranker=self.ranker) | alone
 
     def save(self) -> None:
         """Write the checkpoint: everything that the rest of the run depends on.
@@ -339,12 +359,6 @@ class Trainer:
             scalars["tables/largest_bucket"] = largest
         return scalars
 
-    def _majority(self) -> float:
-        """P@1 of always answering the most frequent label of the training rows."""
-        counts = np.bincount(self.train_split.labels.indices, minlength=self.data.num_labels)
-        answers = np.full((len(self.eval_split), 1), counts.argmax())
-        return precision_at_k(answers, self.eval_split.labels, 1)
-
     def _divergence(self, what: str) -> str:
         checkpoint = self.folder / CHECKPOINT
         last = (
@@ -362,11 +376,12 @@ class Trainer:
             "labels": self.data.num_labels,
             "epochs": self.step / len(self.batches),
             "steps": self.step,
-            "train_seconds": round(self.train_seconds, 3),
+            "train_seconds": round(self.train_seconds + self.ranker_seconds, 3),
+            "ranker_seconds": round(self.ranker_seconds, 3),
             "eval_seconds": round(self.eval_seconds, 3),
             "samples_per_second": round(self.samples / self.train_seconds, 1),
             **{name: round(value, 6) for name, value in scores.items()},
-            "majority_p_at_1": round(self._majority(), 6),
+            "majority_p_at_1": round(majority_precision(self.train_split, self.eval_split), 6),
             "evaluated_on": "holdout" if self.options.holdout else "test",
             "active_mean": round(self.active_total / self.step, 1),
             "rebuild_seconds": round(self._rebuild_seconds(), 3),

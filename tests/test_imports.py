@@ -12,7 +12,16 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     {"checks", "files", "kernels", "metrics", "mips", "monitor", "runtime", "schedules", "sparse"},
     {
-        *("active", "csr_product", "data", "functional", "hashing", "inner_product", "losses"),
+        *(
+            "active",
+            "csr_product",
+            "data",
+            "functional",
+            "hashing",
+            "inner_product",
+            "linear",
+            "losses",
+        ),
         *("optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},
@@ -28,7 +37,7 @@ ONLY = {
     "torch.utils.tensorboard": ("slide.monitor",),
     "hydra": ("slide.data.__main__",),
     "omegaconf": ("slide.data.__main__",),
-    "scipy": ("slide.csr_product", "slide.data.npz"),
+    "scipy": ("slide.csr_product", "slide.data.npz", "slide.linear"),
     "matplotlib": (),
 }
 MAX_LINES = 400

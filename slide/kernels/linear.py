@@ -1,0 +1,151 @@
+"""One-vs-rest linear classifiers over sparse rows: training in the dual, and scores of some.
+
+Classifier ``l`` scores a row ``offset + <w_l, x>``. With a negative offset, a row that shares no
+feature with its weights is on the right side already, so only rows that may be mistaken need to be
+among its negatives.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.random import random_below
+
+
+class Lists(NamedTuple):
+    """The training rows of each classifier, in CSR.
+
+    Attributes:
+        indptr: ``(N + 1,)`` int64.
+        rows: ``(nnz,)`` int32.
+        signs: ``(nnz,)`` float32, 1 for positives and -1 for negatives.
+    """
+
+    indptr: np.ndarray
+    rows: np.ndarray
+    signs: np.ndarray
+
+
+class Solver(NamedTuple):
+    """What is minimised, |w|^2 / 2 + cost * sum of max(0, 1 - sign * score)^2, and how far.
+
+    Attributes:
+        cost: of the losses against the length of the weights.
+        offset: fixed part of a score.
+        passes: most passes over a classifier's rows.
+        tolerance: stop where no projected gradient in a pass was larger.
+    """
+
+    cost: float
+    offset: float
+    passes: int
+    tolerance: float
+
+
+@serial
+def _dot(x, row, weight):
+    total = 0.0
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        total += weight[x.indices[p]] * x.values[p]
+    return total
+
+
+@serial
+def _add(x, row, factor, weight):
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        weight[x.indices[p]] += factor * x.values[p]
+
+
+@serial
+def _descend(x, squares, rows, signs, solver, weight, order, alphas):
+    """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
+
+    ``weight`` comes as zeros and leaves as the sum of ``alphas * signs * rows``; ``order`` is
+    scratch of the length of ``rows``.
+    """
+    size = len(rows)
+    for i in range(size):
+        order[i] = i
+    diagonal = 1 / (2 * solver.cost)
+    draws, bound = 0, np.inf
+    for _ in range(solver.passes):
+        largest = 0.0
+        for k in range(size - 1, 0, -1):
+            j = random_below(np.uint64(len(rows)), draws, k + 1)
+            draws += 1
+            order[k], order[j] = order[j], order[k]
+        k = 0
+        while k < size:
+            i = order[k]
+            score = solver.offset + _dot(x, rows[i], weight)
+            gradient = signs[i] * score - 1 + alphas[i] * diagonal
+            if alphas[i] == 0 and gradient > bound:
+                # Right by more than anything was wrong in the last pass: not looked at again.
+                size -= 1
+                order[k], order[size] = order[size], order[k]
+                continue
+            k += 1
+            if alphas[i] == 0 and gradient >= 0:
+                continue
+            largest = max(largest, abs(gradient))
+            updated = max(alphas[i] - gradient / (squares[rows[i]] + diagonal), 0.0)
+            _add(x, rows[i], (updated - alphas[i]) * signs[i], weight)
+            alphas[i] = updated
+        if largest <= solver.tolerance:
+            break
+        bound = largest
+
+
+@parallel
+def fit(x, squares, lists, solver, weights, orders, alphas):
+    """The dual variables of all classifiers, each trained on the rows of its list.
+
+    Args:
+        x: `slide.sparse.CSR` of the training rows, D columns.
+        squares: ``(R,)`` their squared lengths.
+        lists: see `Lists`; N classifiers.
+        solver: see `Solver`.
+        weights: ``(T, D)`` float32 scratch, zero before and after.
+        orders: ``(T, longest list)`` int64 scratch.
+        alphas: ``(nnz,)`` float32 output, zero before.
+    """
+    indptr, rows, signs = lists.indptr, lists.rows, lists.signs
+    threads = len(weights)
+    # Strided, since neighbours often have lists of similar length.
+    for t in prange(threads):
+        weight = weights[t]
+        for n in range(t, len(indptr) - 1, threads):
+            begin, end = indptr[n], indptr[n + 1]
+            own, alpha = rows[begin:end], alphas[begin:end]
+            _descend(x, squares, own, signs[begin:end], solver, weight, orders[t], alpha)
+            for i in range(end - begin):
+                if alpha[i] != 0:
+                    for p in range(x.indptr[own[i]], x.indptr[own[i] + 1]):
+                        weight[x.indices[p]] = 0
+
+
+@parallel
+def scores(x, classifiers, offset, ids, dense, out):
+    """Scores of some classifiers on each row.
+
+    Args:
+        x: `slide.sparse.CSR` of B rows, D columns.
+        classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``.
+        offset: fixed part of a score.
+        ids: ``(B, K)`` int64 numbers of classifiers; below 0: none, scored -inf.
+        dense: ``(T, D)`` float32 scratch, zero before and after.
+        out: ``(B, K)`` float32 output.
+    """
+    threads = len(dense)
+    for t in prange(threads):
+        row = dense[t]
+        for b in range(t, len(ids), threads):
+            _add(x, b, 1.0, row)
+            for k in range(ids.shape[1]):
+                found = -np.inf
+                if ids[b, k] >= 0:
+                    found = offset + _dot(classifiers, ids[b, k], row)
+                out[b, k] = found
+            for p in range(x.indptr[b], x.indptr[b + 1]):
+                row[x.indices[p]] = 0

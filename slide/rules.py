@@ -1,0 +1,19 @@
+"""Settings that follow from the size of the training data."""
+
+from slide import checks
+
+
+def batch_size(num_rows: int) -> int:
+    """Rows a step: a power of two in [64, 512] that makes at least 128 steps of an epoch.
+
+    Small data sets need small batches, as it is steps that train; on large ones large batches save
+    time.
+    """
+    checks.whole("num_rows", num_rows, 0)
+    return min(max(1 << max(num_rows // 128, 1).bit_length() - 1, 64), 512)
+
+
+def active_outputs(num_labels: int) -> int:
+    """Outputs in an active set: a quarter of all, in [64, 2048]."""
+    checks.whole("num_labels", num_labels, 1)
+    return min(max(num_labels // 4, 64), 2048)

@@ -1,0 +1,127 @@
+"""omikuji's trees of linear classifiers on the data sets as this project prepares them.
+
+    pip install -e '.[bench]'
+    python tests/benchmarks/omikuji.py --root ../shared/data
+    python tests/benchmarks/omikuji.py --root ../shared/data --dataset debian --holdout 0.1
+
+omikuji (github.com/tomtung/omikuji) trains with its default settings, on as many threads as
+train.py would use, and is judged by the metrics of slide on all rows of the test split. With
+--holdout these are training rows set aside instead, those that train.py sets aside for the same
+share and seed, and nothing is written. Without it, writes results/benchmarks/omikuji.{json,md}.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from report import publish, table
+
+from slide import runtime
+from slide.data import SparseDataset, Split, holdout
+from slide.data.__main__ import open_dataset, read_config, user_errors
+from slide.data.write import write_xmc
+from slide.metrics import inverse_propensities, precision_at_k, psp_at_k
+
+TOP = (1, 3, 5)
+
+
+def import_omikuji() -> Any:
+    """The installed package, not this file, which has its name and lies on the path of a script."""
+    here, path = Path(__file__).resolve().parent, sys.path.copy()
+    sys.path[:] = [place for place in path if Path(place).resolve() != here]
+    try:
+        return importlib.import_module("omikuji")
+    except ModuleNotFoundError:
+        sys.exit("error: omikuji is not installed; pip install -e '.[bench]' brings it")
+    finally:
+        sys.path[:] = path
+
+
+def train(omikuji: Any, split: Split, threads: int) -> tuple[Any, float]:
+    """A model, and the seconds it took, reading the rows as text included."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.txt"
+        write_xmc(path, split)
+        begin = time.perf_counter()
+        model = omikuji.Model.train_on_data(str(path), n_threads=threads)
+        return model, time.perf_counter() - begin
+
+
+def predict(model: Any, split: Split) -> tuple[np.ndarray, float]:
+    """Ids ``(rows, 5)`` of the best labels, best first (-1: no more), and the seconds it took."""
+    indptr, indices, values = split.features
+    found = np.full((len(split), max(TOP)), -1, np.int64)
+    pairs = [
+        list(zip(indices[a:b].tolist(), values[a:b].tolist(), strict=True))
+        for a, b in pairwise(indptr)
+    ]
+    begin = time.perf_counter()
+    for row, features in enumerate(pairs):
+        ids = [label for label, _ in model.predict(features, top_k=max(TOP))]
+        found[row, : len(ids)] = ids
+    return found, time.perf_counter() - begin
+
+
+def measure(omikuji: Any, data: SparseDataset, share: float, seed: int) -> dict[str, Any]:
+    """Train on a data set and judge; with a ``share`` above 0, on training rows set aside."""
+    train_split, judged = holdout(data.train, share, seed) if share else (data.train, data.test)
+    model, train_seconds = train(omikuji, train_split, runtime.num_threads())
+    found, predict_seconds = predict(model, judged)
+    inverse = inverse_propensities(train_split.labels, data.num_labels, *data.propensity)
+    scores = {f"p_at_{k}": precision_at_k(found, judged.labels, k) for k in TOP}
+    scores |= {f"psp_at_{k}": psp_at_k(found, judged.labels, k, inverse) for k in TOP}
+    times = {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
+    return {"dataset": data.name} | {k: round(v, 6) for k, v in (scores | times).items()}
+
+
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    return (
+        "# omikuji on the same data\n\n"
+        f"omikuji {found['omikuji']} with its default settings on {found['threads']} threads, on "
+        "whole test sets. Training seconds hold reading the rows as text; prediction seconds hold "
+        "a call from Python for each row.\n\n" + table([cells(row) for row in found["rows"]])
+    )
+
+
+def cells(row: dict[str, Any]) -> dict[str, str]:
+    """A row of results in words."""
+    scores = {
+        title: " / ".join(f"{100 * row[f'{name}_at_{k}']:.1f}" for k in TOP)
+        for title, name in (("P@1 / P@3 / P@5", "p"), ("PSP@1 / PSP@3 / PSP@5", "psp"))
+    }
+    seconds = {f"{what}, s": f"{row[f'{what}_seconds']:.1f}" for what in ("train", "predict")}
+    return {"data set": row["dataset"]} | scores | seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
+    parser.add_argument("--dataset", nargs="+", default=["debian", "bibtex", "delicious"])
+    parser.add_argument("--holdout", type=float, default=0.0, help="judge on training rows")
+    parser.add_argument("--seed", type=int, default=0, help="of the holdout")
+    parser.add_argument("--threads", type=int, default=0, help="0: as many as there are cores")
+    arguments = parser.parse_args()
+    omikuji = import_omikuji()
+    runtime.set_threads(arguments.threads)
+    rows = []
+    for name in arguments.dataset:
+        with user_errors():
+            root = (arguments.root / name).resolve()
+            data = open_dataset(read_config([f"dataset={name}", f"dataset.root={root}"]))
+            rows.append(measure(omikuji, data, arguments.holdout, arguments.seed))
+        print("  ".join(f"{title}: {cell}" for title, cell in cells(rows[-1]).items()), flush=True)
+    if not arguments.holdout:
+        version, threads = metadata.version("omikuji"), runtime.num_threads()
+        publish("omikuji", {"omikuji": version, "threads": threads, "rows": rows}, page)
+
+
+if __name__ == "__main__":
+    main()
