@@ -19,6 +19,7 @@ from slide.active import (
     Transposed,
     add_row_gradient,
 )
+from slide.convolution import active_conv2d as active_conv2d
 from slide.kernels import active as kernels
 from slide.kernels import losses as loss_kernels
 from slide.runtime import array_view
@@ -222,14 +223,14 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
     For hidden layers, where N is some thousands: it costs B x N.
 
     Args:
-        values: ``(B, A)`` for a shared set, else ``(nnz,)``.
+        values: ``(B, A)`` for a shared set, or ``(B, A, H, W)`` of a convolution, else ``(nnz,)``.
         active: where they belong.
         num_samples: B.
     """
     if active.complete:
         return values
     ids = torch.from_numpy(active.ids).long()
-    out = values.new_zeros(num_samples, active.out_features)
+    out = values.new_zeros(num_samples, active.out_features, *values.shape[2:])
     if active.indptr is None:
         return out.index_copy(1, ids, values)
     return out.index_put((_samples(active), ids), values)

@@ -11,9 +11,19 @@ ROOT = Path(__file__).parent.parent
 # A module imports from its own group or from those before it.
 GROUPS = [
     {"checks", "files", "kernels", "metrics", "mips", "monitor", "runtime", "schedules", "sparse"},
-    {"active", "data", "functional", "hashing", "inner_product", "losses", "optim", "tables"},
+    {
+        "active",
+        "convolution",
+        "data",
+        "functional",
+        "hashing",
+        "inner_product",
+        "losses",
+        "optim",
+        "tables",
+    },
     {"indexed_sampling", "sampling"},
-    {"layers"},
+    {"conv_layers", "layers"},
     {"network"},
     {"evaluation", "trainer"},
 ]
