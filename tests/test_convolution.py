@@ -20,6 +20,7 @@ SHAPES = {
     "plain": {},
     "padded": {"padding": 1},
     "stride": {"stride": 2, "padding": (1, 0)},
+    "wide padding": {"padding": 3},
     "dilation": {"dilation": (1, 2), "padding": 2},
 }
 CHOICES = {

@@ -4,8 +4,8 @@
 
 A batch of 128 images of 16 channels, 28 x 28, of which 8 are used, to 32 channels by 3 x 3. Peers:
 the sliced one takes channels out of input and weight in front of ``conv2d``, and autograd puts the
-gradients back into full tensors; the masked one multiplies the input by a mask; ``torch.nn.grad`` is
-what one writes by hand with PyTorch's functions for single gradients. The ways take turns, as the
+gradients back into full tensors; the masked one multiplies the input by a mask; ``torch.nn.grad``
+is what one writes by hand with PyTorch's functions for single gradients. The ways take turns, as
 times depend on which memory the allocator has at hand.
 """
 
