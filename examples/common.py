@@ -18,11 +18,11 @@ from slide.data.__main__ import open_dataset, read_config
 SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
 
 
-def parser(text: str, epochs: int, lr: float) -> argparse.ArgumentParser:
+def parser(text: str, sampler: str, epochs: int, lr: float) -> argparse.ArgumentParser:
     """The options of an example."""
     made = argparse.ArgumentParser(description=text)
     made.add_argument("--data", type=Path, help="folder of MNIST's four files; else fetched")
-    made.add_argument("--sampler", choices=SAMPLERS, default="lsh", help="what chooses neurons")
+    made.add_argument("--sampler", choices=SAMPLERS, default=sampler, help="what chooses neurons")
     made.add_argument("--share", type=float, default=0.2, help="of hidden neurons in a step")
     made.add_argument("--epochs", type=int, default=epochs)
     made.add_argument("--lr", type=float, default=lr, help="learning rate of the sampled network")
@@ -57,7 +57,8 @@ def _dense(split: Split) -> tuple[Tensor, Tensor]:
 class SampledMLP(nn.Module):
     """Two layers with a ReLU between them, of which a step computes a share of the hidden neurons.
 
-    The second layer reads only the columns of the neurons that were computed.
+    The second layer reads only the columns of the neurons that were computed. Those drawn by chance
+    count for the ones left out, too, so that sums over the set estimate sums over all neurons.
 
     Args:
         sizes: numbers of inputs, hidden neurons, outputs.
@@ -72,7 +73,7 @@ class SampledMLP(nn.Module):
         super().__init__()
         inputs, hidden, outputs = sizes
         choose = SAMPLERS[sampler]
-        chooser = choose(inputs, hidden, active=max(1, round(share * hidden)), weighting="none")
+        chooser = choose(inputs, hidden, active=max(1, round(share * hidden)))
         self.up, self.down = LSHLinear(inputs, hidden, chooser), nn.Linear(hidden, outputs)
         self.sparse = False
 
@@ -84,7 +85,10 @@ class SampledMLP(nn.Module):
         else:
             values, active, _ = self.up(flat)
         columns = self.down.weight.index_select(1, torch.from_numpy(active.ids))
-        return F.linear(torch.relu(values), columns, self.down.bias).unflatten(0, x.shape[:-1])
+        values = torch.relu(values)
+        if active.log_weights is not None:
+            values = values * torch.from_numpy(active.log_weights).exp()
+        return F.linear(values, columns, self.down.bias).unflatten(0, x.shape[:-1])
 
 
 def dense_mlp(inputs: int, hidden: int, outputs: int) -> nn.Module:

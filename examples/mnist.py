@@ -13,7 +13,8 @@ SIZES = 784, 1024, 10
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parser("MNIST by a sampled hidden layer.", epochs=20, lr=3e-3).parse_args(arguments)
+    made = parser("MNIST by a sampled hidden layer.", sampler="uniform", epochs=20, lr=3e-3)
+    options = made.parse_args(arguments)
     torch.manual_seed(0)
     compare(dense_mlp(*SIZES), SampledMLP(SIZES, options.sampler, options.share), options)
 
