@@ -7,6 +7,8 @@ hand-written gradient, and are updated by a row-sparse Adam (SLIDE: Chen et al.,
 # First: it sets up threading before torch and numba are loaded.
 from slide import runtime as runtime  # isort: skip
 from slide.active import ActiveSet as ActiveSet
+from slide.conv_layers import ActiveConv2d as ActiveConv2d
+from slide.convolution import active_conv2d as active_conv2d
 from slide.csr_product import CSRMatrix as CSRMatrix
 from slide.csr_product import csr_matmul as csr_matmul
 from slide.functional import active_linear as active_linear

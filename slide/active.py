@@ -221,11 +221,19 @@ def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     out = torch.zeros_like(parameter)
     for gradient in getattr(parameter, "row_gradients", []):
         ids = torch.from_numpy(gradient.ids).long()
-        out.view(len(out), -1).index_add_(0, ids, gradient.values())
+        out.view(num_rows(out), -1).index_add_(0, ids, gradient.values())
     return out
 
 
+def num_rows(parameter: torch.Tensor) -> int:
+    """Into how many rows a parameter divides: N, and for a convolution's kernels O x I."""
+    return math.prod(parameter.shape[: 2 if parameter.ndim > 2 else 1])
+
+
 def as_rows(parameter: torch.Tensor) -> np.ndarray:
-    """A parameter's memory as ``(N, D)``; a bias ``(N,)`` counts as ``(N, 1)``."""
-    view = array_view(parameter)
-    return view.reshape(len(view), -1)
+    """A parameter's memory as ``(N, D)``.
+
+    A bias ``(N,)`` counts as ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` as
+    ``(O * I, kh * kw)``: output ``o`` meets input ``i`` in row ``o * I + i``.
+    """
+    return array_view(parameter).reshape(num_rows(parameter), -1)

@@ -21,6 +21,7 @@ from slide.active import (
     add_row_gradient,
     transpose,
 )
+from slide.convolution import active_conv2d as active_conv2d
 from slide.csr_product import CSRMatrix as CSRMatrix
 from slide.csr_product import csr_matmul as csr_matmul
 from slide.kernels import active as kernels
@@ -256,14 +257,14 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
     For hidden layers, where N is some thousands: it costs B x N.
 
     Args:
-        values: ``(B, A)`` for a shared set, else ``(nnz,)``.
+        values: ``(B, A)`` for a shared set, or ``(B, A, H, W)`` of a convolution, else ``(nnz,)``.
         active: where they belong.
         num_samples: B.
     """
     if active.complete:
         return values
     ids = torch.from_numpy(active.ids).long()
-    out = values.new_zeros(num_samples, active.out_features)
+    out = values.new_zeros(num_samples, active.out_features, *values.shape[2:])
     if active.indptr is None:
         return out.index_copy(1, ids, values)
     return out.index_put((_samples(active), ids), values)

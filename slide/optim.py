@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from slide import checks
-from slide.active import AnyRowGradient, FactoredRowGradient, RowGradient, as_rows
+from slide.active import AnyRowGradient, FactoredRowGradient, RowGradient, as_rows, num_rows
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.runtime import array_view, num_threads
@@ -89,7 +89,7 @@ class RowSparseAdam(torch.optim.Optimizer):
                 gradients: list[AnyRowGradient] = list(getattr(p, "row_gradients", ()))
                 p.row_gradients = []
                 if p.grad is not None:
-                    rows = p.grad.reshape(len(p.grad), -1).contiguous()
+                    rows = p.grad.reshape(num_rows(p), -1).contiguous()
                     gradients.append(RowGradient(np.arange(len(rows), dtype=np.int32), rows))
                 if gradients:
                     self._update(p, group, _sum_up(gradients))
@@ -101,10 +101,10 @@ class RowSparseAdam(torch.optim.Optimizer):
             state["step"] = 0
             state["exp_avg"] = torch.zeros_like(p)
             state["exp_avg_sq"] = (
-                p.new_zeros(len(p), 1) if group["rowwise"] else torch.zeros_like(p)
+                p.new_zeros(num_rows(p), 1) if group["rowwise"] else torch.zeros_like(p)
             )
             if group["correct_skipped"]:
-                state["last_step"] = torch.zeros(len(p), dtype=torch.int32)
+                state["last_step"] = torch.zeros(num_rows(p), dtype=torch.int32)
         state["step"] += 1
         rows = AdamRows(
             as_rows(p),

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     {"checks", "files", "kernels", "metrics", "mips", "monitor", "runtime", "schedules", "sparse"},
     {
-        *("active", "csr_product", "data", "functional", "hashing", "inner_product", "losses"),
-        *("optim", "row_subset", "tables"),
+        *("active", "convolution", "csr_product", "data", "functional", "hashing"),
+        *("inner_product", "losses", "optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},
-    {"layers"},
+    {"conv_layers", "layers"},
     {"network"},
     {"evaluation", "trainer"},
 ]
