@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import LSHLinear, LSHSampler, RowSparseAdam, UniformSampler, active_linear
+from slide import LSHLinear, LSHSampler, RowSparseAdam, UniformSampler
 from slide.data import SparseDataset, Split, mnist
 from slide.data.__main__ import open_dataset, read_config
 
@@ -66,26 +66,27 @@ class SampledMLP(nn.Module):
         share: of hidden neurons in a step's set.
 
     Attributes:
-        sparse: whether ``eval()`` computes the share, too, instead of all neurons.
+        sparse: whether ``eval()`` goes on with that share of neurons, too, those with the largest
+            outputs for each sample, instead of with all of them.
     """
 
     def __init__(self, sizes: tuple[int, int, int], sampler: str, share: float):
         super().__init__()
         inputs, hidden, outputs = sizes
         choose = SAMPLERS[sampler]
-        chooser = choose(inputs, hidden, active=max(1, round(share * hidden)))
+        self.active = max(1, round(share * hidden))
+        chooser = choose(inputs, hidden, active=self.active)
         self.up, self.down = LSHLinear(inputs, hidden, chooser), nn.Linear(hidden, outputs)
         self.sparse = False
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        if self.sparse and not self.training:
-            active = self.up.sampler.select(flat, None)
-            values = active_linear(flat, self.up.weight, self.up.bias, active)
-        else:
-            values, active, _ = self.up(flat)
+        values, active, _ = self.up(flat)
         columns = self.down.weight.index_select(1, torch.from_numpy(active.ids))
         values = torch.relu(values)
+        if self.sparse and not self.training:
+            best = values.topk(self.active)
+            values = torch.zeros_like(values).scatter_(1, best.indices, best.values)
         if active.log_weights is not None:
             values = values * torch.from_numpy(active.log_weights).exp()
         return F.linear(values, columns, self.down.bias).unflatten(0, x.shape[:-1])

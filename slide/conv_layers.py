@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from slide import functional as F
+from slide.active import ActiveSet
 from slide.convolution import Channels, IntPair, as_pair, channel_ids
 from slide.layers import Activation, _SampledLayer
 from slide.sampling import Sampler
@@ -89,8 +90,9 @@ class ActiveConv2d(_SampledLayer):
             in_channels: which inputs to use; see `slide.functional.active_conv2d`.
 
         Returns:
-            ``values`` ``(B, A, H', W')`` and ``active``, the set. ``to_dense()`` gives
-            ``(B, O, H', W')`` with zeros for the other channels. To go on with a second such layer:
+            ``values`` ``(B, A, H', W')`` and ``active``, the set, with the weights that its sampler
+            gives channels drawn by chance. ``to_dense()`` gives ``(B, O, H', W')`` with zeros for
+            the other channels. To go on with a second such layer:
             ``second(torch.relu(out.values), out.active.ids)``.
 
         Raises:
@@ -102,7 +104,7 @@ class ActiveConv2d(_SampledLayer):
             raise ValueError(
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
             )
-        active = replace(active, ids=np.sort(active.ids), log_weights=None)
+        active = _ascending(active)
         values = F.active_conv2d(
             x,
             self.weight,
@@ -145,6 +147,14 @@ class ActiveConv2d(_SampledLayer):
             f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
             f"groups={self.groups}, sampler={type(self.sampler).__name__}"
         )
+
+
+def _ascending(active: ActiveSet) -> ActiveSet:
+    """A shared set without targets, its ids in order."""
+    order, weights = np.argsort(active.ids), active.log_weights
+    return replace(
+        active, ids=active.ids[order], log_weights=None if weights is None else weights[order]
+    )
 
 
 class _Lines(NamedTuple):

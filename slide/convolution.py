@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from slide import checks
@@ -89,7 +90,7 @@ def active_conv2d(
         ValueError: where shapes do not fit or channels are out of range, repeated, or none;
         TypeError: where types differ.
     """
-    groups = _check(x, weight, bias, groups)
+    _check(x, weight, bias, groups)
     geometry = _Geometry(
         as_pair("stride", stride, 1),
         as_pair("padding", padding, 0),
@@ -144,7 +145,7 @@ def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> int:
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
     checks.whole("groups", groups, 1)
     if x.ndim != 4 or weight.ndim != 4:
         raise ValueError(
@@ -156,7 +157,6 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> int:
         raise ValueError(f"bias {tuple(bias.shape)} does not fit weight {tuple(weight.shape)}")
     if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
         raise TypeError(f"x is {x.dtype} but weight is {weight.dtype}; convert one of them")
-    return groups
 
 
 def _select(
@@ -212,7 +212,8 @@ class _ActiveConv2d(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, kernels = ctx.saved_tensors
         selection, geometry = ctx.selection, ctx.geometry
         grad = grads[0].contiguous(memory_format=torch.channels_last)

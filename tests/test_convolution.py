@@ -262,6 +262,9 @@ class TestActiveConv2d:
         ids = torch.from_numpy(out.active.ids)
         assert len(ids) == 8
         assert (ids.diff() > 0).all()
+        # Each channel drawn by chance stands for as many others.
+        assert out.active.log_weights.shape == (8,)
+        assert np.exp(out.active.log_weights).sum() == pytest.approx(32)
         full = torch_F.conv2d(x, layer.weight, layer.bias, padding=1)
         torch.testing.assert_close(out.values, full[:, ids])
         dense = out.to_dense()
