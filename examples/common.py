@@ -1,7 +1,6 @@
 """What the examples share: digits as tensors, a sampled MLP, an ordinary training loop, a table."""
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from slide.data import SparseDataset, Split, mnist
 from slide.data.__main__ import open_dataset, read_config
 
 SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
+TITLES = "neurons", "in training", "in the test", "seconds", "accuracy %"
 
 
 def parser(text: str, sampler: str, epochs: int, lr: float) -> argparse.ArgumentParser:
@@ -128,18 +128,20 @@ def accuracy(model: nn.Module, images: Tensor, classes: Tensor, sparse: bool = F
     return 100 * (found == classes).float().mean().item()
 
 
-def compare(dense: nn.Module, sampled: nn.Module, options: argparse.Namespace) -> None:
-    """Train both, and print what they took and what they reach."""
+def compare(dense: nn.Module, sampled: nn.Module, options: argparse.Namespace) -> list[dict]:
+    """Train both, and print what they took and what they reach.
+
+    Returns:
+        The rows of the table.
+    """
     (images, classes), test = digits(options)
-    seconds = train(dense, images, classes, options.epochs, 1e-3)
-    rows = [("dense", "all", "all", seconds, accuracy(dense, *test))]
-    seconds, share = train(sampled, images, classes, options.epochs, options.lr), options.share
-    some = f"{share:.0%}"
-    rows += [
-        (options.sampler, some, "all", seconds, accuracy(sampled, *test)),
-        (options.sampler, some, some, seconds, accuracy(sampled, *test, sparse=True)),
-    ]
-    head = "neurons", "in training", "in the test", "seconds", "accuracy %"
-    sys.stdout.write("".join(f"{title:>13}" for title in head) + "\n")
-    for name, trained, tested, took, score in rows:
-        sys.stdout.write(f"{name:>13}{trained:>13}{tested:>13}{took:13.1f}{score:13.2f}\n")
+    taken = train(dense, images, classes, options.epochs, 1e-3)
+    results = [("dense", "all", "all", taken, accuracy(dense, *test))]
+    taken, share = train(sampled, images, classes, options.epochs, options.lr), options.share
+    for tested in ("all", f"{share:.0%}"):
+        score = accuracy(sampled, *test, sparse=tested != "all")
+        results.append((options.sampler, f"{share:.0%}", tested, taken, score))
+    print("".join(f"{title:>13}" for title in TITLES))
+    for name, trained, tested, seconds, score in results:
+        print(f"{name:>13}{trained:>13}{tested:>13}{seconds:13.1f}{score:13.2f}")
+    return [dict(zip(TITLES, row, strict=True)) for row in results]

@@ -47,12 +47,12 @@ class Mixer(nn.Module):
         return self.output(self.norm(self.blocks(self.embed(patches))).mean(1))
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> list[dict]:
     made = parser("MNIST by a sampled MLP-Mixer.", sampler="lsh", epochs=8, lr=3e-3)
     options = made.parse_args(arguments)
     torch.manual_seed(0)
     sampled = Mixer(lambda *sizes: SampledMLP(sizes, options.sampler, options.share))
-    compare(Mixer(dense_mlp), sampled, options)
+    return compare(Mixer(dense_mlp), sampled, options)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from common import SampledMLP, compare, dense_mlp, parser
 SIZES = 784, 1024, 10
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> list[dict]:
     made = parser("MNIST by a sampled hidden layer.", sampler="uniform", epochs=30, lr=2e-3)
     options = made.parse_args(arguments)
     torch.manual_seed(0)
-    compare(dense_mlp(*SIZES), SampledMLP(SIZES, options.sampler, options.share), options)
+    return compare(dense_mlp(*SIZES), SampledMLP(SIZES, options.sampler, options.share), options)
 
 
 if __name__ == "__main__":
