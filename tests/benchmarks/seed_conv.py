@@ -9,21 +9,17 @@ is what one writes by hand with PyTorch's functions for single gradients. The wa
 times depend on which memory the allocator has at hand.
 """
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks")]
+import torch
+from torch import Tensor
+from torch.nn import functional as torch_F
 
-import torch  # noqa: E402
-from report import table  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional as torch_F  # noqa: E402
-
-from slide.functional import active_conv2d  # noqa: E402
+from slide import runtime
+from slide.functional import active_conv2d
 
 BATCH, INPUTS, OUTPUTS, SIDE = 128, 16, 32, 28
 WARM_UP, STEPS = 5, 25
@@ -90,13 +86,13 @@ class _Timed:
         self.backward.append(1e3 * (time.perf_counter() - start))
 
 
-def rows() -> list[dict]:
-    """One row for each way, stride and order of memory; medians in milliseconds."""
+def rows(steps: int = STEPS) -> list[dict]:
+    """One row for each way, stride and order of memory; medians of so many steps."""
     found = []
     for stride in (1, 2):
         for order, memory_format in ORDERS.items():
             timed = {name: _Timed(way, memory_format, stride) for name, way in WAYS.items()}
-            for _ in range(WARM_UP + STEPS):
+            for _ in range(WARM_UP + steps):
                 for one in timed.values():
                     one.step()
             for name, one in timed.items():
@@ -104,16 +100,23 @@ def rows() -> list[dict]:
                 backward = statistics.median(one.backward[WARM_UP:])
                 found.append(
                     {
-                        "way": name,
+                        "case": name,
                         "stride": stride,
                         "order": order,
-                        "forward ms": round(forward, 2),
-                        "backward ms": round(backward, 2),
-                        "backward / forward": round(backward / forward, 2),
+                        "forward_ms": round(forward, 2),
+                        "backward_ms": round(backward, 2),
+                        "backward_to_forward": round(backward / forward, 2),
                     }
                 )
     return found
 
 
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    runtime.set_threads(0)
+    for row in rows():
+        print(row, flush=True)
+
+
 if __name__ == "__main__":
-    print(table(rows()))
+    main()

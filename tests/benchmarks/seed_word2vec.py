@@ -1,6 +1,6 @@
 """A training step of skip-grams with a sampled output layer, and with a dense one: the example.
 
-    python tests/benchmarks/seed_word2vec.py --data ../shared/data/text
+python tests/benchmarks/seed_word2vec.py --data ../shared/data/text
 
 """
 
