@@ -12,10 +12,20 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     {"checks", "files", "kernels", "metrics", "mips", "monitor", "runtime", "schedules", "sparse"},
     {
-        *("active", "csr_product", "data", "functional", "hashing", "inner_product", "losses"),
+        *(
+            "active",
+            "clip",
+            "csr_product",
+            "data",
+            "functional",
+            "hashing",
+            "inner_product",
+            "losses",
+        ),
         *("optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},
+    {"testing"},
     {"layers"},
     {"network"},
     {"evaluation", "trainer"},
