@@ -28,7 +28,7 @@ class ActiveConv2d(_SampledLayer):
     filters fit many patches.
 
     The gradients of weight and bias come as rows (see `slide.functional.active_conv2d`), for
-    `slide.optim.RowSparseAdam`.
+    `slide.optim.RowSparseAdam`; with ``sparse_grad`` as sparse tensors.
 
     Args:
         in_channels: I.
@@ -38,6 +38,7 @@ class ActiveConv2d(_SampledLayer):
         bias: whether to add one.
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``LSHSampler(I * kh * kw, O, active=A)``; None computes all.
+        sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a
@@ -61,6 +62,7 @@ class ActiveConv2d(_SampledLayer):
         groups: int = 1,
         bias: bool = True,
         sampler: Sampler | None = None,
+        sparse_grad: bool = False,
     ):
         self.kernel_size = as_pair("kernel_size", kernel_size, 1)
         if in_channels % groups or out_channels % groups:
@@ -70,7 +72,7 @@ class ActiveConv2d(_SampledLayer):
         if sampler is not None and groups > 1:
             raise ValueError(f"a sampler needs groups=1, not {groups}")
         per_output = in_channels // groups * math.prod(self.kernel_size)
-        super().__init__(per_output, out_channels, sampler)
+        super().__init__(per_output, out_channels, sampler, sparse_grad)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.stride = as_pair("stride", stride, 1)
@@ -115,6 +117,7 @@ class ActiveConv2d(_SampledLayer):
             self.padding,
             self.dilation,
             self.groups,
+            self.sparse_grad,
         )
         return Activation(values, active, len(x))
 

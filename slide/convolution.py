@@ -17,9 +17,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from slide import checks
-from slide.active import RowGradient, add_row_gradient
+from slide.active import RowGradient, check_leaves, hand_over
 from slide.kernels import channels
-from slide.runtime import array_view
+from slide.runtime import array_view, untraced
 
 # Floats that oneDNN computes at once, on processors with AVX-512.
 _LANES = 16
@@ -52,6 +52,7 @@ class _Selection(NamedTuple):
     groups: int
 
 
+@untraced
 def active_conv2d(
     x: Tensor,
     weight: Tensor,
@@ -62,6 +63,7 @@ def active_conv2d(
     padding: IntPair = 0,
     dilation: IntPair = 1,
     groups: int = 1,
+    sparse_grad: bool = False,
 ) -> Tensor:
     """``torch.nn.functional.conv2d`` restricted to some input and output channels.
 
@@ -81,16 +83,21 @@ def active_conv2d(
         groups: as in ``conv2d``. It is fastest where each group that is used has as many used
             channels as the others; otherwise all pairs of used channels are computed, with zeros
             for those of different groups.
+        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors,
+            that of ``weight`` with two sparse dimensions.
 
     Returns:
         ``(B, A_out, H', W')``, in the order of ``out_channels`` (of a mask: ascending), and in
         memory channels-last: ``reshape`` and ``flatten`` work on it, ``view`` may not.
 
     Raises:
-        ValueError: where shapes do not fit or channels are out of range, repeated, or none;
-        TypeError: where types differ.
+        ValueError: where shapes do not fit, channels are out of range, repeated, or none, a tensor
+            is not on the CPU, or weight or bias is no leaf and ``sparse_grad`` is false;
+        TypeError: where types differ, or are neither float32 nor float64.
     """
     _check(x, weight, bias, groups)
+    if not sparse_grad:
+        check_leaves(weight, bias)
     geometry = _Geometry(
         as_pair("stride", stride, 1),
         as_pair("padding", padding, 0),
@@ -105,7 +112,7 @@ def active_conv2d(
             f"x has {x.shape[1]} channels, neither all {num_in} nor the {len(in_ids)} used ones"
         )
     selection = _select(in_ids, out_ids, weight, groups, x.shape[1])
-    return _ActiveConv2d.apply(x, weight, bias, selection, geometry)  # type: ignore[return-value]
+    return _ActiveConv2d.apply(x, weight, bias, selection, geometry, sparse_grad)  # type: ignore[return-value]
 
 
 def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
@@ -147,6 +154,11 @@ def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
     checks.whole("groups", groups, 1)
+    for tensor in (x, weight):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    if weight.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"weights of convolutions must be float32 or float64, not {weight.dtype}")
     if x.ndim != 4 or weight.ndim != 4:
         raise ValueError(
             f"x and weight must have 4 dimensions, not {tuple(x.shape)} and {tuple(weight.shape)}"
@@ -197,6 +209,7 @@ class _ActiveConv2d(torch.autograd.Function):
         bias: Tensor | None,
         selection: _Selection,
         geometry: _Geometry,
+        sparse_grad: bool,
     ):
         ctx.shape, ctx.pixels_first = x.shape, not x.is_contiguous() and _is_channels_last(x)
         x = _take_channels(x, selection.places)
@@ -205,7 +218,8 @@ class _ActiveConv2d(torch.autograd.Function):
             kernels.mul_(selection.linked[:, :, None, None])
         kernels = kernels.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(x, kernels)
-        ctx.weight, ctx.bias, ctx.selection, ctx.geometry = weight, bias, selection, geometry
+        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, sparse_grad
+        ctx.selection, ctx.geometry = selection, geometry
         some = None if bias is None else bias.detach()[torch.from_numpy(selection.out_ids)]
         return torch.conv2d(
             x, kernels, some, geometry.stride, geometry.padding, geometry.dilation, selection.groups
@@ -236,15 +250,18 @@ class _ActiveConv2d(torch.autograd.Function):
             grad_x = _input_gradient_in_pairs(grad, kernels, geometry.padding)
         if grad_x is not None and selection.places is not None:
             grad_x = _put_channels(grad_x, selection.places, ctx.shape, ctx.pixels_first)
+        grad_weight = grad_some = None
         if ctx.needs_input_grad[1]:
             ids, rows = selection.rows.flatten(), grad_kernels.flatten(2).flatten(0, 1)
             if selection.linked is not None:
                 linked = selection.linked.flatten()
                 ids, rows = ids[linked], rows[linked]
-            add_row_gradient(ctx.weight, RowGradient(ids.int().numpy(), rows.contiguous()))
+            gradient = RowGradient(ids.int().numpy(), rows.contiguous())
+            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
-            add_row_gradient(ctx.bias, RowGradient(selection.out_ids, grad_bias[:, None]))
-        return grad_x, None, None, None, None
+            gradient = RowGradient(selection.out_ids, grad_bias[:, None])
+            grad_some = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+        return grad_x, grad_weight, grad_some, None, None, None
 
 
 def _fills_vectors_in_pairs(x: Tensor, kernels: Tensor, geometry: _Geometry) -> bool:

@@ -97,6 +97,7 @@ class TestActiveConv2dFunction:
     @pytest.mark.parametrize("groups", [1, 2])
     def test_gradcheck(self, shape, choice, groups):
         (weight, bias), (ins, outs) = parameters(groups), CHOICES[choice]
+        weight, bias = weight.detach(), bias.detach()
 
         def apply(x):
             shapes = SHAPES[shape] | {"groups": groups}
@@ -122,6 +123,19 @@ class TestActiveConv2dFunction:
                 below = value().item()
                 flat[i] += 1e-5
                 assert gradient[i].item() == pytest.approx((above - below) / 2e-5, abs=1e-7)
+
+    @pytest.mark.parametrize("choice", CHOICES)
+    @pytest.mark.parametrize("groups", [1, 2])
+    def test_sparse_gradients_are_those_of_rows(self, choice, groups):
+        (weight, bias), (ins, outs) = parameters(groups), CHOICES[choice]
+        channels, x = (as_ids(ins), as_ids(outs)), draw(2, I, 5, 5)
+        active_conv2d(x, weight, bias, *channels, groups=groups).square().sum().backward()
+        # As of a weight that is computed from others.
+        some = weight * 1, bias * 1
+        out = active_conv2d(x, *some, *channels, groups=groups, sparse_grad=True)
+        out.square().sum().backward(inputs=[weight, bias])
+        for parameter in (weight, bias):
+            torch.testing.assert_close(parameter.grad.to_dense(), dense_gradient(parameter))
 
     @pytest.mark.parametrize("choice", CHOICES)
     def test_x_may_hold_the_used_channels_alone(self, choice):
@@ -185,6 +199,9 @@ class TestActiveConv2dFunction:
             ({"stride": 0}, ValueError, "stride must be a whole number of at least 1, not 0"),
             ({"padding": (1, 1, 1)}, ValueError, "padding must be a number or two"),
             ({"groups": 3}, ValueError, "8 output channels do not divide into 3 groups"),
+            ({"x": torch.zeros(2, 6, 5, 5, device="meta")}, ValueError, "computes on the CPU"),
+            ({"weight": draw(8, 6, 3, 3, dtype=torch.bfloat16)}, TypeError, "not torch.bfloat16"),
+            ({"weight": draw(8, 6, 3, 3) * 2}, ValueError, "use sparse_grad=True"),
             ({"x": torch.zeros(2, 5, 5, 5)}, TypeError, "x is torch.float32 but weight is"),
             ({"x": draw(2, 5, 5, 5)}, ValueError, "x has 5 channels, neither all 6 nor the 6"),
             ({"x": draw(6, 5, 5)}, ValueError, "x and weight must have 4 dimensions"),
@@ -337,6 +354,25 @@ class TestActiveConv2d:
             ActiveConv2d(I, O, 3, sampler=sampler)(torch.zeros(2, I, 5, 5))
         with pytest.raises(ValueError, match=r"x \(2, 5, 5, 5\) must have 6 channels"):
             ActiveConv2d(I, O, 3)(torch.zeros(2, 5, 5, 5))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # PyTorch's own, in Adagrad.
+@pytest.mark.parametrize("name", ["SparseAdam", "SGD", "Adagrad", "RowSparseAdam"])
+def test_optimizers_of_sparse_gradients(name):
+    grown, x = [], torch.randn(4, I, 6, 6)
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        layer = ActiveConv2d(I, O, 3, groups=2, sparse_grad=sparse)
+        dense = {"SparseAdam": "Adam", "RowSparseAdam": "Adam"}.get(name, name)
+        make = RowSparseAdam if name == "RowSparseAdam" else getattr(torch.optim, name)
+        optimizer = (make if sparse else getattr(torch.optim, dense))(layer.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            values = torch_F.conv2d(x, layer.weight, layer.bias, groups=2)
+            (layer(x).values if sparse else values).square().sum().backward()
+            optimizer.step()
+        grown.append(layer.weight.detach())
+    torch.testing.assert_close(*grown, rtol=1e-3, atol=1e-5)
 
 
 def test_adam_on_some_channels_is_adam_on_all_when_all_are_used():

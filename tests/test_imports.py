@@ -12,10 +12,11 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     {"checks", "files", "kernels", "metrics", "mips", "monitor", "runtime", "schedules", "sparse"},
     {
-        *("active", "convolution", "csr_product", "data", "functional", "hashing"),
+        *("active", "clip", "convolution", "csr_product", "data", "functional", "hashing"),
         *("inner_product", "losses", "optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},
+    {"testing"},
     {"conv_layers", "layers"},
     {"network"},
     {"evaluation", "trainer"},
