@@ -7,6 +7,9 @@ hand-written gradient, and are updated by a row-sparse Adam (SLIDE: Chen et al.,
 # First: it sets up threading before torch and numba are loaded.
 from slide import runtime as runtime  # isort: skip
 from slide.active import ActiveSet as ActiveSet
+from slide.clip import clip_grad_norm_ as clip_grad_norm_
+from slide.conv_layers import ActiveConv2d as ActiveConv2d
+from slide.convolution import active_conv2d as active_conv2d
 from slide.csr_product import CSRMatrix as CSRMatrix
 from slide.csr_product import csr_matmul as csr_matmul
 from slide.functional import active_linear as active_linear
@@ -20,6 +23,7 @@ from slide.layers import CSRLinear as CSRLinear
 from slide.layers import LSHLinear as LSHLinear
 from slide.layers import SparseLinear as SparseLinear
 from slide.linear import LinearRanker as LinearRanker
+from slide.layers import ToDense as ToDense
 from slide.losses import ActiveLoss as ActiveLoss
 from slide.losses import hardest as hardest
 from slide.mips import exact_top_k as exact_top_k

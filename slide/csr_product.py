@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from slide import checks
 from slide.kernels import active as kernels
 from slide.kernels.gather import gather_entries
-from slide.runtime import array_view
+from slide.runtime import array_view, untraced
 from slide.sparse import CSR, check_pattern
 
 # Rows of the matrix in a block of its transpose: as many numbers of an output's gradient stay in a
@@ -153,6 +153,7 @@ def _as_csr(matrix: Any, num_columns: int | None) -> tuple[CSR, int]:
     return CSR(indptr, indices, arrays[2]), matrix.shape[1]
 
 
+@untraced
 def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Tensor:
     """``matrix @ x``, with gradients for ``x`` and, if given, for ``values``.
 

@@ -1,10 +1,12 @@
 """The manual gradients, as autograd functions.
 
-Gradients of inputs flow through autograd. A weight's gradient never does: it is left on the weight
-as row numbers and rows (`slide.active.add_row_gradient`), for an optimizer that updates those rows
-alone. Autograd would scatter it into a zero matrix of the weight's size.
+Gradients of inputs flow through autograd. A weight's gradient is row numbers and rows; autograd
+would scatter it into a zero matrix of the weight's size. It is left on the weight
+(`slide.active.add_row_gradient`) for `slide.optim.RowSparseAdam`, or, with ``sparse_grad``, goes
+through autograd as a ``torch.sparse_coo`` tensor, for optimizers that take these.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,20 +20,32 @@ from slide.active import (
     FactoredRowGradient,
     RowGradient,
     Transposed,
-    add_row_gradient,
+    check_leaves,
+    hand_over,
     transpose,
 )
+from slide.convolution import active_conv2d as active_conv2d
 from slide.csr_product import CSRMatrix as CSRMatrix
 from slide.csr_product import csr_matmul as csr_matmul
 from slide.kernels import active as kernels
 from slide.row_subset import put_rows, rows_to_visit, take_rows
-from slide.runtime import array_view
+from slide.runtime import array_view, untraced
 from slide.sparse import CSR, Pattern
 
 PRECISIONS = ("float32", "bfloat16")
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int) -> None:
+def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 1) -> None:
+    """Raise where inputs, weight and bias do not fit one another, or are of no use here."""
+    if not isinstance(x, Tensor):
+        hint = "; put a ToDense() before this layer" if hasattr(x, "to_dense") else ""
+        raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
+    for tensor in (x, weight):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    if weight.dtype not in DTYPES:
+        raise TypeError(f"weights must be float32, bfloat16 or float64, not {weight.dtype}")
     if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[in_axis]:
         raise ValueError(f"input {tuple(x.shape)} does not fit weight {tuple(weight.shape)}")
     if bias is not None and bias.shape != (weight.shape[1 - in_axis],):
@@ -42,7 +56,7 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int) 
 
 def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
     """Raise where inputs, weight, bias and active set do not fit one another."""
-    _check_linear(x, weight, bias, in_axis=1)
+    check_linear(x, weight, bias)
     if active.out_features != len(weight):
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {len(weight)} rows"
@@ -56,31 +70,60 @@ def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveS
         raise ValueError(f"{len(active.indptr) - 1} active sets do not fit {len(x)} samples")
 
 
+def outside_autocast(
+    x: Tensor, weight: Tensor, precision: str
+) -> tuple[Tensor, str, AbstractContextManager]:
+    """Under ``torch.autocast``: ``x`` in the weight's type, the precision asked for, and a way out.
+
+    Our products round by themselves; what autocast would do to single steps of them fits neither
+    kernels nor gradients. Results are of the weight's type, as losses need them.
+    """
+    if not torch.is_autocast_enabled("cpu"):
+        return x, precision, nullcontext()
+    if torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        precision = "bfloat16"
+    return x.to(weight.dtype), precision, torch.autocast("cpu", enabled=False)
+
+
+@untraced
 def active_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, precision: str = "float32"
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    active: ActiveSet,
+    precision: str = "float32",
+    sparse_grad: bool = False,
 ) -> Tensor:
     """``x @ weight.T + bias`` on an active set.
 
     Args:
-        x: ``(B, D)`` floats.
+        x: ``(B, D)``, float32, bfloat16 or float64.
         weight: ``(N, D)``, the type of ``x``. Its gradient comes as rows (see the module).
         bias: ``(N,)`` or None; likewise.
         active: of N outputs.
         precision: one of `PRECISIONS`; with ``"bfloat16"`` the three matrix products of a shared
             set, forward and backward, round their factors and results to that type, which is
             faster where the processor has instructions for it. The weight stays as it is.
+        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
-        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
+        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``; the type of the
+        weight.
 
     Raises:
-        ValueError: where shapes do not fit; TypeError: where types differ.
+        ValueError: where shapes do not fit, a tensor is not on the CPU, or weight or bias is no
+            leaf and ``sparse_grad`` is false; TypeError: where types differ or are not supported.
     """
+    x, precision, outside = outside_autocast(x, weight, precision)
     check_active(x, weight, bias, active)
     checks.one_of("precision", precision, PRECISIONS)
-    if active.shared:
-        return _SharedLinear.apply(x, weight, bias, active, rounded_type(x, precision))  # type: ignore[return-value]
-    return _PerSampleLinear.apply(x, weight, bias, active)  # type: ignore[return-value]
+    if not sparse_grad:
+        check_leaves(weight, bias)
+    with outside:
+        if active.shared:
+            rounded = rounded_type(x, precision)
+            return _SharedLinear.apply(x, weight, bias, active, rounded, sparse_grad)  # type: ignore[return-value]
+        return _PerSampleLinear.apply(x, weight, bias, active, sparse_grad)  # type: ignore[return-value]
 
 
 def rounded_type(x: Tensor, precision: str) -> torch.dtype:
@@ -96,49 +139,72 @@ def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
 
 class _PerSampleLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet):
-        x = x.contiguous()
-        out = torch.empty(len(active.ids), dtype=x.dtype)
-        no_bias = np.empty(0, array_view(x).dtype)
-        kernels.sampled_product(
-            active.indptr,
-            active.ids,
-            array_view(x),
-            array_view(weight),
-            no_bias if bias is None else array_view(bias),
-            array_view(out),
-        )
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        sparse_grad: bool,
+    ):
         ctx.save_for_backward(x)
-        ctx.weight, ctx.bias, ctx.active = weight, bias, active
-        return out
+        ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
+        ids, rows, added, x = _for_kernels(active, weight, bias, x)
+        out = torch.empty(len(ids), dtype=x.dtype)
+        kernels.sampled_product(
+            active.indptr, ids, array_view(x), array_view(rows), added, array_view(out)
+        )
+        return out.to(weight.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x,) = ctx.saved_tensors
-        active, grad, num_samples = ctx.active, grads[0].contiguous(), len(x)
+        (x,), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
+        x, grad, num_samples = _exact(x), _exact(grads[0]), len(x)
         visited = rows_to_visit(grad, active.indptr)
         grad = array_view(grad)
         if visited is not None:
             indptr, ids, grad = take_rows(active.indptr, visited, active.ids, grad)
             active = ActiveSet(active.out_features, ids, indptr, scratch=active.scratch)
             x = x[torch.from_numpy(visited)]
-        grad_x = None
+        grad_x, grad_weight, grad_bias = None, None, None
         if ctx.needs_input_grad[0]:
             grad_x = torch.zeros_like(x)
-            kernels.weighted_sum(
-                active.indptr, active.ids, grad, array_view(ctx.weight), array_view(grad_x)
-            )
+            ids, rows, _, _ = _for_kernels(active, weight, None, x)
+            kernels.weighted_sum(active.indptr, ids, grad, array_view(rows), array_view(grad_x))
             if visited is not None:
                 grad_x = put_rows(grad_x, visited, num_samples)
+            grad_x = grad_x.to(weight.dtype)
         if ctx.needs_input_grad[1]:
-            add_row_gradient(
-                ctx.weight, FactoredRowGradient(active.transposed, grad, array_view(x))
-            )
+            gradient = FactoredRowGradient(active.transposed, grad, array_view(x))
+            grad_weight = hand_over(weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
-            ones = np.ones((len(x), 1), grad.dtype)
-            add_row_gradient(ctx.bias, FactoredRowGradient(active.transposed, grad, ones))
-        return grad_x, None, None, None
+            gradient = FactoredRowGradient(
+                active.transposed, grad, np.ones((len(x), 1), grad.dtype)
+            )
+            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def _exact(values: Tensor) -> Tensor:
+    """Contiguous, and of a type that kernels read: bfloat16 becomes float32."""
+    return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
+
+
+def _for_kernels(active: ActiveSet, weight: Tensor, bias: Tensor | None, x: Tensor):
+    """Row numbers, rows, biases (or none) and inputs for kernels, which do not read bfloat16.
+
+    Of a bfloat16 weight the rows in question are copied.
+    """
+    ids, weight, x = active.ids, weight.detach(), _exact(x.detach())
+    if weight.dtype == torch.bfloat16:
+        distinct, ids = np.unique(ids, return_inverse=True)
+        at = torch.from_numpy(distinct)
+        weight = weight.index_select(0, at).float()
+        bias = None if bias is None else bias.detach().index_select(0, at).float()
+        ids = ids.astype(np.int32)
+    none = np.empty(0, array_view(x).dtype)
+    return ids, weight, none if bias is None else array_view(bias), x
 
 
 class _SharedLinear(torch.autograd.Function):
@@ -150,10 +216,11 @@ class _SharedLinear(torch.autograd.Function):
         bias: Tensor | None,
         active: ActiveSet,
         rounded: torch.dtype,
+        sparse_grad: bool,
     ):
         x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
         ctx.save_for_backward(x, rows)
-        ctx.weight, ctx.bias, ctx.active = weight, bias, active
+        ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
         if bias is None:
             return (x @ rows.T).to(weight.dtype)
         some = gather_rows(bias, active)
@@ -166,23 +233,32 @@ class _SharedLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors
         exact, num_samples = grads[0].contiguous(), len(x)
-        visited = rows_to_visit(exact)
+        visited = rows_to_visit(_exact(exact))
         if visited is not None:
             kept = torch.from_numpy(visited)
             x, exact = x.index_select(0, kept), exact.index_select(0, kept)
         grad = exact.to(x.dtype)
-        grad_x = (grad @ rows).to(exact.dtype) if ctx.needs_input_grad[0] else None
-        if visited is not None and grad_x is not None:
-            grad_x = put_rows(grad_x, visited, num_samples)
+        grad_x, grad_weight, grad_bias, ids = None, None, None, ctx.active.ids
+        if ctx.needs_input_grad[0]:
+            grad_x = (grad @ rows).to(exact.dtype)
+            if visited is not None:
+                grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
-            add_row_gradient(ctx.weight, RowGradient(ctx.active.ids, (grad.T @ x).to(exact.dtype)))
+            gradient = RowGradient(ids, (grad.T @ x).to(exact.dtype))
+            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
-            add_row_gradient(ctx.bias, RowGradient(ctx.active.ids, exact.sum(0)[:, None]))
-        return grad_x, None, None, None, None
+            gradient = RowGradient(ids, exact.sum(0)[:, None])
+            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+        return grad_x, grad_weight, grad_bias, None, None, None
 
 
+@untraced
 def sparse_linear(
-    x: CSR, weight: Tensor, bias: Tensor | None, transposed: Transposed | None = None
+    x: CSR,
+    weight: Tensor,
+    bias: Tensor | None,
+    transposed: Transposed | None = None,
+    sparse_grad: bool = False,
 ) -> Tensor:
     """``x @ weight + bias`` for a sparse ``x``: sums of weight rows, one a non-zero.
 
@@ -191,29 +267,43 @@ def sparse_linear(
         weight: ``(D, H)``, one row a feature. Its gradient comes as rows (see the module).
         bias: ``(H,)`` or None; its gradient comes by autograd.
         transposed: the entries of ``x`` by column; needed for the weight's gradient.
+        sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
 
     Returns:
         ``(B, H)``.
+
+    Raises:
+        ValueError: if the weight is no leaf and ``sparse_grad`` is false; TypeError: for a weight
+            that is neither float32 nor float64.
     """
-    return _SparseLinear.apply(x, weight, bias, transposed)  # type: ignore[return-value]
+    if weight.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
+    if not sparse_grad:
+        check_leaves(weight)
+    return _SparseLinear.apply(x, weight, bias, transposed, sparse_grad)  # type: ignore[return-value]
 
 
 class _SparseLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: CSR, weight: Tensor, bias: Tensor | None, transposed: Transposed | None
+        ctx: Any,
+        x: CSR,
+        weight: Tensor,
+        bias: Tensor | None,
+        transposed: Transposed | None,
+        sparse_grad: bool,
     ):
         out = torch.zeros(x.num_rows, weight.shape[1], dtype=weight.dtype)
         if bias is not None:
             out += bias.detach()
         kernels.weighted_sum(*x, array_view(weight), array_view(out))
-        ctx.x, ctx.weight, ctx.transposed = x, weight, transposed
+        ctx.x, ctx.weight, ctx.transposed, ctx.sparse_grad = x, weight, transposed, sparse_grad
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        grad = grads[0].contiguous()
+        grad, grad_weight = grads[0].contiguous(), None
         if ctx.needs_input_grad[1]:
             if ctx.transposed is None:
                 raise ValueError("the gradient of a sparse layer's weight needs `transposed`")
@@ -223,12 +313,12 @@ class _SparseLinear(torch.autograd.Function):
                 x = CSR(*take_rows(x.indptr, visited, x.indices, x.values))
                 transposed = transpose(Pattern(x.indptr, x.indices), transposed.scratch)
                 vectors = grad[torch.from_numpy(visited)]
-            add_row_gradient(
-                ctx.weight, FactoredRowGradient(transposed, x.values, array_view(vectors))
-            )
-        return None, None, grad.sum(0) if ctx.needs_input_grad[2] else None, None
+            gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))
+            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
+        return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None, None
 
 
+@untraced
 def gather_active(values: Tensor, active: ActiveSet) -> Tensor:
     """The entries of a dense ``(B, N)`` on the active set; the inverse of `scatter_active`.
 
@@ -250,20 +340,21 @@ def _samples(active: ActiveSet) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(counts)), counts)
 
 
+@untraced
 def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tensor:
     """A dense ``(B, N)`` with ``values`` on the active set and zeros elsewhere.
 
     For hidden layers, where N is some thousands: it costs B x N.
 
     Args:
-        values: ``(B, A)`` for a shared set, else ``(nnz,)``.
+        values: ``(B, A)`` for a shared set, or ``(B, A, H, W)`` of a convolution, else ``(nnz,)``.
         active: where they belong.
         num_samples: B.
     """
     if active.complete:
         return values
     ids = torch.from_numpy(active.ids).long()
-    out = values.new_zeros(num_samples, active.out_features)
+    out = values.new_zeros(num_samples, active.out_features, *values.shape[2:])
     if active.indptr is None:
         return out.index_copy(1, ids, values)
     return out.index_put((_samples(active), ids), values)

@@ -17,18 +17,25 @@ from slide.sparse import CSR, check_pattern
 
 
 class HashFamily(Protocol):
-    """What a hash family offers; any object with these members serves."""
+    """What a hash family offers; any object with these members serves.
+
+    `slide.indexed_sampling.LSHSampler` makes one by ``family(D + 2, num_vectors=N, seed=s)``.
+    `slide.testing.check_hash_family` tells whether one keeps to what is said here.
+    """
 
     in_features: int
     num_tables: int
     num_buckets: int
 
     def redraw(self, seed: int) -> None:
-        """Draw new hash functions from the seed."""
+        """Draw new hash functions: from the same seed the same ones."""
         ...
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
-        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, in_features)``."""
+        """Codes ``(L, n)`` int32 in ``[0, num_buckets)`` of the rows of ``(n, in_features)``.
+
+        ``vectors`` are float32 or float64. A row's code depends on that row alone.
+        """
         ...
 
     def sparse_codes(self, vectors: CSR) -> np.ndarray:

@@ -114,13 +114,13 @@ class InnerProductHash:
                     np.insert(queries.values, ends, queries.values.dtype.type(1)),
                 )
             )
-        augmented = queries.new_zeros(len(queries), self.in_features + 2)
-        augmented[:, : self.in_features] = queries.detach() - self.mean_input.to(queries.dtype)
+        augmented = _zeros(queries, self.in_features + 2)
+        augmented[:, : self.in_features] = queries.detach() - self.mean_input.to(augmented.dtype)
         augmented[:, self.in_features] = 1
         return self.family.codes(augmented)
 
     def _centered(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        block = rows.new_zeros(len(rows), self.in_features + 2)
+        block = _zeros(rows, self.in_features + 2)
         block[:, : self.in_features] = rows
         if bias is not None:
             block[:, self.in_features] = bias
@@ -140,3 +140,9 @@ class InnerProductHash:
         self.mean.copy_(torch.from_numpy(state["mean"]))
         self.mean_input.copy_(torch.from_numpy(state["mean_input"]))
         self.batches, self.length = int(state["batches"]), float(state["length"])
+
+
+def _zeros(vectors: Tensor, width: int) -> Tensor:
+    """``(n, width)``, one row a vector, of a type that is hashed: bfloat16 becomes float32."""
+    dtype = torch.float32 if vectors.dtype == torch.bfloat16 else vectors.dtype
+    return vectors.new_zeros(len(vectors), width, dtype=dtype)

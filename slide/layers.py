@@ -13,6 +13,7 @@ from slide.active import ActiveSet, Scratch, transpose
 from slide.indexed_sampling import LSHSampler
 from slide.losses import ActiveLoss, active_linear_loss
 from slide.mips import exact_top_k
+from slide.runtime import untraced
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern, check_pattern
 
@@ -35,17 +36,29 @@ class Activation(NamedTuple):
         return F.scatter_active(self.values, self.active, self.num_samples)
 
 
+class ToDense(nn.Module):
+    """An `Activation` as a tensor, zeros and all, for what follows in an ``nn.Sequential``."""
+
+    def forward(self, x: Activation) -> Tensor:
+        """``(B, N)``; see `Activation.to_dense`."""
+        return x.to_dense()
+
+
 class _SampledLayer(nn.Module):
     """What sampled layers share: a sampler, which is part of the layer's state."""
 
     bias: nn.Parameter | None
 
-    def __init__(self, in_features: int, out_features: int, sampler: Sampler | None):
+    def __init__(
+        self, in_features: int, out_features: int, sampler: Sampler | None, sparse_grad: bool
+    ):
         super().__init__()
         checks.whole("in_features", in_features, 1)
         checks.whole("out_features", out_features, 1)
+        checks.flag("sparse_grad", sparse_grad)
         self.in_features = in_features
         self.out_features = out_features
+        self.sparse_grad = sparse_grad
         self.sampler = sampler or FullSampler(in_features, out_features)
         if self.sampler.out_features != out_features:
             raise ValueError(
@@ -78,7 +91,9 @@ class _SampledLayer(nn.Module):
 class LSHLinear(_SampledLayer):
     """``nn.Linear`` that computes only the outputs which its sampler chooses.
 
-    The weight's gradient comes as rows (see `slide.functional`), for `slide.optim.RowSparseAdam`.
+    The gradients of weight and bias come as rows (see `slide.functional`), for
+    `slide.optim.RowSparseAdam`; with ``sparse_grad`` as sparse tensors, as ``nn.Embedding`` gives
+    them, for ``torch.optim.SparseAdam``, ``SGD`` and ``Adagrad``.
 
     Args:
         in_features: D.
@@ -86,6 +101,7 @@ class LSHLinear(_SampledLayer):
         sampler: chooses among N outputs; None computes all.
         bias: whether to add one.
         precision: of the products with a shared set; see `slide.functional.active_linear`.
+        sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
 
     Raises:
         ValueError: where the sampler has another number of outputs.
@@ -102,25 +118,34 @@ class LSHLinear(_SampledLayer):
         sampler: Sampler | None = None,
         bias: bool = True,
         precision: str = "float32",
+        sparse_grad: bool = False,
     ):
-        super().__init__(in_features, out_features, sampler)
+        super().__init__(in_features, out_features, sampler, sparse_grad)
         checks.one_of("precision", precision, F.PRECISIONS)
         self.precision = precision
         bound = 1 / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 
+    @untraced
     def forward(self, x: Tensor, labels: Pattern | None = None) -> Activation:
         """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
             x: inputs.
             labels: outputs that must be in each sample's set; the loss takes them as targets.
+
+        Raises:
+            ValueError, TypeError: see `slide.functional.active_linear`.
         """
-        active = self._choose(x, self.weight, labels)
-        values = F.active_linear(x, self.weight, self.bias, active, self.precision)
+        x, precision, outside = F.outside_autocast(x, self.weight, self.precision)
+        F.check_linear(x, self.weight, self.bias)
+        with outside:
+            active = self._choose(x, self.weight, labels)
+            values = F.active_linear(x, self.weight, self.bias, active, precision, self.sparse_grad)
         return Activation(values, active, len(x))
 
+    @untraced
     def loss(self, x: Tensor, labels: Pattern, loss: ActiveLoss) -> tuple[Tensor, ActiveSet]:
         """The loss of `forward`, a scalar, and the active set.
 
@@ -132,12 +157,23 @@ class LSHLinear(_SampledLayer):
             labels: the targets.
             loss: which one.
         """
-        active = self._choose(x, self.weight, labels)
-        mean = active_linear_loss(
-            x, self.weight, self.bias, active, loss.name, self.precision, loss.hard_fraction
-        )
+        x, precision, outside = F.outside_autocast(x, self.weight, self.precision)
+        F.check_linear(x, self.weight, self.bias)
+        with outside:
+            active = self._choose(x, self.weight, labels)
+            mean = active_linear_loss(
+                x,
+                self.weight,
+                self.bias,
+                active,
+                loss.name,
+                precision,
+                loss.hard_fraction,
+                self.sparse_grad,
+            )
         return mean, active
 
+    @untraced
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
         """The k best outputs of each input.
@@ -155,6 +191,12 @@ class LSHLinear(_SampledLayer):
             ValueError: for another ``search``, or ``"lsh"`` without hash tables.
         """
         checks.one_of("search", search, ("exact", "lsh"))
+        x, _, outside = F.outside_autocast(x, self.weight, self.precision)
+        F.check_linear(x, self.weight, self.bias)
+        with outside:
+            return self._top_k(x, k, search)
+
+    def _top_k(self, x: Tensor, k: int, search: str) -> tuple[Tensor, Tensor]:
         if search == "exact":
             return exact_top_k(x, self.weight, self.bias, k)
         if not isinstance(self.sampler, LSHSampler):
@@ -190,6 +232,8 @@ class SparseLinear(_SampledLayer):
         sampler: chooses among H outputs; None takes all.
         init_scale: about the length of the output for an input of length 1, at first. Features that
             are seen seldom or never keep what they got then: a small number makes them count less.
+        sparse_grad: whether the weight's gradient is a sparse tensor in its ``grad``, rather than
+            rows for `slide.optim.RowSparseAdam`. The bias has a dense one.
 
     Raises:
         ValueError: for a number out of range, or a sampler with another number of outputs.
@@ -205,14 +249,16 @@ class SparseLinear(_SampledLayer):
         out_features: int,
         sampler: Sampler | None = None,
         init_scale: float = 1.0,
+        sparse_grad: bool = False,
     ):
-        super().__init__(in_features, out_features, sampler)
+        super().__init__(in_features, out_features, sampler, sparse_grad)
         checks.positive("init_scale", init_scale)
         weight = torch.empty(in_features, out_features)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features))
         self._scratch = Scratch(in_features)
 
+    @untraced
     def forward(self, x: CSR) -> Activation:
         """The outputs of the active set of a CSR matrix ``(B, D)``; in ``eval()``, all H.
 
@@ -224,7 +270,7 @@ class SparseLinear(_SampledLayer):
         if torch.is_grad_enabled() and self.weight.requires_grad:
             grouped = transpose(Pattern(x.indptr, x.indices), self._scratch)
         active = self._choose(x, self.weight.T, None)
-        values = F.sparse_linear(x, self.weight, self.bias, grouped)
+        values = F.sparse_linear(x, self.weight, self.bias, grouped, self.sparse_grad)
         return Activation(F.gather_active(values, active), active, x.num_rows)
 
 

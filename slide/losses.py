@@ -1,7 +1,7 @@
 """Losses on active sets, by name, and their plain torch twins over all outputs."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,18 +10,20 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide import checks
-from slide.active import ActiveSet, RowGradient, add_row_gradient
+from slide.active import ActiveSet, RowGradient, hand_over
 from slide.functional import (
     PRECISIONS,
     active_linear,
     check_active,
+    check_leaves,
     gather_rows,
+    outside_autocast,
     rounded_type,
 )
 from slide.kernels import losses as kernels
 from slide.kernels.gather import clear_rows
 from slide.row_subset import check_fraction, hardest_count, put_rows
-from slide.runtime import array_view
+from slide.runtime import array_view, untraced
 from slide.sparse import Pattern
 
 _LOSSES = {
@@ -111,6 +113,7 @@ def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
     return mean_of_hardest
 
 
+@untraced
 def loss_on_active(
     scores: Tensor, active: ActiveSet, name: str, hard_fraction: float = 1.0
 ) -> Tensor:
@@ -130,9 +133,22 @@ def loss_on_active(
     """
     num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
     _check_loss(name, active, hard_fraction, num_samples)
+    if scores.dtype in (torch.bfloat16, torch.float16):
+        scores = scores.float()
     return _Loss.apply(scores, active, name, hard_fraction)  # type: ignore[return-value]
 
 
+class _Options(NamedTuple):
+    """Of `_SharedLinearLoss`: loss, samples kept, type of products, and what is wanted."""
+
+    name: str
+    kept: int
+    rounded: torch.dtype
+    learns: bool
+    sparse_grad: bool
+
+
+@untraced
 def active_linear_loss(
     x: Tensor,
     weight: Tensor,
@@ -141,6 +157,7 @@ def active_linear_loss(
     name: str,
     precision: str = "float32",
     hard_fraction: float = 1.0,
+    sparse_grad: bool = False,
 ) -> Tensor:
     """`loss_on_active` of `active_linear`, a shared set's scores never being held all at once.
 
@@ -152,17 +169,25 @@ def active_linear_loss(
     Returns:
         A scalar.
     """
-    if not active.shared or active.complete:
+    if not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # Nothing is gathered for a complete set, and its scores are too many to keep room for.
-        scores = active_linear(x, weight, bias, active, precision)
+        scores = active_linear(x, weight, bias, active, precision, sparse_grad)
         return loss_on_active(scores, active, name, hard_fraction)
+    x, precision, outside = outside_autocast(x, weight, precision)
     check_active(x, weight, bias, active)
     checks.one_of("precision", precision, PRECISIONS)
     _check_loss(name, active, hard_fraction, len(x))
-    kept = hardest_count(hard_fraction, len(x))
-    rounded = rounded_type(x, precision)
-    learns = torch.is_grad_enabled()
-    return _SharedLinearLoss.apply(x, weight, bias, active, name, kept, rounded, learns)  # type: ignore[return-value]
+    if not sparse_grad:
+        check_leaves(weight, bias)
+    options = _Options(
+        name,
+        hardest_count(hard_fraction, len(x)),
+        rounded_type(x, precision),
+        torch.is_grad_enabled(),
+        sparse_grad,
+    )
+    with outside:
+        return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
 
 
 def _check_loss(name: str, active: ActiveSet, hard_fraction: float, num_samples: int) -> None:
@@ -234,11 +259,9 @@ class _SharedLinearLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        name: str,
-        kept: int,
-        rounded: torch.dtype,
-        learns: bool,
+        options: _Options,
     ):
+        name, kept, rounded, learns, _ = options
         exact, x, rows = x.dtype, x.detach().to(rounded), gather_rows(weight, active).to(rounded)
         added = None if bias is None else gather_rows(bias, active)
         size, step = len(active.ids), max(LEAST, BLOCK // max(len(active.ids), 1))
@@ -273,6 +296,7 @@ class _SharedLinearLoss(torch.autograd.Function):
         if not learns:
             return mean
         ctx.weight, ctx.bias, ctx.ids = weight, bias, active.ids
+        ctx.sparse_grad = options.sparse_grad
         if ctx.needs_input_grad[0]:
             ctx.grad_x = (gradient @ rows).to(exact)
             if hard is not None:
@@ -286,13 +310,17 @@ class _SharedLinearLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        upstream = grads[0]
+        upstream, sparse, grad_weight, grad_bias = grads[0], ctx.sparse_grad, None, None
+        # What goes through autograd may be changed in place: it gets a copy.
+        scaled = torch.mul if sparse else _scaled
         grad_x = _scaled(ctx.grad_x, upstream) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
-            add_row_gradient(ctx.weight, RowGradient(ctx.ids, _scaled(ctx.grad_rows, upstream)))
+            gradient = RowGradient(ctx.ids, scaled(ctx.grad_rows, upstream))
+            grad_weight = hand_over(ctx.weight, gradient, sparse)
         if ctx.needs_input_grad[2]:
-            add_row_gradient(ctx.bias, RowGradient(ctx.ids, _scaled(ctx.grad_bias, upstream)))
-        return grad_x, None, None, None, None, None, None, None
+            gradient = RowGradient(ctx.ids, scaled(ctx.grad_bias, upstream))
+            grad_bias = hand_over(ctx.bias, gradient, sparse)
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 def dense_loss(scores: Tensor, targets: Tensor, name: str, log_weights: Tensor | None) -> Tensor:

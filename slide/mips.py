@@ -85,9 +85,9 @@ class FaissIndex:
         faiss.omp_set_num_threads(num_threads())
         num_rows, width = weight.shape
         rows = np.zeros((num_rows, width + 1), np.float32)
-        rows[:, :width] = weight.detach().numpy()
+        rows[:, :width] = weight.detach().float().numpy()
         if bias is not None:
-            rows[:, width] = bias.detach().numpy()
+            rows[:, width] = bias.detach().float().numpy()
         inner = faiss.METRIC_INNER_PRODUCT
         if self.kind == "ivf":
             lists = max(1, min(4096, round(4 * num_rows**0.5), num_rows // 39))

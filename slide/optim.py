@@ -7,7 +7,13 @@ import numpy as np
 import torch
 
 from slide import checks
-from slide.active import AnyRowGradient, FactoredRowGradient, RowGradient, as_rows
+from slide.active import (
+    AnyRowGradient,
+    FactoredRowGradient,
+    as_rows,
+    num_rows,
+    take_row_gradients,
+)
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.runtime import array_view, num_threads
@@ -18,10 +24,11 @@ _EMPTY = np.empty(0, np.int32)
 class RowSparseAdam(torch.optim.Optimizer):
     """Adam (Kingma and Ba 2015) for weights whose gradients come as rows.
 
-    Takes the row gradients that slide's layers leave on their weights, and ordinary dense
-    gradients, too. With all rows touched at each step it equals ``torch.optim.AdamW``. Otherwise it
-    is *lazy*: moments and decay of a row stand still while the row is not touched, and the bias
-    correction counts all steps, not those of the row.
+    Takes the row gradients that slide's layers leave on their weights, and ordinary sparse and
+    dense gradients, too. With all rows touched at each step it equals ``torch.optim.AdamW``.
+    Otherwise it is *lazy*: moments and decay of a row stand still while the row is not touched, and
+    the bias correction counts all steps, not those of the row. Weights in bfloat16 have float32
+    moments; a move of less than 1/512 of an entry is rounded away.
 
     Args:
         params: parameters or parameter groups.
@@ -85,33 +92,23 @@ class RowSparseAdam(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
-                # Used up here: PyTorch's own zero_grad does not know them.
-                gradients: list[AnyRowGradient] = list(getattr(p, "row_gradients", ()))
-                p.row_gradients = []
-                if p.grad is not None:
-                    rows = p.grad.reshape(len(p.grad), -1).contiguous()
-                    gradients.append(RowGradient(np.arange(len(rows), dtype=np.int32), rows))
-                if gradients:
-                    self._update(p, group, _sum_up(gradients))
+                # Used up here: PyTorch's own zero_grad does not know row gradients.
+                gradient = take_row_gradients(p)
+                if gradient is not None:
+                    self._update(p, group, gradient)
         return loss
 
     def _update(self, p: torch.Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
         state = self.state[p]
         if not state:
             state["step"] = 0
-            state["exp_avg"] = torch.zeros_like(p)
-            state["exp_avg_sq"] = (
-                p.new_zeros(len(p), 1) if group["rowwise"] else torch.zeros_like(p)
-            )
+            state["exp_avg"] = torch.zeros_like(p, dtype=_moment_type(p))
+            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
+            if group["rowwise"]:
+                state["exp_avg_sq"] = state["exp_avg"].new_zeros(num_rows(p), 1)
             if group["correct_skipped"]:
-                state["last_step"] = torch.zeros(len(p), dtype=torch.int32)
+                state["last_step"] = torch.zeros(num_rows(p), dtype=torch.int32)
         state["step"] += 1
-        rows = AdamRows(
-            as_rows(p),
-            as_rows(state["exp_avg"]),
-            as_rows(state["exp_avg_sq"]),
-            array_view(state["last_step"]) if group["correct_skipped"] else _EMPTY,
-        )
         hyper = AdamHyper(
             float(group["lr"]),
             float(group["betas"][0]),
@@ -120,6 +117,13 @@ class RowSparseAdam(torch.optim.Optimizer):
             float(group["weight_decay"]),
             int(state["step"]),
         )
+        tensors = [p, state["exp_avg"], state["exp_avg_sq"]]
+        if group["correct_skipped"]:
+            tensors.append(state["last_step"])
+        if p.dtype == torch.bfloat16:
+            _update_copies(tensors, hyper, gradient)
+            return
+        rows = _as_adam_rows(tensors)
         chunks = 4 * num_threads()
         if isinstance(gradient, FactoredRowGradient):
             t = gradient.transposed
@@ -137,17 +141,38 @@ class RowSparseAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Put back what ``state_dict`` gave."""
         super().load_state_dict(state_dict)
-        for state in self.state.values():
-            # The base class turns all state into the parameter's type.
-            if "last_step" in state:
-                state["last_step"] = state["last_step"].to(torch.int32)
+        saved = (i for group in state_dict["param_groups"] for i in group["params"])
+        own = (p for group in self.param_groups for p in group["params"])
+        for i, p in zip(saved, own, strict=True):
+            # The base class turned all state into the parameter's type.
+            for name, value in state_dict["state"].get(i, {}).items():
+                if isinstance(value, torch.Tensor):
+                    dtype = torch.int32 if name == "last_step" else _moment_type(p)
+                    self.state[p][name] = value.detach().to(dtype, copy=True)
 
 
-def _sum_up(gradients: list[AnyRowGradient]) -> AnyRowGradient:
-    """One gradient with distinct rows out of several."""
-    if len(gradients) == 1:
-        return gradients[0]
-    ids, places = np.unique(np.concatenate([g.ids for g in gradients]), return_inverse=True)
-    values = torch.cat([g.values() for g in gradients])
-    total = values.new_zeros(len(ids), values.shape[1])
-    return RowGradient(ids, total.index_add_(0, torch.from_numpy(places), values))
+def _moment_type(p: torch.Tensor) -> torch.dtype:
+    return torch.float32 if p.dtype == torch.bfloat16 else p.dtype
+
+
+def _as_adam_rows(tensors: list[torch.Tensor]) -> AdamRows:
+    """Weight, moments and, or not, the last steps, for kernels."""
+    weight, first, second, *last = tensors
+    last_step = array_view(last[0]) if last else _EMPTY
+    return AdamRows(as_rows(weight), as_rows(first), as_rows(second), last_step)
+
+
+def _update_copies(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRowGradient) -> None:
+    """Adam on float32 copies of the touched rows: kernels do not read bfloat16."""
+    at = torch.from_numpy(gradient.ids).long()
+    weight, *others = [tensor.index_select(0, at) for tensor in tensors]
+    copies = [weight.float(), *others]
+    kernels.adam_rows(
+        _as_adam_rows(copies),
+        hyper,
+        np.arange(len(at), dtype=np.int32),
+        array_view(gradient.values().float().contiguous()),
+        4 * num_threads(),
+    )
+    for tensor, copy in zip(tensors, copies, strict=True):
+        tensor.index_copy_(0, at, copy.to(tensor.dtype))

@@ -4,7 +4,9 @@ import functools
 import os
 import platform
 import sys
+from collections.abc import Callable
 from importlib import metadata
+from typing import Any, TypeVar
 
 # OpenMP reads these when it is loaded. A pool that spins for long takes the cores from others, such
 # as FAISS's. But torch and numba share one on Linux, a step goes in and out of it some thirty
@@ -30,19 +32,29 @@ except ImportError:  # Not on Windows.
 VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
+_PROCESS = os.getpid()
+_F = TypeVar("_F", bound=Callable)
+
+if hasattr(os, "register_at_fork"):
+    # OpenMP's threads stay behind in the parent, and the first product in the child would wait for
+    # them for ever. Where there was none before, nobody knows.
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def set_threads(threads: int) -> None:
     """Let numba and torch use ``threads`` cores each; 0 means all that this process may use.
 
+    A process made by ``fork`` may use one.
+
     Raises:
         ValueError: if ``threads`` is negative or above what numba was started with.
     """
-    limit = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
+    limit = 1 if _forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
         raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
     # In this order: numba's first call resets torch's number of threads (numba issue 9387).
-    numba.set_num_threads(threads or limit)
+    if not _forked():
+        numba.set_num_threads(threads or limit)
     torch.set_num_threads(threads or limit)
 
 
@@ -61,7 +73,30 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 
 def num_threads() -> int:
     """Number of threads that kernels run on."""
-    return numba.get_num_threads()
+    return 1 if _forked() else numba.get_num_threads()
+
+
+def _forked() -> bool:
+    """Whether this process was made by ``fork`` from one that had imported slide."""
+    return os.getpid() != _PROCESS
+
+
+def untraced(function: _F) -> _F:
+    """A function that ``torch.compile`` calls as it is: it cannot look into our kernels."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        # Importing the compiler takes a second, and until somebody does nothing is traced.
+        if "torch._dynamo" in sys.modules:
+            return _disabled(function)(*arguments, **keywords)
+        return function(*arguments, **keywords)
+
+    return call  # type: ignore[return-value]
+
+
+@functools.cache
+def _disabled(function: Callable) -> Callable:
+    return torch.compiler.disable(function)
 
 
 def random_key(*parts: int) -> np.uint64:

@@ -19,7 +19,11 @@ Queries = Tensor | CSR
 
 
 class Sampler(Protocol):
-    """What a layer asks of its sampler; any object with these members serves."""
+    """What a layer asks of its sampler; any object with these members serves.
+
+    A class that inherits from this one need write no more than `select`, and set ``out_features``.
+    `slide.testing.check_sampler` tells whether one keeps to what is said here.
+    """
 
     out_features: int
 
@@ -27,27 +31,25 @@ class Sampler(Protocol):
         """Make ready for the weights as they are; in training, take note of the next inputs.
 
         Args:
-            weight: ``(N, D)``, any strides.
+            weight: ``(N, D)``, any strides; may require a gradient.
             bias: ``(N,)`` or None.
             inputs: ``(B, D)``, about to be trained on; None outside of training.
         """
-        ...
 
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """The active set for inputs ``(B, D)``.
 
         All ``labels``, if given, are in it, and its ``targets`` say where: as positions within each
-        sample's set. Ids are distinct within a set.
+        sample's set. Ids are int32, in ``[0, out_features)``, and distinct within a set.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs, as numbers and arrays."""
-        ...
+        """Everything that a resumed run needs, as numbers, arrays and dicts of them."""
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave."""
-        ...
 
 
 class FullSampler:

@@ -12,22 +12,14 @@ ROOT = Path(__file__).parent.parent
 GROUPS = [
     {"checks", "files", "kernels", "metrics", "mips", "monitor", "runtime", "schedules", "sparse"},
     {
-        *(
-            "active",
-            "csr_product",
-            "data",
-            "functional",
-            "hashing",
-            "inner_product",
-            "linear",
-            "losses",
-        ),
-        *("optim", "row_subset", "tables"),
+        *("active", "clip", "convolution", "csr_product", "data", "functional", "hashing"),
+        *("inner_product", "linear", "losses", "optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},
-    {"layers"},
+    {"testing"},
+    {"conv_layers", "layers"},
     {"network"},
-    {"evaluation", "trainer"},
+    {"evaluation", "reranking", "rules", "trainer"},
 ]
 # Who alone may import these packages; None: nobody in the library.
 ONLY = {

@@ -38,3 +38,11 @@ def test_figures_are_the_generated_ones(monkeypatch):
     assert real.summary_table(found["rows"]) in README
     assert real.expectation(found) in README
     assert (ROOT / "results" / "real.md").read_text() == real.page(found)
+
+
+def test_pages_of_seeds_are_the_generated_ones(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
+    import seeds
+
+    found = json.loads((ROOT / "results" / "seeds.json").read_text())
+    assert (ROOT / "results" / "seeds.md").read_text().endswith(seeds.page(found))

@@ -255,6 +255,24 @@ def _elect(bounds, found, threshold, scratch):
 
 
 @serial
+def _gather(bounds, counts, places, ties, key, scratch, out):
+    """Write the elected ids, and of the ties as many as there are places; return how many."""
+    taken = 0
+    for part in range(PARTS):
+        for i in range(bounds[part], bounds[part] + counts[0, part]):
+            out[taken] = scratch.ids[i]
+            taken += 1
+        for i in range(bounds[part], bounds[part] + counts[1, part]):
+            candidate = scratch.ballots[i]
+            # Any `places` of the ties with equal probability (Knuth, algorithm S).
+            if random_below(key, candidate, ties) < places:
+                out[taken] = candidate
+                taken += 1
+                places -= 1
+            ties -= 1
+    return taken
+
+
 def vote_shared(buckets, codes, capacity, key, scratch, out):
     """The ids with the most votes over all samples and tables of a batch.
 
@@ -275,17 +293,4 @@ def vote_shared(buckets, codes, capacity, key, scratch, out):
     found = _count(bounds, scratch)
     threshold, places, ties = _threshold(scratch.histogram, len(out))
     counts = _elect(bounds, found, threshold, scratch)
-    taken = 0
-    for part in range(PARTS):
-        for i in range(bounds[part], bounds[part] + counts[0, part]):
-            out[taken] = scratch.ids[i]
-            taken += 1
-        for i in range(bounds[part], bounds[part] + counts[1, part]):
-            candidate = scratch.ballots[i]
-            # Any `places` of the ties with equal probability (Knuth, algorithm S).
-            if random_below(key, candidate, ties) < places:
-                out[taken] = candidate
-                taken += 1
-                places -= 1
-            ties -= 1
-    return taken
+    return _gather(bounds, counts, places, ties, key, scratch, out)

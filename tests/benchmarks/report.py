@@ -48,8 +48,8 @@ def last(name: str) -> dict:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def publish(name: str, found: dict, page: Callable[[dict], str]) -> None:
-    """Write ``results/benchmarks/<name>.{json,md}``: figures, and a page that says whence."""
+def publish(name: str, found: dict, page: Callable[[dict], str], folder: Path = RESULTS) -> None:
+    """Write ``<folder>/<name>.{json,md}``: figures, and a page that says whence."""
     found = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
@@ -60,6 +60,6 @@ def publish(name: str, found: dict, page: Callable[[dict], str]) -> None:
         f"Made by `python tests/benchmarks/{name}.py` on {found['date']}; {found['machine']}; "
         f"{versions}.\n\n"
     )
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (RESULTS / f"{name}.md").write_text(head + page(found))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(head + page(found))

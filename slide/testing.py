@@ -1,0 +1,197 @@
+"""Checks of samplers and hash families of one's own: they raise AssertionError, with a reason.
+
+def test_mine():
+    check_sampler(lambda: MySampler(16, 200), in_features=16)
+    check_hash_family(lambda: MyFamily(16))
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from slide.active import ActiveSet
+from slide.hashing import HashFamily
+from slide.sampling import Sampler
+from slide.sparse import CSR, Pattern
+
+
+def check_sampler(
+    make: Callable[[], Sampler],
+    in_features: int,
+    num_samples: int = 7,
+    sparse_inputs: bool = False,
+    seed: int = 0,
+) -> None:
+    """Raise unless samplers do what `slide.sampling.Sampler` says.
+
+    In training and outside, with labels and without, for a batch and for a single sample: ids and
+    targets; equal samplers choose equal sets; one that takes over another's state goes on as it.
+
+    Args:
+        make: returns a new sampler, the same one at each call.
+        in_features: D, length of the inputs.
+        num_samples: B, samples in a batch.
+        sparse_inputs: also with inputs in CSR form, as `slide.layers.SparseLinear` has them.
+        seed: of weights, inputs and labels.
+
+    Raises:
+        AssertionError: saying what does not hold.
+    """
+    one, other = make(), make()
+    n = one.out_features
+    _demand(isinstance(n, int) and n > 0, f"out_features must be a number above 0, not {n!r}")
+    rng = np.random.default_rng(seed)
+    weight = torch.nn.Parameter(_normal(rng, n, in_features))
+    bias = torch.nn.Parameter(_normal(rng, n))
+    kinds = (False, True) if sparse_inputs else (False,)
+    cases = list(itertools.product(kinds, (True, False), (True, False), (num_samples, 1)))
+    for case in range(2 * len(cases)):
+        sparse, trains, labelled, count = cases[case % len(cases)]
+        x = (
+            _csr(rng, count, in_features)
+            if sparse
+            else torch.relu(_normal(rng, count, in_features))
+        )
+        labels = _labels(rng, count, n) if labelled else None
+        inputs = x if trains else None
+        if case == len(cases):
+            # Half way: a third one takes over.
+            state, other = one.state_dict(), make()
+            other.load_state_dict(_copied(state))
+        found = []
+        for sampler in (one, other):
+            sampler.update(weight, bias, inputs)
+            found.append(sampler.select(x, labels))
+        _check_set(found[0], n, count, labels)
+        late = " after load_state_dict(state_dict())" if case >= len(cases) else ""
+        _demand(
+            np.array_equal(found[0].ids, found[1].ids),
+            f"equal samplers choose different sets{late}",
+        )
+
+
+def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | None) -> None:
+    _demand(active.out_features == n, f"a set of {active.out_features} outputs, not {n}")
+    ids, indptr = active.ids, active.indptr
+    _demand(ids.dtype == np.int32 and ids.ndim == 1, f"ids must be int32 (nnz,), not {ids.dtype}")
+    _demand(((ids >= 0) & (ids < n)).all(), f"ids must lie in [0, {n})")
+    if indptr is not None:
+        _demand(indptr.dtype == np.int64, f"indptr must be int64, not {indptr.dtype}")
+        _demand(len(indptr) == num_samples + 1, f"{len(indptr) - 1} sets for {num_samples} samples")
+        rises = indptr[0] == 0 and indptr[-1] == len(ids) and (np.diff(indptr) >= 0).all()
+        _demand(rises, f"indptr must rise from 0 to the number of ids, {len(ids)}")
+    for b in range(1 if indptr is None else num_samples):
+        own = active.row(b)
+        _demand(len(np.unique(own)) == len(own), "ids must be distinct within a set")
+    if active.log_weights is not None:
+        shape = active.log_weights.shape
+        _demand(shape == ids.shape, f"log_weights {shape} do not fit ids {ids.shape}")
+        _demand(np.isfinite(active.log_weights).all(), "log_weights must be finite")
+    if labels is None:
+        return
+    targets = active.targets
+    if targets is None:
+        raise AssertionError("labels were given, but the set has no targets")
+    _demand(np.array_equal(targets.indptr, labels.indptr), "targets must have the labels' indptr")
+    for b in range(num_samples):
+        part = slice(labels.indptr[b], labels.indptr[b + 1])
+        places, own = targets.indices[part], active.row(b)
+        inside = ((places >= 0) & (places < len(own))).all()
+        right = inside and np.array_equal(np.sort(own[places]), np.sort(labels.indices[part]))
+        _demand(right, f"the targets of sample {b} are not at its labels")
+
+
+def check_hash_family(
+    make: Callable[[], HashFamily],
+    sparse_inputs: bool = True,
+    least_agreement: float = 0.5,
+    seed: int = 0,
+) -> None:
+    """Raise unless hash families do what `slide.hashing.HashFamily` says.
+
+    Shapes, types and range of codes; a row's codes depend neither on the others nor on when they
+    are asked for; ``redraw`` changes them, and changes them back; equal vectors collide in all
+    tables, and near ones in more than those that have nothing in common.
+
+    Args:
+        make: returns a new family, the same one at each call.
+        sparse_inputs: whether ``sparse_codes`` is checked: on vectors without zeros it must agree
+            with ``codes``.
+        least_agreement: share of tables in which a vector and one at some 3 degrees from it must
+            collide, on average.
+        seed: of the vectors.
+
+    Raises:
+        AssertionError: saying what does not hold.
+    """
+    one, other = make(), make()
+    rng, width = np.random.default_rng(seed), one.in_features
+    vectors = _normal(rng, 64, width)
+    for dtype in (torch.float32, torch.float64):
+        codes = one.codes(vectors.to(dtype))
+        _check_codes(codes, one, 64)
+        _demand(np.array_equal(codes, one.codes(vectors.to(dtype))), "codes change between calls")
+        _demand(one.codes(vectors[:0].to(dtype)).shape == (one.num_tables, 0), "codes of no rows")
+    codes = one.codes(vectors)
+    _demand(np.array_equal(codes, other.codes(vectors)), "equal families give different codes")
+    some = np.array([5, 3, 40])
+    few = one.codes(vectors[some])
+    _demand(np.array_equal(few, codes[:, some]), "a row's codes depend on the other rows")
+    if sparse_inputs:
+        indptr = np.arange(65, dtype=np.int64) * width
+        indices = np.tile(np.arange(width, dtype=np.int32), 64)
+        sparse = one.sparse_codes(CSR(indptr, indices, vectors.numpy().reshape(-1)))
+        _check_codes(sparse, one, 64)
+        same = float((sparse == codes).mean())
+        # Sums in another order may turn a sign here and there.
+        _demand(same > 0.95, f"sparse and dense codes agree in {same:.0%} only")
+    one.redraw(seed + 1)
+    drawn = one.codes(vectors)
+    _check_codes(drawn, one, 64)
+    _demand(not np.array_equal(drawn, codes), "redraw changes nothing")
+    other.redraw(seed + 1)
+    _demand(np.array_equal(drawn, other.codes(vectors)), "redraw depends on more than its seed")
+    near = one.codes(vectors + 0.05 * _normal(rng, 64, width))
+    close, apart = float((near == drawn).mean()), float((drawn[:, :32] == drawn[:, 32:]).mean())
+    _demand(close >= least_agreement, f"near vectors collide in {close:.0%} of the tables only")
+    _demand(close > apart, f"near vectors collide in {close:.0%}, any others in {apart:.0%}")
+
+
+def _check_codes(codes: np.ndarray, family: HashFamily, count: int) -> None:
+    shape = family.num_tables, count
+    _demand(codes.shape == shape, f"codes must be {shape}, not {codes.shape}")
+    _demand(codes.dtype == np.int32, f"codes must be int32, not {codes.dtype}")
+    within = ((codes >= 0) & (codes < family.num_buckets)).all()
+    _demand(within, f"codes must lie in [0, {family.num_buckets})")
+
+
+def _demand(holds: Any, reason: str) -> None:
+    if not holds:
+        raise AssertionError(reason)
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(rng.standard_normal(shape, np.float32))
+
+
+def _csr(rng: np.random.Generator, num_rows: int, num_columns: int) -> CSR:
+    """Half of the entries, at random."""
+    mask = rng.random((num_rows, num_columns)) < 0.5
+    indptr = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
+    columns = np.nonzero(mask)[1].astype(np.int32)
+    return CSR(indptr, columns, rng.standard_normal(len(columns), np.float32))
+
+
+def _labels(rng: np.random.Generator, num_rows: int, num_outputs: int) -> Pattern:
+    """None, one, two or three a row."""
+    counts = [min(b % 4, num_outputs) for b in range(1, num_rows + 1)]
+    return Pattern.from_lists([rng.permutation(num_outputs)[:n].tolist() for n in counts])
+
+
+def _copied(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _copied(value) for key, value in state.items()}
+    return state.copy() if isinstance(state, np.ndarray) else state

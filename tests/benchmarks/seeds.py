@@ -1,0 +1,302 @@
+"""What custom sparse layers were asked for, and what this library does: each against PyTorch.
+
+    python tests/benchmarks/seeds.py --root ../shared/data
+
+Runs every benchmark called seed_*.py as a process of its own, compares what it finds with its
+targets, and writes results/seeds.md and results/seeds.json. `--only conv` runs one of them and
+leaves what the page says of the others; `--quick` takes smaller sizes and writes nothing.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks")]
+
+from report import machine, publish, table  # noqa: E402
+
+from slide import runtime  # noqa: E402
+
+RESULTS = ROOT / "results"
+Rows = list[dict]
+
+
+class Target(NamedTuple):
+    """What a figure must be.
+
+    Attributes:
+        text: what it is about.
+        figure: of the rows that a benchmark found; the worst one where there are several.
+        at_least, at_most: its bounds.
+    """
+
+    text: str
+    figure: Callable[[Rows], float]
+    at_least: float = float("-inf")
+    at_most: float = float("inf")
+
+    def check(self, rows: Rows) -> dict:
+        """A line of the table of targets."""
+        figure = self.figure(rows)
+        bounds = f"at least {self.at_least:g}" if self.at_least > 0 else f"at most {self.at_most:g}"
+        met = self.at_least <= figure <= self.at_most
+        return {
+            "measured": self.text,
+            "target": bounds,
+            "found": f"{figure:.3g}",
+            "": "met" if met else "missed",
+        }
+
+
+class Seed(NamedTuple):
+    """A benchmark.
+
+    Attributes:
+        asked: for what.
+        data: the folder below the root that it reads; None: it makes its data up.
+        quick: arguments of its `rows` for small sizes.
+        targets: of the rows.
+    """
+
+    asked: str
+    data: str | None
+    quick: dict
+    targets: list[Target]
+
+
+def of(rows: Rows, case: str, key: str, **equal: object) -> list[float]:
+    """The figures ``key`` of cases that begin with ``case`` and have the values ``equal``."""
+    found = [
+        row[key]
+        for row in rows
+        if row["case"].startswith(case) and all(row[name] == value for name, value in equal.items())
+    ]
+    if not found:
+        raise ValueError(f"no row of {case} with {equal}")
+    return found
+
+
+def growth(rows: Rows, case: str) -> float:
+    """Of the backward pass from the smallest layer to the largest, for single samples."""
+    sizes = [row["outputs"] for row in rows]
+    first, last = (
+        of(rows, case, "backward_ms", outputs=n, batch=1) for n in (min(sizes), max(sizes))
+    )
+    return last[0] / first[0]
+
+
+def against(rows: Rows, key: str, best: Callable) -> float:
+    """How many times as long PyTorch's sparse products take as ours, by the best or worst peer."""
+    ratios = [
+        best(of(rows, "torch", key, vectors=count)) / of(rows, "ours", key, vectors=count)[0]
+        for count in {row["vectors"] for row in rows}
+    ]
+    return min(ratios)
+
+
+def behind(rows: Rows) -> float:
+    """By how many points a sampled Mixer is behind its twin."""
+    (dense,) = of(rows, "mixer", "accuracy %", neurons="dense")
+    others = [row["accuracy %"] for row in rows if row["case"] == "mixer"]
+    return dense - min(others)
+
+
+def sampled_mnist(rows: Rows) -> float:
+    return min(
+        row["accuracy %"] for row in rows if row["case"] == "mnist" and row["neurons"] != "dense"
+    )
+
+
+SEEDS = {
+    "linear": Seed(
+        "backward through a sampled slice that does not grow with the layer",
+        None,
+        {"sizes": (2**8, 2**12)},
+        [
+            Target(
+                "active_linear: backward / forward, worst size and batch",
+                lambda rows: max(of(rows, "active_linear", "backward_to_forward")),
+                at_most=1.5,
+            ),
+            Target(
+                "LSHLinear: backward / forward, worst size and batch",
+                lambda rows: max(of(rows, "LSHLinear", "backward_to_forward")),
+                at_most=1.5,
+            ),
+            Target(
+                "active_linear: backward at the largest size / at the smallest",
+                lambda rows: growth(rows, "active_linear, shared"),
+                at_most=2,
+            ),
+            Target(
+                "autograd through weight[ids]: the same",
+                lambda rows: growth(rows, "weight[ids]"),
+                at_least=10,
+            ),
+        ],
+    ),
+    "optimizer": Seed(
+        "stock optimizers, equal to dense training when all neurons are active",
+        None,
+        {},
+        [
+            Target(
+                "largest difference of a parameter, relative",
+                lambda rows: max(row["difference"] for row in rows),
+                at_most=1e-5,
+            )
+        ],
+    ),
+    "csr": Seed(
+        "y = A x with a large sparse A, gradient for x",
+        None,
+        {"scale": 0.02},
+        [
+            Target(
+                "backward / forward, worst number of vectors",
+                lambda rows: max(of(rows, "ours", "backward_to_forward")[:2]),
+                at_most=1.5,
+            ),
+            Target(
+                "forward of torch.sparse.mm, the fastest kind / ours",
+                lambda rows: against(rows, "forward_ms", min),
+                at_least=1,
+            ),
+            Target(
+                "backward of torch.sparse.mm, the slowest kind / ours",
+                lambda rows: against(rows, "backward_ms", max),
+                at_least=10,
+            ),
+        ],
+    ),
+    "hardest": Seed(
+        "backward for the hardest quarter of a batch, from one forward pass",
+        None,
+        {"repeats": 5},
+        [
+            Target(
+                "backward of the hard part / of the whole, worst case",
+                lambda rows: max(of(rows, "ours", "backward_ratio")),
+                at_most=0.35,
+            )
+        ],
+    ),
+    "conv": Seed(
+        "convolution on some channels",
+        None,
+        {"steps": 5},
+        [
+            Target(
+                f"backward / forward at stride {stride}, worst order of memory",
+                lambda rows, stride=stride: max(
+                    of(rows, "active_conv2d", "backward_to_forward", stride=stride)
+                ),
+                at_most=2.5,
+            )
+            for stride in (1, 2)
+        ],
+    ),
+    "vision": Seed(
+        "SLIDE for vision: MLP on MNIST, MLP-Mixer",
+        "mnist",
+        {"quick": True},
+        [
+            Target("MNIST: accuracy with a fifth of the neurons", sampled_mnist, at_least=98),
+            Target("Mixer: points behind its dense twin", behind, at_most=1),
+        ],
+    ),
+    "word2vec": Seed(
+        "a large vocabulary",
+        "text",
+        {"quick": True},
+        [
+            Target(
+                "dense step / sampled step",
+                lambda rows: max(row["times faster"] for row in rows),
+                at_least=20,
+            )
+        ],
+    ),
+}
+
+
+def run(name: str, root: Path | None, quick: bool) -> dict:
+    """One benchmark: its rows, and its targets."""
+    seed, start = SEEDS[name], time.perf_counter()
+    arguments = dict(seed.quick) if quick else {}
+    if seed.data and root:
+        arguments["data"] = root / seed.data
+    runtime.set_threads(0)
+    rows = import_module(f"seed_{name}").rows(**arguments)
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "seconds": round(time.perf_counter() - start),
+        "targets": [target.check(rows) for target in seed.targets],
+        "rows": rows,
+    }
+
+
+def stored() -> dict[str, dict]:
+    """What earlier runs found on this machine with these versions."""
+    path = RESULTS / "seeds.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    here = {"machine": machine(), "versions": runtime.versions()}
+    return found["seeds"] if all(found.get(key) == value for key, value in here.items()) else {}
+
+
+def rounded(row: dict) -> dict:
+    return {k: round(v, 3) if isinstance(v, float) and v > 1e-3 else v for k, v in row.items()}
+
+
+def page(found: dict) -> str:
+    """The generated page: targets, and then what each benchmark found."""
+    seeds = {name: found["seeds"][name] for name in SEEDS if name in found["seeds"]}
+    targets = [{"benchmark": name} | line for name, one in seeds.items() for line in one["targets"]]
+    parts = ["# What was asked for, and what it takes\n", table(targets)]
+    for name, one in seeds.items():
+        about = (import_module(f"seed_{name}").__doc__ or "").partition(".py")[2].partition("\n\n")
+        titles = dict.fromkeys(title for row in one["rows"] for title in row)
+        parts += [
+            f"\n## {name}: {SEEDS[name].asked}\n",
+            f"`python tests/benchmarks/seed_{name}.py`, {one['seconds']} s on {one['date']}.\n",
+            about[2].strip() + "\n",
+            table(
+                [{title: rounded(row).get(title, "") for title in titles} for row in one["rows"]]
+            ),
+        ]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, help="folder with mnist/ and text/; else fetched")
+    parser.add_argument("--only", choices=SEEDS, help="run one benchmark")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes; nothing is written")
+    options = parser.parse_args()
+    root = options.root and options.root.resolve()
+    if options.only:
+        one = run(options.only, root, options.quick)
+        if options.quick:
+            print(page({"seeds": {options.only: one}}))
+        else:
+            found = {"seeds": stored() | {options.only: one}}
+            publish("seeds", found, page, RESULTS)
+            print(table(one["targets"]))
+        return
+    for place, name in enumerate(SEEDS, 1):
+        print(f"[{place}/{len(SEEDS)}] {name}", flush=True)
+        command = [sys.executable, __file__, "--only", name]
+        command += ["--root", str(root)] if root else []
+        command += ["--quick"] if options.quick else []
+        subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()

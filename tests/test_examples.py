@@ -1,0 +1,87 @@
+"""The examples run, briefly, on a little data made up here, and print what they say they do."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_mnist import write
+
+from slide.data import Split, write_xmc
+from slide.sparse import CSR, Pattern
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    """Imports an example by name, its folder being that of the script, as when it is run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
+
+    def load(name):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        module = import_module(name)
+        assert Path(module.__file__).parent == ROOT / "examples"
+        return module
+
+    return load
+
+
+@pytest.mark.parametrize("name", ["mnist", "mixer"])
+@pytest.mark.parametrize("options", [["--sampler", "lsh"], ["--sampler", "uniform", "--validate"]])
+def test_digits(name, options, example, tmp_path, capsys):
+    write(tmp_path, rows=(300, 40))
+    arguments = ["--data", str(tmp_path), "--epochs", "1", "--limit", "200", *options]
+    rows = example(name).main(arguments)
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[-1] == "%"
+    assert [line.split()[:3] for line in lines] == [
+        ["dense", "all", "all"],
+        [options[1], "20%", "all"],
+        [options[1], "20%", "20%"],
+    ]
+    assert [f"{row['accuracy %']:.2f}" for row in rows] == [line.split()[-1] for line in lines]
+    assert all(0 <= row["accuracy %"] <= 100 for row in rows)
+
+
+def write_text(folder):
+    words = np.random.default_rng(0).choice(["alpha", "beta", "gamma", "delta"], 20_000)
+    path = folder / "my.txt"
+    path.write_text(" ".join(words))
+    return path
+
+
+def write_skip_grams(folder):
+    """Of 40 words, each is followed by the first of its four."""
+    words = np.arange(400, dtype=np.int32) % 40
+    indptr = np.arange(401)
+    features = CSR(indptr, words, np.ones(400, np.float32))
+    for name in ("train.txt", "test.txt"):
+        write_xmc(folder / name, Split(features, Pattern(indptr, words // 4 * 4), 40, 40))
+    (folder / "vocab.txt").write_text("".join(f"word{i} 10\n" for i in range(40)))
+    return folder
+
+
+@pytest.mark.parametrize("make", [write_text, write_skip_grams])
+@pytest.mark.parametrize("sampler", ["lsh", "uniform"])
+def test_word2vec(make, sampler, example, tmp_path, capsys):
+    arguments = ["--data", str(make(tmp_path)), "--sampler", sampler, "--epochs", "30"]
+    arguments += ["--active", "3", "--batch", "16", "--size", "16", "--lr", "0.01"]
+    rows = example("word2vec").main([*arguments, "--words", "nowhere", "alpha", "word7"])
+    loss, nearest, head, *lines = capsys.readouterr().out.splitlines()
+    before, after = (float(part.split()[-1]) for part in loss.split(", after"))
+    word, _, others = nearest.partition(": ")
+    assert head.split("  ")[-1] == "times faster"
+    assert [line.split()[0] for line in lines] == [sampler, "dense"]
+    if make is write_text:
+        assert np.isfinite(after)
+        assert word.strip() == "alpha"
+        assert sorted(others.split(", ")) == ["beta", "delta", "gamma"]
+        assert [row["outputs a step"] for row in rows] == [3, 4]
+    else:
+        assert after < before - 1
+        assert word.strip() == "word7"
+        assert set(others.split(", ")[:3]) == {"word4", "word5", "word6"}
+        assert [row["outputs a step"] for row in rows] == [3, 40]
