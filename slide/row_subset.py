@@ -43,6 +43,9 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
     if len(gradient if indptr is None else indptr[1:]) < 2:
         return None
     if indptr is None:
+        # Most often one column tells.
+        if np.count_nonzero(array_view(gradient)[:, :1]) > MOST * len(gradient):
+            return None
         indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
     marks = np.empty(len(indptr) - 1, np.bool_)
     mark_nonzero_rows(indptr, array_view(gradient).reshape(-1), marks)

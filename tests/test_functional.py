@@ -165,6 +165,14 @@ class TestActiveLinear:
         torch.testing.assert_close(dense_gradient(weight), wanted[1])
 
     @pytest.mark.parametrize("kind", ["per_sample", "shared"])
+    def test_second_derivatives_raise(self, kind):
+        x, weight = draw(B, D), draw(N, D, seed=1)
+        out = active_linear(x, weight, None, make_active(kind)).square().sum()
+        (grad,) = torch.autograd.grad(out, x, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+            grad.sum().backward()
+
+    @pytest.mark.parametrize("kind", ["per_sample", "shared"])
     def test_touched_rows_are_those_of_the_set(self, kind):
         active = make_active(kind)
         weight = draw(N, D, seed=1)

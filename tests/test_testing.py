@@ -1,0 +1,206 @@
+"""The checks for samplers and hash families of one's own: ours pass, and broken ones do not."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from slide.active import ActiveSet
+from slide.hashing import DWTA, SimHash
+from slide.indexed_sampling import FaissSampler, LSHSampler
+from slide.layers import LSHLinear
+from slide.sampling import FullSampler, Sampler, UniformSampler
+from slide.schedules import fixed
+from slide.sparse import Pattern
+from slide.testing import check_hash_family, check_sampler
+
+D, N = 16, 90
+often = partial(fixed, every=20)
+SAMPLERS = {
+    "full": FullSampler,
+    "uniform": partial(UniformSampler, active=20),
+    "uniform, unweighted": partial(UniformSampler, active=20, weighting="none"),
+    "lsh": partial(LSHSampler, active=20, rebuild=often, rehash_after=1),
+    "lsh by dwta": partial(LSHSampler, family=DWTA, active=20, rebuild=often, redraw=often),
+    "faiss": partial(FaissSampler, kind="flat", active=20, rebuild=often),
+}
+FAMILIES = {
+    "simhash": partial(SimHash, D, 4, 16),
+    "one simhash": partial(SimHash, D, 1, 1),
+    "dwta": partial(DWTA, D, 2, 16),
+}
+
+
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_our_samplers(name, mode):
+    options = {} if name == "full" else {"mode": mode}
+    check_sampler(lambda: SAMPLERS[name](D, N, **options), D, sparse_inputs="faiss" not in name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_our_families(name):
+    check_hash_family(FAMILIES[name])
+
+
+class Largest(Sampler):
+    """The outputs with the largest weights, whatever the input is; and one that inherits."""
+
+    def __init__(self, out_features=N, active=20):
+        self.out_features, self.active = out_features, active
+        self.best = np.empty(0, np.int32)
+
+    def update(self, weight, bias, inputs):
+        order = weight.detach().norm(dim=1).argsort(descending=True)
+        self.best = order[: self.active].numpy().astype(np.int32)
+
+    def select(self, queries, labels):
+        known = np.empty(0, np.int32) if labels is None else np.unique(labels.indices)
+        ids = np.union1d(known, self.best).astype(np.int32)
+        targets = None
+        if labels is not None:
+            places = np.searchsorted(ids, labels.indices).astype(np.int32)
+            targets = Pattern(labels.indptr, places)
+        return self.give(ActiveSet(self.out_features, ids, None, targets))
+
+    def give(self, active):
+        return active
+
+
+def broken(change):
+    """A sampler whose sets are changed before they are given out."""
+
+    class Broken(Largest):
+        def give(self, active):
+            return change(active)
+
+    return Broken
+
+
+def with_ids(active, ids):
+    return ActiveSet(active.out_features, ids, active.indptr, active.targets)
+
+
+def with_targets(active, targets):
+    return ActiveSet(active.out_features, active.ids, active.indptr, targets)
+
+
+class Forgetful(Largest):
+    """Its sets depend on how often it was asked, which its state does not tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def update(self, weight, bias, inputs):
+        super().update(weight, bias, inputs)
+        self.calls += 1
+        self.best = self.best[: 5 + self.calls]
+
+
+BROKEN = {
+    "distinct": broken(lambda a: with_ids(a, a.ids // 2)),
+    "must be int32": broken(lambda a: with_ids(a, a.ids.astype(np.int64))),
+    r"lie in \[0, 90\)": broken(lambda a: with_ids(a, a.ids + np.int32(1))),
+    "a set of 91 outputs, not 90": broken(lambda a: ActiveSet(91, a.ids)),
+    "has no targets": broken(lambda a: with_targets(a, None)),
+    "not at its labels": broken(
+        lambda a: with_targets(a, a.targets and Pattern(a.targets.indptr, 0 * a.targets.indices))
+    ),
+    r"different sets after load_state_dict\(state_dict\(\)\)": Forgetful,
+    "sets for 7 samples": broken(
+        lambda a: ActiveSet(N, a.ids, np.array([0, len(a.ids)]), a.targets)
+    ),
+    "log_weights must be finite": broken(
+        lambda a: ActiveSet(N, a.ids, None, a.targets, np.full(len(a.ids), -np.inf, np.float32))
+    ),
+}
+
+
+def test_a_sampler_that_inherits():
+    check_sampler(Largest, D)
+    layer = LSHLinear(D, N, Largest())
+    layer(torch.randn(3, D), Pattern.from_lists([[1], [], [2, 3]])).values.sum().backward()
+    again = LSHLinear(D, N, Largest())
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again.weight, layer.weight)
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_broken_samplers(reason):
+    with pytest.raises(AssertionError, match=reason):
+        check_sampler(BROKEN[reason], D)
+
+
+class Family(SimHash):
+    """A family to break."""
+
+    def __init__(self):
+        super().__init__(D, 4, 16)
+
+
+class OtherType(Family):
+    def codes(self, vectors):
+        return super().codes(vectors).astype(np.int64)
+
+
+class TooLarge(Family):
+    def codes(self, vectors):
+        return super().codes(vectors) + np.int32(5)
+
+
+class Random(Family):
+    def codes(self, vectors):
+        rng = np.random.default_rng()
+        return rng.integers(0, 16, (16, len(vectors)), dtype=np.int32)
+
+
+class Centered(Family):
+    def codes(self, vectors):
+        return super().codes(vectors - vectors.mean(0)) if len(vectors) else super().codes(vectors)
+
+
+class Constant(Family):
+    def redraw(self, seed):
+        super().redraw(0)
+
+
+class OtherForSparse(Family):
+    def sparse_codes(self, vectors):
+        return 15 - super().sparse_codes(vectors)
+
+
+FAULTS = {
+    "must be int32, not int64": OtherType,
+    r"lie in \[0, 16\)": TooLarge,
+    "change between calls": Random,
+    "depend on the other rows": Centered,
+    "redraw changes nothing": Constant,
+    "sparse and dense codes agree in": OtherForSparse,
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_broken_families(reason):
+    with pytest.raises(AssertionError, match=reason):
+        check_hash_family(FAULTS[reason])
+
+
+def test_a_family_without_locality():
+    class Blind(Family):
+        """Chance alone, fixed for each vector and draw."""
+
+        def redraw(self, seed):
+            super().redraw(seed)
+            self.drawn = seed
+
+        def codes(self, vectors):
+            out = np.empty((16, len(vectors)), np.int32)
+            for i, row in enumerate(vectors.float().numpy()):
+                rng = np.random.default_rng([self.drawn, *row.view(np.uint32)])
+                out[:, i] = rng.integers(0, 16, 16)
+            return out
+
+    with pytest.raises(AssertionError, match="near vectors collide in"):
+        check_hash_family(Blind, sparse_inputs=False)
