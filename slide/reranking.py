@@ -16,7 +16,7 @@ from slide.runtime import has_bfloat16
 from slide.sparse import Pattern
 
 _BATCH = 256
-# The bound of a row's best labels is read off every so many-th of them, of which this many are best.
+# A row's bound is read off a sample of its labels, of which about this many are above it.
 _SAMPLED = 8
 
 

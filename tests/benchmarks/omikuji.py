@@ -36,6 +36,7 @@ def import_omikuji() -> Any:
     """The installed package, not this file, which has its name and lies on the path of a script."""
     here, path = Path(__file__).resolve().parent, sys.path.copy()
     sys.path[:] = [place for place in path if Path(place).resolve() != here]
+    sys.modules.pop("omikuji", None)
     try:
         return importlib.import_module("omikuji")
     except ModuleNotFoundError:
@@ -44,13 +45,15 @@ def import_omikuji() -> Any:
         sys.path[:] = path
 
 
-def train(omikuji: Any, split: Split, threads: int) -> tuple[Any, float]:
+def train(omikuji: Any, split: Split, threads: int, trees: int = 3) -> tuple[Any, float]:
     """A model, and the seconds it took, reading the rows as text included."""
+    settings = omikuji.Model.default_hyper_param()
+    settings.n_trees = trees
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.txt"
         write_xmc(path, split)
         begin = time.perf_counter()
-        model = omikuji.Model.train_on_data(str(path), n_threads=threads)
+        model = omikuji.Model.train_on_data(str(path), settings, n_threads=threads)
         return model, time.perf_counter() - begin
 
 
@@ -69,10 +72,12 @@ def predict(model: Any, split: Split) -> tuple[np.ndarray, float]:
     return found, time.perf_counter() - begin
 
 
-def measure(omikuji: Any, data: SparseDataset, share: float, seed: int) -> dict[str, Any]:
+def measure(
+    omikuji: Any, data: SparseDataset, share: float, seed: int, trees: int = 3
+) -> dict[str, Any]:
     """Train on a data set and judge; with a ``share`` above 0, on training rows set aside."""
     train_split, judged = holdout(data.train, share, seed) if share else (data.train, data.test)
-    model, train_seconds = train(omikuji, train_split, runtime.num_threads())
+    model, train_seconds = train(omikuji, train_split, runtime.num_threads(), trees)
     found, predict_seconds = predict(model, judged)
     inverse = inverse_propensities(train_split.labels, data.num_labels, *data.propensity)
     scores = {f"p_at_{k}": precision_at_k(found, judged.labels, k) for k in TOP}

@@ -43,9 +43,9 @@ def insert(page: Path, block: str, text: str) -> None:
     page.write_text(f"{before}{opening}{note}{end}{text}{closing}{after}")
 
 
-def last(name: str) -> dict:
+def last(name: str, folder: Path = RESULTS) -> dict:
     """What the benchmark ``name`` found when it ran last."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    return json.loads((folder / f"{name}.json").read_text())
 
 
 def publish(name: str, found: dict, page: Callable[[dict], str], folder: Path = RESULTS) -> None:

@@ -1,0 +1,218 @@
+"""Precision against training time: the default recipe, other ways to choose sets, and the peers.
+
+    pip install -e '.[bench]'
+    python tests/benchmarks/accuracy.py --root ../shared/data
+
+Ours: train.py with the default recipe as a process of its own, but for what a row's name says.
+omikuji: its defaults, with one tree and with three. Dense: the same network in plain PyTorch, all
+outputs, binary cross-entropy, Adam. All on whole test sets, on all cores, one after another. No
+setting was chosen by these rows. Writes results/accuracy.{json,md} and a plot a data set.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import dense
+import matplotlib
+
+matplotlib.use("Agg")
+import omikuji as trees  # tests/benchmarks/omikuji.py
+from matplotlib import pyplot as plt
+from report import RESULTS, insert, last, publish, table
+
+from slide import rules, runtime
+from slide.data import SparseDataset
+from slide.data.__main__ import open_dataset, read_config, user_errors
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = RESULTS.parent
+# Outputs in a set of a sample's own: a quarter of a shared one, whose products cost less.
+PER_SAMPLE = {"debian": 512, "bibtex": 16, "delicious": 64}
+OURS = {
+    "default recipe (lsh, shared)": [],
+    "uniform, shared": ["sampler=uniform"],
+    "full": ["sampler=full"],
+    "lsh, per sample": ["sampler=lsh", "sampler.mode=per_sample"],
+    "uniform, per sample": ["sampler=uniform", "sampler.mode=per_sample"],
+    "faiss, per sample": ["sampler=faiss", "sampler.mode=per_sample"],
+}
+# Half the width and half the set, for those in a hurry.
+SMALL = ["network.hidden=[256]", "selection.active=1024"]
+
+
+def train(dataset: str, root: Path | None, overrides: list[str]) -> tuple[dict, list[dict]]:
+    """Train once: the summary, and the lines of the log."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        command = [sys.executable, str(ROOT / "train.py"), f"dataset={dataset}"]
+        command += [f"dataset.root={root / dataset}"] if root else []
+        command += [f"run_dir={folder}", *overrides]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        log = (folder / "metrics.jsonl").read_text().splitlines()
+        return json.loads((folder / "summary.json").read_text()), [json.loads(x) for x in log]
+
+
+def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> dict[str, Any]:
+    """A row of results: with the linear classifiers, and the network alone."""
+    if "sampler.mode=per_sample" in overrides:
+        overrides = [*overrides, f"sampler.active={PER_SAMPLE[data.name]}"]
+    steps = -(-len(data.train) // rules.batch_size(len(data.train)))
+    every = [f"trainer.eval_every={steps}", f"trainer.log_every={steps}"]
+    summary, log = train(data.name, root, [*overrides, *every])
+    by_step: dict[int, dict] = {}
+    for line in log:
+        by_step.setdefault(line["step"], {}).update(line)
+    curve = [
+        (line["train/seconds"], line["eval/p_at_1"])
+        for line in by_step.values()
+        if "train/seconds" in line and "eval/p_at_1" in line
+    ]
+    keep = ("p", "psp", "network_p", "network_psp")
+    scores = {f"{n}_at_{k}": summary[f"{n}_at_{k}"] for n in keep for k in dense.TOP}
+    times = {key: summary[key] for key in ("train_seconds", "ranker_seconds", "active_mean")}
+    return {"dataset": data.name, "method": name, "curve": curve} | scores | times
+
+
+def measure(root: Path, name: str, package: Any) -> list[dict[str, Any]]:
+    """All rows of a data set."""
+    with user_errors():
+        overrides = [f"dataset={name}", f"dataset.root={root / name}"]
+        data = open_dataset(read_config(overrides))
+        normal = open_dataset(read_config([*overrides, "transform.l2_norm=true"]))
+    rows = []
+    for method, choice in {**OURS, "default recipe, half the size": SMALL}.items():
+        rows.append(ours(data, root, method, choice))
+        print(cells(rows[-1]), flush=True)
+    for count in (1, 3):
+        row = trees.measure(package, data, 0.0, 0, count) | {"method": f"omikuji, trees: {count}"}
+        rows.append(row | {"curve": [(row["train_seconds"], row["p_at_1"])]})
+        print(cells(rows[-1]), flush=True)
+    size = rules.batch_size(len(normal.train))
+    epochs = list(dense.train(normal, 512, 0.3, 0.002, size, 6))
+    curve = [(each["train_seconds"], each["p_at_1"]) for each in epochs]
+    rows.append({"dataset": name, "method": "dense PyTorch", "curve": curve} | epochs[-1])
+    print(cells(rows[-1]), flush=True)
+    return rows
+
+
+def triple(row: dict[str, Any], name: str) -> str:
+    if f"{name}_at_1" not in row:
+        return ""
+    return " / ".join(f"{100 * row[f'{name}_at_{k}']:.1f}" for k in dense.TOP)
+
+
+def cells(row: dict[str, Any]) -> dict[str, str]:
+    """A row of results in words."""
+    return {
+        "data set": row["dataset"],
+        "method": row["method"],
+        "P@1 / P@3 / P@5": triple(row, "p"),
+        "PSP@1 / 3 / 5": triple(row, "psp"),
+        "network alone, P": triple(row, "network_p"),
+        "network alone, PSP": triple(row, "network_psp"),
+        "outputs a set": f"{row['active_mean']:.0f}" if "active_mean" in row else "",
+        "training, s": f"{row['train_seconds']:.1f}",
+        "of it linear classifiers, s": f"{row['ranker_seconds']:.1f}"
+        if "ranker_seconds" in row
+        else "",
+    }
+
+
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    plots = "".join(
+        f"\n![P@1 on {name} against training seconds](accuracy_{name}.png)\n"
+        for name in dict.fromkeys(row["dataset"] for row in found["rows"])
+    )
+    return (
+        "# Precision against training time\n\n"
+        f"omikuji {found['omikuji']}, {found['threads']} threads. One run a row, seed 0, on whole "
+        "test sets with exact search. Training seconds of ours hold all of a step (batch, "
+        "selection, products, gradients, updates, rebuilds), and the linear classifiers with the "
+        "search for what they are trained against; omikuji's hold reading the rows as text. "
+        "PSP: propensity-scored. A set also holds the labels of its samples (shared: of the whole "
+        "batch), so with few labels shared sets are nearly full, however they are chosen.\n\n"
+        + table([cells(row) for row in found["rows"]])
+        + "\nThe plots show the network alone after each epoch, the last point with the linear "
+        "classifiers.\n" + plots
+    )
+
+
+def summary_table(rows: list[dict[str, Any]]) -> str:
+    """A line a method, a column a data set: P@1 / P@3 / P@5, and seconds of training."""
+    lines: dict[str, dict[str, object]] = {}
+    for row in rows:
+        line = lines.setdefault(row["method"], {"": row["method"]})
+        line[row["dataset"]] = f"{triple(row, 'p')}, {row['train_seconds']:.0f} s"
+    return table(list(lines.values()))
+
+
+def expectation(found: dict[str, Any]) -> str:
+    """What a newcomer may expect of the main job."""
+    summary = found["default"]
+    precision = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in dense.TOP)
+    return (
+        f"On {found['machine']} the training takes {summary['train_seconds']:.0f} seconds, and "
+        f"the last line reads\n`{precision}  results/synthetic/<time stamp>`.\n"
+        "Always answering the most frequent label would give a P@1 of "
+        f"{summary['majority_p_at_1']:.4f}.\n"
+    )
+
+
+def plot(name: str, rows: list[dict[str, Any]]) -> None:
+    """P@1 against seconds, a line a method."""
+    figure, axes = plt.subplots(figsize=(7, 4.5))
+    for row in rows:
+        curve = [*row["curve"]]
+        if "ranker_seconds" in row:
+            curve.append((row["train_seconds"], row["p_at_1"]))
+        seconds, precision = zip(*curve, strict=True)
+        axes.plot(seconds, [100 * p for p in precision], ".-", label=row["method"])
+    best = max(100 * row["p_at_1"] for row in rows)
+    axes.set(xscale="log", xlabel="seconds of training", ylabel="P@1", title=name)
+    axes.set_ylim(best - 20, best + 1)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(PAGES / f"accuracy_{name}.png", dpi=120)
+    plt.close(figure)
+
+
+def write(found: dict[str, Any]) -> None:
+    """Pages, plots, and the blocks of the README."""
+    publish("accuracy", found, page, PAGES)
+    for name in dict.fromkeys(row["dataset"] for row in found["rows"]):
+        plot(name, [row for row in found["rows"] if row["dataset"] == name])
+    found = last("accuracy", PAGES)
+    insert(ROOT / "README.md", "accuracy", summary_table(found["rows"]))
+    insert(ROOT / "README.md", "expect", expectation(found))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
+    parser.add_argument("--dataset", nargs="+", default=list(PER_SAMPLE))
+    parser.add_argument("--render", action="store_true", help="pages anew from the last figures")
+    arguments = parser.parse_args()
+    root = arguments.root.resolve()
+    if arguments.render:
+        return write(last("accuracy", PAGES))
+    package = trees.import_omikuji()
+    runtime.set_threads(0)
+    # A warm-up, so that no row pays for the compilation of kernels.
+    for choice in OURS.values():
+        train("bibtex", root, [*choice, "trainer.max_steps=2"])
+    rows = [row for name in arguments.dataset for row in measure(root, name, package)]
+    default, _ = train("synthetic", None, [])
+    version = trees.metadata.version("omikuji")
+    threads = runtime.num_threads()
+    write({"omikuji": version, "threads": threads, "rows": rows, "default": default})
+
+
+if __name__ == "__main__":
+    main()
