@@ -22,8 +22,8 @@ from slide.layers import Activation as Activation
 from slide.layers import CSRLinear as CSRLinear
 from slide.layers import LSHLinear as LSHLinear
 from slide.layers import SparseLinear as SparseLinear
-from slide.linear import LinearRanker as LinearRanker
 from slide.layers import ToDense as ToDense
+from slide.linear import LinearRanker as LinearRanker
 from slide.losses import ActiveLoss as ActiveLoss
 from slide.losses import hardest as hardest
 from slide.mips import exact_top_k as exact_top_k
