@@ -103,3 +103,19 @@ def selection_recall(
     _, best = exact_top_k(inputs[:samples], layer.weight, layer.bias, k)
     held = [np.isin(row, active.row(b)).mean() for b, row in enumerate(best.numpy())]
     return float(np.mean(held))
+
+
+def inspect_selection(layer: LSHLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
+    """Scalars for the log: `selection_recall`, and how full hash tables are.
+
+    Args:
+        layer: that chose the set.
+        inputs: ``(B, D)``, its inputs.
+        active: the set.
+    """
+    scalars = {"selection/recall": selection_recall(layer, inputs, active)}
+    if isinstance(layer.sampler, LSHSampler):
+        share, largest = layer.sampler.tables.occupancy()
+        scalars["tables/non_empty_share"] = share
+        scalars["tables/largest_bucket"] = largest
+    return scalars

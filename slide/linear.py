@@ -149,9 +149,11 @@ class LinearRanker:
         """
         if not 1 <= k <= ids.shape[1]:
             raise ValueError(f"k must be in [1, {ids.shape[1]}], not {k}")
+        none = ids < 0
         own = self.scores(features, ids)
-        mixed = np.where(ids < 0, -np.inf, (1 - self.mix) * scores)
-        mixed += self.mix * np.where(ids < 0, 0, own)
+        # Not -inf until the end: 0 times that is no number.
+        mixed = (1 - self.mix) * np.where(none, 0, scores) + self.mix * np.where(none, 0, own)
+        mixed[none] = -np.inf
         order = np.argsort(-mixed, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(mixed, order, 1), np.take_along_axis(ids, order, 1)
 

@@ -16,7 +16,11 @@ from slide.runtime import has_bfloat16
 from slide.sparse import Pattern
 
 _BATCH = 256
+<<<<<<< HEAD
 # A row's bound is read off a sample of its labels, of which about this many are above it.
+=======
+# The bound of a row's best labels is read off every so many-th; of these so many are best.
+>>>>>>> 5c6734b6b60b31681a3fd170ad808584733ef569
 _SAMPLED = 8
 
 
@@ -40,20 +44,22 @@ def likely_labels(network: SlideNetwork, split: Split, count: int, search: str) 
     Scores of an exact search are rounded to bfloat16 where the processor computes with it, and
     which of them are high is judged by a sample. By LSH there may be much fewer.
     """
-    training = network.training
-    network.eval()
     find = _best_by_lsh if search == "lsh" else _best
     counts, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
     weight = network.output.weight.detach()
     if search == "exact" and weight.dtype == torch.float32 and has_bfloat16():
         weight = weight.bfloat16()
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
-    for batch in tqdm(batches.epoch(0), "candidates", len(batches), leave=False, disable=None):
-        hidden = network.encode(batch.features)
-        rows, found = find(network.output, weight, hidden, count)
-        counts.append(np.bincount(rows, minlength=len(hidden)))
-        ids.append(found.astype(np.int32))
-    network.train(training)
+    training = network.training
+    network.eval()
+    try:
+        for batch in tqdm(batches.epoch(0), "candidates", len(batches), leave=False, disable=None):
+            hidden = network.encode(batch.features)
+            rows, found = find(network.output, weight, hidden, count)
+            counts.append(np.bincount(rows, minlength=len(hidden)))
+            ids.append(found.astype(np.int32))
+    finally:
+        network.train(training)
     return Pattern(np.cumsum(np.concatenate(counts)), np.concatenate(ids))
 
 

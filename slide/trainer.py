@@ -15,8 +15,8 @@ from tqdm import tqdm
 from slide import checks, files
 from slide.active import ActiveSet
 from slide.data import Batch, Batches, SparseDataset, holdout
-from slide.evaluation import check_search, evaluate, majority_precision, selection_recall
-from slide.indexed_sampling import IndexedSampler, LSHSampler
+from slide.evaluation import check_search, evaluate, inspect_selection, majority_precision
+from slide.indexed_sampling import IndexedSampler
 from slide.linear import LinearRanker
 from slide.losses import ActiveLoss
 from slide.metrics import inverse_propensities
@@ -184,7 +184,8 @@ class Trainer:
                     if _due(self.step + 1, options.recall_every):
                         # Before the update: the set was chosen for the weights as they are.
                         self.train_seconds += time.perf_counter() - begin
-                        self.monitor.write(self.step + 1, self._inspect(active, hidden))
+                        scalars = inspect_selection(self.network.output, hidden, active)
+                        self.monitor.write(self.step + 1, scalars)
                         begin = time.perf_counter()
                     self.update(loss)
                     self.train_seconds += time.perf_counter() - begin
@@ -348,16 +349,6 @@ class Trainer:
             "speed/rebuild_share": (self._rebuild_seconds() - since.rebuild_seconds) / seconds,
             "selection/active_mean": (self.active_total - since.active_total) / steps,
         }
-
-    def _inspect(self, active: ActiveSet, hidden: torch.Tensor) -> dict[str, float]:
-        """Recall of the selection, and how full the tables are."""
-        scalars = {"selection/recall": selection_recall(self.network.output, hidden, active)}
-        sampler = self.network.output.sampler
-        if isinstance(sampler, LSHSampler):
-            share, largest = sampler.tables.occupancy()
-            scalars["tables/non_empty_share"] = share
-            scalars["tables/largest_bucket"] = largest
-        return scalars
 
     def _divergence(self, what: str) -> str:
         checkpoint = self.folder / CHECKPOINT

@@ -99,7 +99,7 @@ def make_data(folder, **sizes):
     return synthetic(cache=folder / "cache", **{**SIZES, **sizes})
 
 
-def make_trainer(folder, data, loss=None, rate=None, network=None, **options):
+def make_trainer(folder, data, loss=None, rate=None, network=None, ranker=None, **options):
     """A trainer put together without a configuration."""
     if network is None:
         network = make_network(data)
@@ -112,6 +112,7 @@ def make_trainer(folder, data, loss=None, rate=None, network=None, **options):
         Options(**{"batch_size": 16, "epochs": 2, **options}),
         folder / "run",
         rate or partial(schedules.constant),
+        ranker=ranker,
     )
 
 

@@ -34,7 +34,8 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     job.main(*job.tiny(tmp_path, *more, *job.SAMPLED))
     run = tmp_path / "run"
     names = {path.name.partition(".out")[0] for path in run.iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "events", "checkpoint.pt", "summary.json"}
+    expected = {"config.yaml", "metrics.jsonl", "events", "checkpoint.pt", "summary.json"}
+    assert names == expected | {"ranker.pt"}
 
     config = OmegaConf.load(run / "config.yaml")
     assert "${" not in (run / "config.yaml").read_text(), "a key is not resolved"
@@ -71,9 +72,10 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     assert summary["samples_per_second"] > 0
     assert summary["peak_rss_mb"] > 50
     assert {"python", "torch", "numpy", "numba"} <= set(summary["versions"])
-    final = job.lines(run, "eval/p_at_1")[-1]
+    network, final = (job.lines(run, f"{group}/p_at_1")[-1] for group in ("eval", "reranked"))
     for k in (1, 3, 5):
-        assert summary[f"p_at_{k}"] == pytest.approx(final[f"eval/p_at_{k}"], abs=1e-6)
+        assert summary[f"network_p_at_{k}"] == pytest.approx(network[f"eval/p_at_{k}"], abs=1e-6)
+        assert summary[f"p_at_{k}"] == pytest.approx(final[f"reranked/p_at_{k}"], abs=1e-6)
     expected = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     assert capsys.readouterr().out.splitlines()[-1] == f"{expected}  {run}"
 

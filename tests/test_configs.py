@@ -129,16 +129,56 @@ def test_a_key_on_the_command_line_wins_over_a_recipe():
     assert config.hash.hashes_per_table == 6
 
 
-def test_a_data_set_pulls_in_its_recipe():
-    for recipe in (choice for group, choice in CHOICES if group == "recipe"):
-        if ("dataset", recipe) in CHOICES:
-            settings = raw("recipe", recipe)
-            config = job.compose(f"dataset={recipe}")
-            for group, values in settings.items():
-                for key in values if group != "defaults" else ():
-                    assert config[group][key] == values[key], (recipe, group, key)
-            for sampler in ("full", "uniform", "faiss"):
-                job.compose(f"dataset={recipe}", f"sampler={sampler}")
+@pytest.mark.parametrize("recipe", [choice for group, choice in CHOICES if group == "recipe"])
+def test_the_keys_of_a_recipe_are_taken(recipe):
+    config = job.compose(f"recipe={recipe}", "dataset=debian")
+    for group, values in raw("recipe", recipe).items():
+        for key in values if group != "defaults" else ():
+            assert config[group][key] == values[key], (group, key)
+    for group, choice in overridden(recipe):
+        assert config[group]._target_ == raw(group, choice)._target_, group
+    for sampler in ("full", "uniform", "faiss"):
+        job.compose(f"recipe={recipe}", f"sampler={sampler}")
+
+
+def overridden(recipe):
+    """Group and choice of each ``override`` among a recipe's defaults."""
+    for entry in raw("recipe", recipe).get("defaults", []):
+        for name, choice in entry.items():
+            yield name.removeprefix("override /"), choice
+
+
+def test_the_default_recipe_is_taken_by_itself():
+    assert job.compose() == job.compose("recipe=default")
+    assert job.compose() != job.compose("recipe=fast")
+
+
+@pytest.mark.parametrize("recipe", ["default", "fast"])
+def test_any_recipe_with_or_without_a_ranker(recipe):
+    without = job.compose(f"recipe={recipe}", "ranker=none")
+    assert not without.get("ranker")
+    linear = job.compose(f"recipe={recipe}", "ranker=linear", "ranker.depth=7")
+    assert linear.ranker._target_ == "slide.linear.LinearRanker"
+    assert linear.ranker.depth == 7
+
+
+def test_null_settings_follow_from_the_data():
+    config = job.compose("sampler.mode=per_sample")
+    train.fill_in(config, 40_000, 20_000)
+    assert (config.trainer.batch_size, config.sampler.active) == (256, 2048)
+    config = job.compose("trainer.batch_size=7", "selection.active=9")
+    train.fill_in(config, 40_000, 20_000)
+    assert (config.trainer.batch_size, config.sampler.active) == (7, 9)
+
+
+def test_settings_of_the_network_reach_it():
+    config = job.compose("network.init_scale=0.01", "network.input_rate=3", "optimizer.lr=0.5")
+    config.selection.active = 32
+    network = train.build_network(config, 1000, 80)
+    assert network.first.weight.std() * 512**0.5 == pytest.approx(0.01, rel=0.05)
+    rest, first = train.build_optimizer(config, network).param_groups
+    assert (rest["lr"], first["lr"]) == (0.5, 1.5)
+    assert first["params"][0] is network.first.weight
 
 
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
@@ -150,6 +190,7 @@ def test_hidden_layers_with_active_sets(tmp_path, mode):
 
 def test_the_second_set_follows_from_the_first_output():
     shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", "sampler.mode=per_sample"]
+    shape += ["network.dropout=0"]
     config = job.compose(*shape, "sampler.active=32", "sampler.hard_share=1.0")
     rows = CSR(
         np.array([0, 3, 6]),

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 import torch
 from helpers import to_dense
+from scipy.sparse import csr_matrix
 
-from slide import FullSampler, LSHSampler, SimHash, UniformSampler
+from slide import FullSampler, LinearRanker, LSHSampler, SimHash, UniformSampler
 from slide.data import Split
-from slide.evaluation import check_search, evaluate, predict_split, selection_recall
+from slide.evaluation import (
+    check_search,
+    evaluate,
+    majority_precision,
+    predict_split,
+    selection_recall,
+)
 from slide.metrics import inverse_propensities
 from slide.sparse import CSR, Pattern
 
@@ -121,6 +128,49 @@ def test_lsh_with_all_outputs_active_is_exact(data):
     np.testing.assert_array_equal(
         predict_split(network, data.test, "lsh"), predict_split(network, data.test, "exact")
     )
+
+
+@pytest.mark.parametrize("search", ["exact", "lsh"])
+@pytest.mark.parametrize("depth", [1, 8, 1000])
+def test_a_ranker_has_the_last_word(data, search, depth):
+    network = job.make_network(data, tables())
+    every = Pattern.from_lists([range(data.num_labels)] * len(data.train))
+    ranker = LinearRanker(mix=0.6, depth=depth)
+    ranker.fit(data.train.features, data.train.labels, every, data.num_features, data.num_labels)
+    found = predict_split(network, data.test, search, ranker)
+    theirs = dense_scores(network, data.test).numpy()
+    if search == "lsh":
+        near = network.output.sampler.candidates(network.encode(data.test.features))
+        outside = np.ones(theirs.shape, bool)
+        for b, (begin, end) in enumerate(zip(near.indptr, near.indptr[1:], strict=False)):
+            outside[b, near.indices[begin:end]] = False
+        theirs[outside] = -np.inf
+    weights = csr_matrix(
+        (ranker.weights.values, ranker.weights.indices, ranker.weights.indptr),
+        (data.num_labels, data.num_features),
+    ).toarray()
+    own = to_dense(data.test.features, data.num_features).numpy() @ weights.T - 1
+    for b, row in enumerate(found):
+        best = np.argsort(-theirs[b], kind="stable")[: max(depth, 5)]
+        mixed = np.where(np.isinf(theirs[b]), -np.inf, 0.4 * theirs[b] + 0.6 * own[b])[best]
+        expected = best[np.argsort(-mixed, kind="stable")][:5]
+        expected = np.where(np.isinf(theirs[b, expected]), -1, expected)
+        np.testing.assert_array_equal(row, expected)
+    assert (found != predict_split(network, data.test, search)).any()
+    inverse = inverse_propensities(data.train.labels, data.num_labels)
+    hits = [row[0] in labels for row, labels in zip(found, label_sets(data.test), strict=True)]
+    scores = evaluate(network, data.test, inverse, search, ranker)
+    assert scores["p_at_1"] == pytest.approx(np.mean(hits), abs=1e-12)
+
+
+def test_majority_precision(data):
+    counts = np.zeros(data.num_labels, int)
+    for labels in label_sets(data.train):
+        for label in labels:
+            counts[label] += 1
+    hits = [counts.argmax() in labels for labels in label_sets(data.test)]
+    assert majority_precision(data.train, data.test) == pytest.approx(np.mean(hits))
+    assert 0 < np.mean(hits) < 1
 
 
 @pytest.mark.parametrize("sampler", [FullSampler, partial(UniformSampler, active=32)])

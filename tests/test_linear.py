@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slide import runtime
+from slide import files, runtime
 from slide.kernels import linear as kernels
 from slide.linear import LinearRanker, _training_lists
 from slide.sparse import CSR, Pattern
@@ -20,17 +20,25 @@ def random_rows(rng, rows, columns, share=0.4):
 def problem():
     rng = np.random.default_rng(0)
     dense, features = random_rows(rng, 40, 12)
-    lists = [rng.choice(6, rng.integers(0, 4), replace=False) for _ in range(40)]
-    return dense, features, Pattern.from_lists(lists), rng.integers(-1, 6, (40, 3))
+
+    def random_lists():
+        return [rng.choice(6, rng.integers(0, 4), replace=False) for _ in range(40)]
+
+    return dense, features, Pattern.from_lists(random_lists()), Pattern.from_lists(random_lists())
+
+
+@pytest.fixture
+def ids():
+    """Three labels to score for each of the rows; -1: none."""
+    return np.random.default_rng(2).integers(-1, 6, (40, 3))
 
 
 def naive_lists(labels, candidates, num_labels):
     """``{label: {row: sign}}``."""
     found = {label: {} for label in range(num_labels)}
     for b in range(labels.num_rows):
-        for label in candidates[b]:
-            if label >= 0:
-                found[int(label)][b] = -1
+        for label in candidates.indices[candidates.indptr[b] : candidates.indptr[b + 1]]:
+            found[int(label)][b] = -1
         for label in labels.indices[labels.indptr[b] : labels.indptr[b + 1]]:
             found[int(label)][b] = 1
     return found
@@ -76,13 +84,13 @@ def test_fit_finds_the_minimum(problem, cost, offset):
         np.testing.assert_allclose(found[label], expected, atol=1e-3)
 
 
-def test_fit_and_scores_do_not_depend_on_threads(problem):
+def test_fit_and_scores_do_not_depend_on_threads(problem, ids):
     _, features, labels, candidates = problem
     before, found = runtime.num_threads(), []
     for threads in (1, 2):
         runtime.set_threads(threads)
         ranker = LinearRanker().fit(features, labels, candidates, 12, 6)
-        found.append(ranker.scores(features, candidates))
+        found.append(ranker.scores(features, ids))
     runtime.set_threads(before)
     np.testing.assert_array_equal(*found)
 
@@ -99,38 +107,60 @@ def test_fit_hands_its_scratch_back_clean(problem):
     assert not weights.any()
 
 
-def test_scores_are_products(problem):
+def test_scores_are_products(problem, ids):
     dense, features, labels, candidates = problem
     ranker = LinearRanker(threshold=0.1).fit(features, labels, candidates, 12, 6)
     assert ranker.weights is not None
     assert np.abs(ranker.weights.values).min() >= 0.1
     every = dense @ to_dense(ranker.weights, 12).T - 1
-    expected = np.where(candidates < 0, -np.inf, np.take_along_axis(every, candidates, 1))
-    np.testing.assert_allclose(ranker.scores(features, candidates), expected, atol=1e-5)
+    expected = np.where(ids < 0, -np.inf, np.take_along_axis(every, ids, 1))
+    np.testing.assert_allclose(ranker.scores(features, ids), expected, atol=1e-5)
 
 
-def test_rerank_orders_by_the_mixed_score(problem):
+@pytest.mark.parametrize("mix", [0.3, 1.0])
+def test_rerank_orders_by_the_mixed_score(problem, ids, mix):
     _, features, labels, candidates = problem
-    ranker = LinearRanker().fit(features, labels, candidates, 12, 6)
-    theirs = np.random.default_rng(1).standard_normal(candidates.shape).astype(np.float32)
-    scores, ids = ranker.rerank(features, candidates, theirs, 2, mix=0.3)
-    own = ranker.scores(features, candidates)
+    ranker = LinearRanker(mix=mix).fit(features, labels, candidates, 12, 6)
+    theirs = np.random.default_rng(1).standard_normal(ids.shape).astype(np.float32)
+    theirs[ids < 0] = -np.inf  # As a search in hash tables gives it.
+    scores, found = ranker.rerank(features, ids, theirs, 2)
+    own = ranker.scores(features, ids)
     for b in range(40):
         mixed = [
-            (0.7 * theirs[b, j] + 0.3 * own[b, j] if candidates[b, j] >= 0 else -np.inf)
+            ((1 - mix) * theirs[b, j] + mix * own[b, j] if ids[b, j] >= 0 else -np.inf)
             for j in range(3)
         ]
         np.testing.assert_allclose(scores[b], sorted(mixed, reverse=True)[:2], atol=1e-5)
         best = np.argsort(-np.array(mixed), kind="stable")[:2]
-        np.testing.assert_array_equal(ids[b], candidates[b, best])
+        np.testing.assert_array_equal(found[b], ids[b, best])
 
 
 def test_mix_0_keeps_the_order_of_the_network(problem):
-    _, features, labels, _ = problem
+    _, features, labels, candidates = problem
     ids = np.tile(np.arange(6), (40, 1))
-    ranker = LinearRanker().fit(features, labels, ids, 12, 6)
-    _, found = ranker.rerank(features, ids, -ids.astype(np.float32), 6, mix=0)
+    ranker = LinearRanker(mix=0).fit(features, labels, candidates, 12, 6)
+    _, found = ranker.rerank(features, ids, -ids.astype(np.float32), 6)
     np.testing.assert_array_equal(found, ids)
+
+
+def test_its_state_comes_back_from_a_file(problem, ids, tmp_path):
+    _, features, labels, candidates = problem
+    ranker = LinearRanker().fit(features, labels, candidates, 12, 6)
+    files.write_tensors(tmp_path / "ranker.pt", ranker.state_dict())
+    other = LinearRanker()
+    other.load_state_dict(files.read_tensors(tmp_path / "ranker.pt"))
+    expected, found = ranker.scores(features, ids), other.scores(features, ids)
+    assert np.isfinite(expected[ids >= 0]).all()
+    assert len(np.unique(expected)) > 10
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_nothing_to_train_on():
+    ranker = LinearRanker()
+    features = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    ranker.fit(features, Pattern.from_lists([]), Pattern.from_lists([]), 12, 6)
+    row = CSR(np.array([0, 1]), np.array([3], np.int32), np.ones(1, np.float32))
+    np.testing.assert_array_equal(ranker.scores(row, np.arange(6)[None]), np.full((1, 6), -1))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +171,8 @@ def test_mix_0_keeps_the_order_of_the_network(problem):
         ({"threshold": -1}, "threshold must be a number of at least 0, not -1"),
         ({"passes": 0}, "passes must be a whole number of at least 1, not 0"),
         ({"tolerance": 0}, "tolerance must be a number above 0, not 0"),
+        ({"mix": 1.5}, r"mix must be in \[0, 1\], not 1.5"),
+        ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
     ],
 )
 def test_impossible_settings_are_refused(options, message):
@@ -148,16 +180,20 @@ def test_impossible_settings_are_refused(options, message):
         LinearRanker(**options)
 
 
-def test_impossible_inputs_are_refused(problem):
+def test_impossible_inputs_are_refused(problem, ids):
     _, features, labels, candidates = problem
     with pytest.raises(RuntimeError, match="call fit first"):
-        LinearRanker().scores(features, candidates)
-    with pytest.raises(ValueError, match="ids must be below 5, not 5"):
+        LinearRanker().scores(features, ids)
+    with pytest.raises(RuntimeError, match="call fit first"):
+        LinearRanker().state_dict()
+    with pytest.raises(ValueError, match=r"candidates.* 5"):
         LinearRanker().fit(features, Pattern.from_lists([[]] * 40), candidates, 12, 5)
-    with pytest.raises(ValueError, match="do not fit 40 rows"):
-        LinearRanker().fit(features, labels, candidates[:3], 12, 6)
+    with pytest.raises(ValueError, match="3 rows of candidates do not fit 40 inputs"):
+        LinearRanker().fit(features, labels, Pattern.from_lists([[1]] * 3), 12, 6)
     ranker = LinearRanker().fit(features, labels, candidates, 12, 6)
     with pytest.raises(ValueError, match=r"k must be in \[1, 3\], not 4"):
-        ranker.rerank(features, candidates, np.zeros((40, 3), np.float32), 4)
-    with pytest.raises(ValueError, match="mix must be in"):
-        ranker.rerank(features, candidates, np.zeros((40, 3), np.float32), 2, mix=2)
+        ranker.rerank(features, ids, np.zeros((40, 3), np.float32), 4)
+    with pytest.raises(ValueError, match="ids must be below 6, not 6"):
+        ranker.scores(features, np.full((40, 1), 6))
+    with pytest.raises(ValueError, match=r"ids of shape \(2, 3\) do not fit 40 rows"):
+        ranker.scores(features, ids[:2])

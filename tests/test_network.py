@@ -180,12 +180,50 @@ def test_state_round_trip(tmp_path):
     assert [step(resumed, other, seed) for seed in range(3, 6)] == expected
 
 
+def test_each_parameter_is_in_one_group():
+    network = make()
+    rest, first = network.parameter_groups(0.01, 3.0)
+    assert (rest["lr"], first["lr"]) == (0.01, 0.03)
+    assert {id(p) for p in first["params"]} == {id(p) for p in network.first.parameters()}
+    ids = [id(p) for group in (rest, first) for p in group["params"]]
+    assert len(ids) == len(set(ids))
+    assert set(ids) == {id(p) for p in network.parameters()}
+    for options in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match=r"(lr|input_rate) must be a number above 0, not 0"):
+            network.parameter_groups(*options)
+
+
+def test_adam_moves_each_group_at_its_rate():
+    network = make()
+    before = [p.detach().clone() for p in network.parameters()]
+    names = [name.partition(".")[0] for name, _ in network.named_parameters()]
+    optimizer = RowSparseAdam(network.parameter_groups(0.01, 3.0))
+    features, labels = draw_batch()
+    out = network(features, labels)
+    ActiveLoss("bce")(out.values, out.active).backward()
+    optimizer.step()
+    longest = dict.fromkeys(names, 0.0)
+    for name, old, new in zip(names, before, network.parameters(), strict=True):
+        longest[name] = max(longest[name], (new.detach() - old).abs().max().item())
+    # Adam's first steps are as long as the rate.
+    expected = {"first": 0.03, "hidden": 0.01, "output": 0.01}
+    assert longest == pytest.approx(expected, rel=1e-3)
+
+
+def test_init_scale_is_that_of_the_first_layer():
+    networks = [make(init_scale=scale) for scale in (1.0, 0.25)]
+    torch.testing.assert_close(networks[1].first.weight, 0.25 * networks[0].first.weight)
+    for name in ("first.bias", "hidden.0.weight", "output.weight", "output.bias"):
+        assert torch.equal(*(network.get_parameter(name) for network in networks))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"hidden": []}, "hidden must name at least one width"),
         ({"hidden": [0]}, "hidden must be .* at least 1"),
         ({"dropout": 1.0}, "dropout must be in"),
+        ({"init_scale": 0}, "init_scale must be a number above 0, not 0"),
         ({"hidden_samplers": [None]}, "1 hidden samplers do not fit 2 layers"),
     ],
 )

@@ -29,14 +29,9 @@ WITHOUT = {
     "no dropout": ["network.dropout=0"],
     "output biases from zero": ["network.prior_bias=false"],
     "constant learning rate": ["lr_schedule=constant"],
-    "128 hidden units": ["network.hidden=[128]"],
-    "batches of 512": ["trainer.batch_size=512"],
     "binary cross-entropy": ["loss=bce"],
-    "softmax": ["loss=softmax"],
     "uniform draws alone": ["sampler=uniform"],
-    "half of the set looked up": ["sampler.hard_share=0.5"],
     "uniform draws stand for the rest": ["sampler.weighting=stratified"],
-    "float32 products": ["network.precision=float32"],
 }
 
 

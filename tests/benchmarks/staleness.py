@@ -17,21 +17,24 @@ from pathlib import Path
 
 import torch
 from report import publish, table
-from workload import job, train
+from workload import JOB, job, train
 
 from slide import runtime
 from slide.evaluation import selection_recall
 
+DEBIAN = [
+    *("dataset=debian", "recipe=fast", "network.hidden=[256]", "network.dropout=0.3"),
+    *("optimizer.lr=0.002", "trainer.epochs=6", "schedule.growth=0.1", "sampler=lsh"),
+]
 CASES = {
-    "amazon670k_like, shared": ["dataset=amazon670k_like", "trainer.epochs=1"],
+    "amazon670k_like, shared": [*JOB, "trainer.epochs=1"],
     "amazon670k_like, per sample": [
-        *("dataset=amazon670k_like", "trainer.epochs=1", "trainer.batch_size=128"),
+        *(*JOB, "trainer.epochs=1", "trainer.batch_size=128"),
         *("sampler.mode=per_sample", "sampler.active=1000", "trainer.max_steps=1200"),
     ],
-    "debian, shared": ["dataset=debian", "sampler=lsh", "sampler.mode=shared"],
+    "debian, shared": [*DEBIAN, "sampler.mode=shared", "sampler.active=2048"],
     "debian, per sample": [
-        *("dataset=debian", "sampler=lsh", "sampler.mode=per_sample", "sampler.active=512"),
-        "trainer.max_steps=1200",
+        *(*DEBIAN, "sampler.mode=per_sample", "sampler.active=512", "trainer.max_steps=1200"),
     ],
 }
 PROBES, SAMPLES, NEIGHBOURS = 40, 128, 10

@@ -17,11 +17,12 @@ import train  # noqa: E402
 from slide.data import Batch  # noqa: E402
 from slide.trainer import Trainer  # noqa: E402
 
+JOB = ["dataset=amazon670k_like", "recipe=fast"]
 EPOCH = 490_449
 BATCH = 256
 # The labels of so many rows are more than 4,096, and would leave nothing to look up.
 LARGE = ["trainer.batch_size=1024", "sampler.active=8192"]
-# name: overrides of the configuration of `dataset=amazon670k_like`
+# name: overrides of the configuration of `JOB`
 CASES = {
     "lsh, shared": [],
     "lsh, shared, batch 512": ["trainer.batch_size=512"],
@@ -46,7 +47,7 @@ def make_trainer(overrides: list[str]) -> Trainer:
     """The main job, put together as train.py does, with no rebuild but the first."""
     folder = tempfile.mkdtemp()
     quiet = ["schedule=fixed", "schedule.every=0", f"run_dir={folder}/run"]
-    return train.prepare(job.compose("dataset=amazon670k_like", *ROWS, *quiet, *overrides))
+    return train.prepare(job.compose(*JOB, *ROWS, *quiet, *overrides))
 
 
 def our_step(trainer: Trainer) -> Step:
