@@ -16,11 +16,7 @@ from slide.runtime import has_bfloat16
 from slide.sparse import Pattern
 
 _BATCH = 256
-<<<<<<< HEAD
 # A row's bound is read off a sample of its labels, of which about this many are above it.
-=======
-# The bound of a row's best labels is read off every so many-th; of these so many are best.
->>>>>>> 5c6734b6b60b31681a3fd170ad808584733ef569
 _SAMPLED = 8
 
 
