@@ -57,6 +57,18 @@ def train(dataset: str, root: Path | None, overrides: list[str]) -> tuple[dict, 
         return json.loads((folder / "summary.json").read_text()), [json.loads(x) for x in log]
 
 
+def curve_of(log: list[dict]) -> list[tuple[float, float]]:
+    """Seconds of training and P@1 wherever a run logged both at one step."""
+    by_step: dict[int, dict] = {}
+    for line in log:
+        by_step.setdefault(line["step"], {}).update(line)
+    return [
+        (line["train/seconds"], line["eval/p_at_1"])
+        for line in by_step.values()
+        if "train/seconds" in line and "eval/p_at_1" in line
+    ]
+
+
 def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> dict[str, Any]:
     """A row of results: with the linear classifiers, and the network alone."""
     if "sampler.mode=per_sample" in overrides:
@@ -64,18 +76,10 @@ def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> di
     steps = -(-len(data.train) // rules.batch_size(len(data.train)))
     every = [f"trainer.eval_every={steps}", f"trainer.log_every={steps}"]
     summary, log = train(data.name, root, [*overrides, *every])
-    by_step: dict[int, dict] = {}
-    for line in log:
-        by_step.setdefault(line["step"], {}).update(line)
-    curve = [
-        (line["train/seconds"], line["eval/p_at_1"])
-        for line in by_step.values()
-        if "train/seconds" in line and "eval/p_at_1" in line
-    ]
     keep = ("p", "psp", "network_p", "network_psp")
     scores = {f"{n}_at_{k}": summary[f"{n}_at_{k}"] for n in keep for k in dense.TOP}
     times = {key: summary[key] for key in ("train_seconds", "ranker_seconds", "active_mean")}
-    return {"dataset": data.name, "method": name, "curve": curve} | scores | times
+    return {"dataset": data.name, "method": name, "curve": curve_of(log)} | scores | times
 
 
 def measure(root: Path, name: str, package: Any) -> list[dict[str, Any]]:
