@@ -16,12 +16,20 @@ from slide.network import hidden_samplers
 from slide.trainer import CHECKPOINT, DivergenceError, Trainer
 
 CONFIG = "config.yaml"
+# Losses whose scores mean what those of the linear classifiers mean.
+RANKED = ("squared_hinge",)
 # What may change when a run is resumed. The rest would not fit what it has learnt and written.
 REPLACEABLE = {
     *("trainer.epochs", "trainer.max_steps", "trainer.checkpoint_every", "trainer.log_every"),
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor", "network.dropout"),
-    *("sampler.active", "sampler.hard_share", "runtime.threads", "runtime.deterministic"),
+    *(
+        "sampler.active",
+        "selection.active",
+        "sampler.hard_share",
+        "runtime.threads",
+        "runtime.deterministic",
+    ),
     *("dataset.root", "dataset.cache"),
 }
 
@@ -86,6 +94,11 @@ def try_settings(config: DictConfig) -> None:
     network = build_network(config, 1024, 8)
     build_optimizer(config, network)
     instantiate(config.ranker)
+    if config.ranker and config.loss.name not in RANKED:
+        raise ValueError(
+            f"ranker=linear goes with loss={' or '.join(RANKED)}, whose scores aim at -1 and 1 as "
+            f"its own do, not with loss={config.loss.name}: add ranker=none"
+        )
     check_search(network, instantiate(config.trainer).evaluation)
 
 

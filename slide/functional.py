@@ -29,10 +29,10 @@ from slide.csr_product import CSRMatrix as CSRMatrix
 from slide.csr_product import csr_matmul as csr_matmul
 from slide.kernels import active as kernels
 from slide.row_subset import put_rows, rows_to_visit, take_rows
-from slide.runtime import array_view, untraced
+from slide.runtime import array_view, has_bfloat16, untraced
 from slide.sparse import CSR, Pattern
 
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "auto")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
@@ -103,7 +103,8 @@ def active_linear(
         active: of N outputs.
         precision: one of `PRECISIONS`; with ``"bfloat16"`` the three matrix products of a shared
             set, forward and backward, round their factors and results to that type, which is
-            faster where the processor has instructions for it. The weight stays as it is.
+            faster where the processor has instructions for it, and slower elsewhere; ``"auto"``
+            does it there alone. The weight stays as it is.
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
@@ -128,6 +129,8 @@ def active_linear(
 
 def rounded_type(x: Tensor, precision: str) -> torch.dtype:
     """The type that products round to: one of `PRECISIONS`, or that of ``x``."""
+    if precision == "auto":
+        precision = "bfloat16" if x.dtype == torch.float32 and has_bfloat16() else "float32"
     return torch.bfloat16 if precision == "bfloat16" else x.dtype
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 
 from slide import checks
 from slide.kernels import linear as kernels
@@ -87,9 +86,12 @@ class LinearRanker:
             itself.
 
         Raises:
-            ValueError: for ids out of range, or numbers of rows that differ.
+            ValueError: for ids out of range, numbers of rows that differ, or values that are not
+                finite.
         """
         check_pattern("features", features, None, num_features)
+        if not np.isfinite(features.values).all():
+            raise ValueError("features hold NaN or infinite values")
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
         lists = _training_lists(labels, candidates, num_labels)
@@ -100,17 +102,15 @@ class LinearRanker:
         orders = np.empty((threads, longest), np.int64)
         alphas = np.zeros(len(lists.rows), np.float32)
         kernels.fit(features, squares, lists, self.solver, scratch, orders, alphas)
-        shape = features.num_rows, num_features
-        x = csr_matrix((features.values, features.indices, features.indptr), shape=shape)
-        dual = csr_matrix((alphas * lists.signs, lists.rows, lists.indptr), (num_labels, shape[0]))
-        dual.eliminate_zeros()
-        weights = csr_matrix(dual @ x)
-        weights.data[np.abs(weights.data) < self.threshold] = 0
-        weights.eliminate_zeros()
+        indptr = np.zeros(num_labels + 1, np.int64)
+        found = features, lists, alphas, self.threshold, scratch, indptr
+        kernels.collect(*found, np.empty(0, np.int32), np.empty(0, np.float32))
+        np.cumsum(indptr, out=indptr)
+        indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+        if len(indices):
+            kernels.collect(*found, indices, values)
         self.num_features = num_features
-        self.weights = CSR(
-            weights.indptr.astype(np.int64), weights.indices.astype(np.int32), weights.data
-        )
+        self.weights = CSR(indptr, indices, values)
         return self
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
@@ -149,16 +149,16 @@ class LinearRanker:
         """
         if not 1 <= k <= ids.shape[1]:
             raise ValueError(f"k must be in [1, {ids.shape[1]}], not {k}")
-        none = ids < 0
-        own = self.scores(features, ids)
-        # Not -inf until the end: 0 times that is no number.
-        mixed = (1 - self.mix) * np.where(none, 0, scores) + self.mix * np.where(none, 0, own)
-        mixed[none] = -np.inf
+        if scores.shape != ids.shape:
+            raise ValueError(f"scores of shape {scores.shape} do not fit ids of shape {ids.shape}")
+        own, known = self.scores(features, ids), ids >= 0
+        mixed = np.full(ids.shape, -np.inf, np.float32)
+        mixed[known] = (1 - self.mix) * scores[known] + self.mix * own[known]
         order = np.argsort(-mixed, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(mixed, order, 1), np.take_along_axis(ids, order, 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights, for `slide.files.write_tensors`.
+        """The weights, and how scores are made of them; `slide.files.write_tensors` takes it.
 
         Raises:
             RuntimeError: before `fit`.
@@ -166,10 +166,13 @@ class LinearRanker:
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
         arrays = {name: torch.from_numpy(a) for name, a in self.weights._asdict().items()}
-        return {"num_features": self.num_features, **arrays}
+        numbers = {"offset": self.solver.offset, "mix": self.mix, "depth": self.depth}
+        return {"num_features": self.num_features, **numbers, **arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave."""
+        self.solver = self.solver._replace(offset=state["offset"])
+        self.mix, self.depth = state["mix"], state["depth"]
         weights = (state[name].numpy() for name in CSR._fields)
         self.num_features, self.weights = int(state["num_features"]), CSR(*weights)
 

@@ -15,7 +15,8 @@ from slide.network import SlideNetwork
 from slide.runtime import has_bfloat16
 from slide.sparse import Pattern
 
-_BATCH = 256
+# Scores that exist at a time, and most rows that they are of.
+_SCORES, _BATCH = 1 << 26, 256
 # A row's bound is read off a sample of its labels, of which about this many are above it.
 _SAMPLED = 8
 
@@ -38,14 +39,16 @@ def likely_labels(network: SlideNetwork, split: Split, count: int, search: str) 
     """About ``count`` labels of each row that a network scores highest.
 
     Scores of an exact search are rounded to bfloat16 where the processor computes with it, and
-    which of them are high is judged by a sample. By LSH there may be much fewer.
+    which of them are high is judged by a sample: at most twice as many. By LSH there may be much
+    fewer.
     """
     find = _best_by_lsh if search == "lsh" else _best
     counts, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
     weight = network.output.weight.detach()
     if search == "exact" and weight.dtype == torch.float32 and has_bfloat16():
         weight = weight.bfloat16()
-    batches = Batches(split, _BATCH, seed=0, shuffle=False)
+    batch_size = min(max(_SCORES // len(weight), 1), _BATCH)
+    batches = Batches(split, batch_size, seed=0, shuffle=False)
     training = network.training
     network.eval()
     try:
@@ -67,9 +70,15 @@ def _best(layer: LSHLinear, weight: Tensor, hidden: Tensor, count: int):
     stride = max(1, count // _SAMPLED)
     sample = scores[:, ::stride]
     least = sample.topk(min(-(-count // stride), sample.shape[1]), sorted=False).values.amin(1)
+    high = scores >= least[:, None]
+    # Where many are equal, as for rows without features.
+    crowded = torch.nonzero(high.sum(1) > 2 * count)[:, 0]
+    if len(crowded):
+        best = scores[crowded].topk(count).indices
+        high[crowded] = False
+        high[crowded[:, None], best] = True
     # Of a flat array of truth values numpy skips what is false.
-    high = np.flatnonzero((scores >= least[:, None]).numpy())
-    return np.divmod(high, len(weight))
+    return np.divmod(np.flatnonzero(high.numpy()), len(weight))
 
 
 def _best_by_lsh(layer: LSHLinear, weight: Tensor, hidden: Tensor, count: int):
@@ -78,7 +87,9 @@ def _best_by_lsh(layer: LSHLinear, weight: Tensor, hidden: Tensor, count: int):
     sampler.update(weight, layer.bias, None)
     found = sampler.candidates(hidden)
     row = np.repeat(np.arange(len(hidden)), np.diff(found.indptr))
-    row, ids = np.divmod(np.unique(row * len(weight) + found.indices), len(weight))
+    # An id is in several buckets; np.unique takes many times as long.
+    pairs = np.sort(row * len(weight) + found.indices)
+    row, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], len(weight))
     indptr = np.searchsorted(row, np.arange(len(hidden) + 1))
     scores = F.active_linear(
         hidden, weight, layer.bias, ActiveSet(len(weight), ids.astype(np.int32), indptr)

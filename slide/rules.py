@@ -4,7 +4,7 @@ from slide import checks
 
 
 def batch_size(num_rows: int) -> int:
-    """Rows a step: a power of two in [64, 512] that makes at least 128 steps of an epoch.
+    """Rows a step: a power of two in [64, 512], such that an epoch has 128 steps or more if it can.
 
     Small data sets need small batches, as it is steps that train; on large ones large batches save
     time.

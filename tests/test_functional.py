@@ -6,7 +6,7 @@ import torch
 from helpers import make_csr, make_pattern, to_dense
 
 from slide.active import ActiveSet, Scratch, dense_gradient, transpose
-from slide.functional import PRECISIONS, active_linear, gather_active, scatter_active, sparse_linear
+from slide.functional import active_linear, gather_active, scatter_active, sparse_linear
 from slide.losses import ActiveLoss
 from slide.optim import RowSparseAdam
 from slide.sparse import Pattern
@@ -76,7 +76,7 @@ class TestActiveLinear:
     @every_bias
     def test_rounded_products(self, kind, has_bias):
         shape, found = (64, 48), []
-        for precision in PRECISIONS:
+        for precision in ("float32", "bfloat16"):
             x, weight = draw(B, 48, dtype=torch.float32), draw(*shape, seed=1, dtype=torch.float32)
             bias = draw(64, seed=2, dtype=torch.float32) if has_bias else None
             out = active_linear(x, weight, bias, make_active(kind, 64), precision)

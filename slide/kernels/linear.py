@@ -92,9 +92,12 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
             updated = max(alphas[i] - gradient / (squares[rows[i]] + diagonal), 0.0)
             _add(x, rows[i], (updated - alphas[i]) * signs[i], weight)
             alphas[i] = updated
-        if largest <= solver.tolerance:
+        if largest > solver.tolerance:
+            bound = largest
+        elif size == len(rows):
             break
-        bound = largest
+        else:  # Look at all of them once more before it is over.
+            size, bound = len(rows), np.inf
 
 
 @parallel
@@ -120,9 +123,42 @@ def fit(x, squares, lists, solver, weights, orders, alphas):
             own, alpha = rows[begin:end], alphas[begin:end]
             _descend(x, squares, own, signs[begin:end], solver, weight, orders[t], alpha)
             for i in range(end - begin):
-                if alpha[i] != 0:
-                    for p in range(x.indptr[own[i]], x.indptr[own[i] + 1]):
-                        weight[x.indices[p]] = 0
+                for p in range(x.indptr[own[i]], x.indptr[own[i] + 1]):
+                    weight[x.indices[p]] = 0
+
+
+@parallel
+def collect(x, lists, alphas, threshold, weights, indptr, indices, values):
+    """The classifiers' weights of at least ``threshold``: first how many, then which.
+
+    Args:
+        x, lists, alphas: see `fit`.
+        threshold: not negative.
+        weights: ``(T, D)`` float32 scratch, zero before and after.
+        indptr: ``(N + 1,)`` int64. Without ``indices``, the number of weights of classifier n is
+            written to n + 1; else where they begin.
+        indices, values: ``(nnz,)`` int32 and float32 output, or empty.
+    """
+    rows, signs = lists.rows, lists.signs
+    threads, fill = len(weights), len(indices) > 0
+    for t in prange(threads):
+        weight = weights[t]
+        for n in range(t, len(indptr) - 1, threads):
+            begin, end = lists.indptr[n], lists.indptr[n + 1]
+            for i in range(begin, end):
+                if alphas[i] != 0:
+                    _add(x, rows[i], alphas[i] * signs[i], weight)
+            k = indptr[n] if fill else 0
+            for i in range(begin, end):
+                for p in range(x.indptr[rows[i]], x.indptr[rows[i] + 1]):
+                    # Taken once, and back to zero.
+                    value, weight[x.indices[p]] = weight[x.indices[p]], 0
+                    if value != 0 and abs(value) >= threshold:
+                        if fill:
+                            indices[k], values[k] = x.indices[p], value
+                        k += 1
+            if not fill:
+                indptr[n + 1] = k
 
 
 @parallel

@@ -1,6 +1,6 @@
 """What each part of the default recipe is worth: precision on held-out rows when it is left out.
 
-    python tests/benchmarks/ablation.py --root ../shared/data
+    python tests/benchmarks/ablation.py --root path/to/data
 
 Runs of train.py with different seeds, each with other rows held out (a tenth of debian's training
 rows, 15 % of the others'); the recipe and its variants see the same rows under one seed. The test

@@ -1,26 +1,30 @@
-"""The default recipe's network in plain PyTorch, with all outputs computed: what slide saves."""
+"""The default recipe's network and loss in plain PyTorch, with all outputs computed."""
 
 import time
 from collections.abc import Iterator
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
 from torch import nn
 
 from slide.data import Batches, SparseDataset
+from slide.losses import ActiveLoss
 from slide.metrics import inverse_propensities, precision_at_k, psp_at_k
 
 TOP = (1, 3, 5)
 
 
 class DenseNetwork(nn.Module):
-    """``nn.EmbeddingBag``, ReLU, dropout, ``nn.Linear``."""
+    """``nn.EmbeddingBag``, ReLU, dropout, ``nn.Linear``, with the recipe's first weights."""
 
-    def __init__(self, features: int, hidden: int, labels: int, dropout: float):
+    def __init__(self, features: int, labels: int, settings: DictConfig):
         super().__init__()
+        (hidden,) = settings.hidden
         self.first = nn.EmbeddingBag(features, hidden, mode="sum", include_last_offset=True)
+        nn.init.normal_(self.first.weight, std=settings.init_scale / hidden**0.5)
         self.bias = nn.Parameter(torch.zeros(hidden))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(settings.dropout)
         self.output = nn.Linear(hidden, labels)
 
     def forward(self, features) -> torch.Tensor:
@@ -37,28 +41,36 @@ def targets(batch, labels: int) -> torch.Tensor:
     return out
 
 
-def train(
-    data: SparseDataset, hidden: int, dropout: float, lr: float, batch_size: int, epochs: int
-) -> Iterator[dict[str, float]]:
-    """Binary cross-entropy and Adam; after each epoch, seconds of training and test scores."""
-    torch.manual_seed(0)
-    network = DenseNetwork(data.num_features, hidden, data.num_labels, dropout)
-    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=True)
-    batches = Batches(data.train, batch_size, seed=0)
-    total, step, seconds = epochs * len(batches), 0, 0.0
-    for epoch in range(epochs):
+def train(data: SparseDataset, config: DictConfig) -> Iterator[dict[str, float]]:
+    """Squared hinge and Adam with the recipe's rates; after each epoch, seconds and test scores.
+
+    Args:
+        data: with the recipe's transforms.
+        config: of train.py, for a network with one hidden layer, and its batch size.
+    """
+    torch.manual_seed(config.seed)
+    network = DenseNetwork(data.num_features, data.num_labels, config.network)
+    prior = ActiveLoss("squared_hinge").prior_scores(data.train.labels, data.num_labels)
+    network.output.bias.data.copy_(prior)
+    lr, factor = config.optimizer.lr, config.network.input_rate
+    first = [network.first.weight, network.bias]
+    groups = [
+        {"params": network.output.parameters(), "lr": lr, "full": lr},
+        {"params": first, "lr": lr * factor, "full": lr * factor},
+    ]
+    optimizer = torch.optim.Adam(groups, fused=True)
+    batches = Batches(data.train, config.trainer.batch_size, seed=config.seed)
+    total, step, seconds = config.trainer.epochs * len(batches), 0, 0.0
+    for epoch in range(config.trainer.epochs):
         network.train()
         begin = time.perf_counter()
         for batch in batches.epoch(epoch):
             for group in optimizer.param_groups:
-                group["lr"] = lr * (1 - step / total)
+                group["lr"] = group["full"] * (1 - step / total)
             optimizer.zero_grad()
-            scores = network(batch.features)
-            # Summed over the outputs, as slide's losses are.
-            loss = nn.functional.binary_cross_entropy_with_logits(
-                scores, targets(batch, data.num_labels), reduction="sum"
-            )
-            (loss / len(batch.rows)).backward()
+            signs = 2 * targets(batch, data.num_labels) - 1
+            slack = torch.relu(1 - signs * network(batch.features))
+            (slack.square().sum() / len(batch.rows)).backward()
             optimizer.step()
             step += 1
         seconds += time.perf_counter() - begin

@@ -1,6 +1,6 @@
 """Do looked-up outputs teach more than uniform draws: precision at equal steps, and equal seconds.
 
-    python tests/benchmarks/selection.py --root ../shared/data
+    python tests/benchmarks/selection.py --root path/to/data
 
 A pair of runs of train.py a case, alike but for the sampler, side by side on a thread each, so that
 their seconds compare. The network alone, at a constant rate, judged several times on the way: on
