@@ -31,6 +31,7 @@ def small(folder, group, choice):
     # Not sampler.active, which a full sampler has not.
     more = ["trainer.max_steps=2", "selection.active=32", "hash.num_tables=2"]
     more += ["hash.hashes_per_table=2"] if group == "recipe" else []
+    more += ["ranker=none"] if group == "loss" else []
     known = raw("dataset", choice if group == "dataset" else "synthetic")
     overrides = (re.match(r"(dataset\.)?(\w+)", override) for override in job.tiny(folder, *more))
     return [match.string for match in overrides if not match[1] or match[2] in known]
