@@ -40,11 +40,11 @@ def tiny(folder, *more):
     return [*sizes, *shape, *threads, *places, *more]
 
 
-def compose(*overrides):
+def compose(*overrides, **options):
     """The configuration that a command line with these ``overrides`` gives."""
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("train", list(overrides))
+        return hydra.compose("train", list(overrides), **options)
 
 
 @contextmanager

@@ -136,8 +136,8 @@ def test_the_keys_of_a_recipe_are_taken(recipe):
     for group, values in raw("recipe", recipe).items():
         for key in values if group != "defaults" else ():
             assert config[group][key] == values[key], (group, key)
-    for group, choice in overridden(recipe):
-        assert config[group]._target_ == raw(group, choice)._target_, group
+    whole = job.compose(f"recipe={recipe}", "dataset=debian", return_hydra_config=True)
+    assert whole.hydra.runtime.choices.items() >= dict(overridden(recipe)).items()
     for sampler in ("full", "uniform", "faiss"):
         job.compose(f"recipe={recipe}", f"sampler={sampler}")
 
@@ -176,7 +176,7 @@ def test_settings_of_the_network_reach_it():
     config = job.compose("network.init_scale=0.01", "network.input_rate=3", "optimizer.lr=0.5")
     config.selection.active = 32
     network = train.build_network(config, 1000, 80)
-    assert network.first.weight.std() * 512**0.5 == pytest.approx(0.01, rel=0.05)
+    assert network.first.weight.detach().std() * 512**0.5 == pytest.approx(0.01, rel=0.05)
     rest, first = train.build_optimizer(config, network).param_groups
     assert (rest["lr"], first["lr"]) == (0.5, 1.5)
     assert first["params"][0] is network.first.weight
@@ -269,7 +269,7 @@ def test_the_help_explains_all_keys():
 def test_the_help_lists_all_choices():
     for group in GROUPS:
         choices = {choice for other, choice in CHOICES if other == group}
-        if group == "recipe" or len(choices) == 1:
+        if len(choices) == 1:
             continue
         listed = re.search(rf"^\s+{group}\s+(\w+(?:\s+\|\s+\w+)+)$", HELP, re.MULTILINE)
         assert listed, f"{group} is not listed"
