@@ -221,7 +221,8 @@ def test_without_schedules_only_the_end_is_written(tmp_path, monkeypatch):
 def test_evaluation_on_the_way_uses_the_rows_asked_for(tmp_path, monkeypatch):
     sizes = []
 
-    def evaluate(network, split, inverse, search):
+    def evaluate(network, split, inverse, search, ranker):
+        assert ranker is None
         sizes.append((len(split), search))
         return dict.fromkeys(("p_at_1", "p_at_3", "p_at_5"), 0.5)
 
