@@ -19,6 +19,7 @@ from slide.sparse import Pattern
 _SCORES, _BATCH = 1 << 26, 256
 # A row's bound is read off a sample of its labels, of which about this many are above it.
 _SAMPLED = 8
+_FEW = 2048  # labels, of which no sample is taken
 
 
 def fit_ranker(ranker: LinearRanker, network: SlideNetwork, split: Split, search: str) -> None:
@@ -67,7 +68,7 @@ def _best(layer: LSHLinear, weight: Tensor, hidden: Tensor, count: int):
     scores = hidden.to(weight.dtype) @ weight.T
     if layer.bias is not None:
         scores += layer.bias.to(weight.dtype)
-    stride = max(1, count // _SAMPLED)
+    stride = max(1, min(count // _SAMPLED, len(weight) // _FEW))
     sample = scores[:, ::stride]
     least = sample.topk(min(-(-count // stride), sample.shape[1]), sorted=False).values.amin(1)
     high = scores >= least[:, None]

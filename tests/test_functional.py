@@ -93,7 +93,9 @@ class TestActiveLinear:
             assert not torch.equal(*(values[0] for values in found))
 
     def test_unknown_precision(self):
-        with pytest.raises(ValueError, match="precision must be one of float32, bfloat16, auto, not 'h"):
+        with pytest.raises(
+            ValueError, match="precision must be one of float32, bfloat16, auto, not 'h"
+        ):
             active_linear(draw(B, D), draw(N, D), None, make_active("shared"), "half")
 
     @every_kind

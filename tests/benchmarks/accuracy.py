@@ -40,9 +40,6 @@ OURS = {
     "default recipe (lsh, shared)": [],
     "uniform, shared": ["sampler=uniform"],
     "full": ["sampler=full"],
-    "lsh, per sample": ["sampler=lsh", "sampler.mode=per_sample"],
-    "uniform, per sample": ["sampler=uniform", "sampler.mode=per_sample"],
-    "faiss, per sample": ["sampler=faiss", "sampler.mode=per_sample"],
 }
 SMALL = "default recipe, half width, half set"
 
@@ -73,12 +70,9 @@ def curve_of(log: list[dict]) -> list[tuple[float, float]]:
 
 def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> dict[str, Any]:
     """A row of results: with the linear classifiers, and the network alone."""
-    active = rules.active_outputs(data.num_labels)
-    if "sampler.mode=per_sample" in overrides:
-        # A quarter of a shared set, whose products cost less.
-        overrides = [*overrides, f"sampler.active={active // 4}"]
     if name == SMALL:
-        overrides = ["network.hidden=[256]", f"selection.active={active // 2}"]
+        active = rules.active_outputs(data.num_labels) // 2
+        overrides = ["network.hidden=[256]", f"selection.active={active}"]
     steps = -(-len(data.train) // rules.batch_size(len(data.train)))
     every = [f"trainer.eval_every={steps}", f"trainer.log_every={steps}"]
     summary, log = train(data.name, root, [*overrides, *every])
@@ -88,7 +82,7 @@ def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> di
     return {"dataset": data.name, "method": name, "curve": curve_of(log)} | scores | times
 
 
-def measure(root: Path, name: str, package: Any) -> list[dict[str, Any]]:
+def measure(root: Path, name: str, package: Any, dense_epochs: int) -> list[dict[str, Any]]:
     """All rows of a data set."""
     with user_errors(), tempfile.TemporaryDirectory() as cache:
         overrides = [f"dataset={name}", f"dataset.root={root / name}"]
@@ -105,11 +99,12 @@ def measure(root: Path, name: str, package: Any) -> list[dict[str, Any]]:
         row = trees.measure(package, data, 0.0, 0, count) | {"method": f"omikuji, trees: {count}"}
         rows.append(row | {"curve": [(row["train_seconds"], row["p_at_1"])]})
         print(cells(rows[-1]), flush=True)
-    config = job.compose(f"dataset={name}")
+    config = job.compose(f"dataset={name}", f"trainer.epochs={dense_epochs}")
     fill_in(config, len(normal.train), normal.num_labels)
     epochs = list(dense.train(normal, config))
     curve = [(each["train_seconds"], each["p_at_1"]) for each in epochs]
-    rows.append({"dataset": name, "method": "dense PyTorch", "curve": curve} | epochs[-1])
+    title = f"dense PyTorch, epochs: {dense_epochs}"
+    rows.append({"dataset": name, "method": title, "curve": curve} | epochs[-1])
     print(cells(rows[-1]), flush=True)
     return rows
 
@@ -213,17 +208,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
     parser.add_argument("--dataset", nargs="+", default=list(DATASETS))
+    parser.add_argument("--dense-epochs", type=int, default=6, help="of dense PyTorch, the slowest")
     parser.add_argument("--render", action="store_true", help="pages anew from the last figures")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
     if arguments.render:
         return write(last("accuracy", PAGES))
-    package = trees.import_omikuji()
+    package, epochs = trees.import_omikuji(), arguments.dense_epochs
     runtime.set_threads(0)
     # A warm-up, so that no row pays for the compilation of kernels.
     for choice in OURS.values():
         train("bibtex", root, [*choice, "trainer.max_steps=2"])
-    rows = [row for name in arguments.dataset for row in measure(root, name, package)]
+    rows = [row for name in arguments.dataset for row in measure(root, name, package, epochs)]
     default, _ = train("synthetic", None, [])
     version = trees.metadata.version("omikuji")
     threads = runtime.num_threads()
