@@ -12,6 +12,7 @@ from slide import functional as F
 from slide.active import ActiveSet
 from slide.convolution import Channels, IntPair, as_pair, channel_ids
 from slide.layers import Activation, _SampledLayer
+from slide.runtime import untraced
 from slide.sampling import Sampler
 
 # Multiples of it fill [0, 1) evenly, however many they are.
@@ -84,6 +85,7 @@ class ActiveConv2d(_SampledLayer):
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
+    @untraced
     def forward(self, x: Tensor, in_channels: Channels = None) -> Activation:
         """The chosen output channels, in ascending order; in ``eval()``, all O.
 
