@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from slide import functional as F
 from slide.active import ActiveSet
 from slide.convolution import Channels, IntPair, as_pair, channel_ids
-from slide.layers import Activation, _SampledLayer
+from slide.layers import Activation, SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
 
@@ -19,7 +19,7 @@ from slide.sampling import Sampler
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-class ActiveConv2d(_SampledLayer):
+class ActiveConv2d(SampledLayer):
     """``nn.Conv2d`` that computes only the output channels which its sampler chooses.
 
     To the sampler a filter is a row of ``I * kh * kw`` numbers, and an image one patch of it, of

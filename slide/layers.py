@@ -44,7 +44,7 @@ class ToDense(nn.Module):
         return x.to_dense()
 
 
-class _SampledLayer(nn.Module):
+class SampledLayer(nn.Module):
     """What sampled layers share: a sampler, which is part of the layer's state."""
 
     bias: nn.Parameter | None
@@ -88,7 +88,7 @@ class _SampledLayer(nn.Module):
         self.sampler.load_state_dict(_to_arrays(state))
 
 
-class LSHLinear(_SampledLayer):
+class LSHLinear(SampledLayer):
     """``nn.Linear`` that computes only the outputs which its sampler chooses.
 
     The gradients of weight and bias come as rows (see `slide.functional`), for
@@ -219,7 +219,7 @@ class LSHLinear(_SampledLayer):
         return scores, ids
 
 
-class SparseLinear(_SampledLayer):
+class SparseLinear(SampledLayer):
     """A linear layer with sparse input: the weighted sum of one weight row a non-zero feature.
 
     With a sampler only the chosen outputs go on; the others count as zero, and so does their

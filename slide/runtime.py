@@ -23,6 +23,7 @@ import torch
 from numba.core import config
 
 from slide import checks
+from slide.kernels.compile import forked
 
 try:
     import resource
@@ -32,7 +33,6 @@ except ImportError:  # Not on Windows.
 VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
-_PROCESS = os.getpid()
 _F = TypeVar("_F", bound=Callable)
 
 if hasattr(os, "register_at_fork"):
@@ -49,11 +49,11 @@ def set_threads(threads: int) -> None:
     Raises:
         ValueError: if ``threads`` is negative or above what numba was started with.
     """
-    limit = 1 if _forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
+    limit = 1 if forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
         raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
     # In this order: numba's first call resets torch's number of threads (numba issue 9387).
-    if not _forked():
+    if not forked():
         numba.set_num_threads(threads or limit)
     torch.set_num_threads(threads or limit)
 
@@ -73,12 +73,7 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 
 def num_threads() -> int:
     """Number of threads that kernels run on."""
-    return 1 if _forked() else numba.get_num_threads()
-
-
-def _forked() -> bool:
-    """Whether this process was made by ``fork`` from one that had imported slide."""
-    return os.getpid() != _PROCESS
+    return 1 if forked() else numba.get_num_threads()
 
 
 def untraced(function: _F) -> _F:
