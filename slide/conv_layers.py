@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slide import checks
 from slide import functional as F
 from slide.active import ActiveSet
-from slide.convolution import Channels, IntPair, as_pair, channel_ids
+from slide.convolution import Channels, IntPair, as_pair, channel_ids, check_convolution
 from slide.layers import Activation, SampledLayer
-from slide.runtime import untraced
+from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
 
 # Multiples of it fill [0, 1) evenly, however many they are.
@@ -66,6 +67,9 @@ class ActiveConv2d(SampledLayer):
         sparse_grad: bool = False,
     ):
         self.kernel_size = as_pair("kernel_size", kernel_size, 1)
+        checks.whole("in_channels", in_channels, 1)
+        checks.whole("out_channels", out_channels, 1)
+        checks.whole("groups", groups, 1)
         if in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{in_channels} and {out_channels} channels do not divide into {groups} groups"
@@ -100,10 +104,13 @@ class ActiveConv2d(SampledLayer):
             ``second(torch.relu(out.values), out.active.ids)``.
 
         Raises:
-            ValueError: as `slide.functional.active_conv2d`, or for a sampler with a set a sample.
+            ValueError: as `slide.functional.active_conv2d`, or for a sampler with a set a sample;
+            TypeError: as that function.
         """
-        patches = self._patches(x, in_channels)
-        active = self._choose(patches, self.weight.flatten(1), None)
+        x, _, outside = outside_autocast(x, self.weight)
+        check_convolution(x, self.weight, self.bias, self.groups)
+        with outside:
+            active = self._choose(self._patches(x, in_channels), self.weight.flatten(1), None)
         if not active.shared:
             raise ValueError(
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
@@ -127,7 +134,7 @@ class ActiveConv2d(SampledLayer):
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:
         """What the filters see of each image at one position, ``(B, I * kh * kw)``."""
         ids = torch.from_numpy(channel_ids("in_channels", in_channels, self.in_channels)).long()
-        if x.ndim != 4 or x.shape[1] not in (self.in_channels, len(ids)):
+        if x.shape[1] not in (self.in_channels, len(ids)):
             raise ValueError(
                 f"x {tuple(x.shape)} must have {self.in_channels} channels or the {len(ids)} used"
             )

@@ -13,7 +13,7 @@ from slide.active import ActiveSet, Scratch, transpose
 from slide.indexed_sampling import LSHSampler
 from slide.losses import ActiveLoss, active_linear_loss
 from slide.mips import exact_top_k
-from slide.runtime import untraced
+from slide.runtime import outside_autocast, untraced
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern, check_pattern
 
@@ -138,7 +138,7 @@ class LSHLinear(SampledLayer):
         Raises:
             ValueError, TypeError: see `slide.functional.active_linear`.
         """
-        x, precision, outside = F.outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self.weight, self.precision)
         F.check_linear(x, self.weight, self.bias)
         with outside:
             active = self._choose(x, self.weight, labels)
@@ -157,7 +157,7 @@ class LSHLinear(SampledLayer):
             labels: the targets.
             loss: which one.
         """
-        x, precision, outside = F.outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self.weight, self.precision)
         F.check_linear(x, self.weight, self.bias)
         with outside:
             active = self._choose(x, self.weight, labels)
@@ -191,7 +191,7 @@ class LSHLinear(SampledLayer):
             ValueError: for another ``search``, or ``"lsh"`` without hash tables.
         """
         checks.one_of("search", search, ("exact", "lsh"))
-        x, _, outside = F.outside_autocast(x, self.weight, self.precision)
+        x, _, outside = outside_autocast(x, self.weight, self.precision)
         F.check_linear(x, self.weight, self.bias)
         with outside:
             return self._top_k(x, k, search)

@@ -17,13 +17,12 @@ from slide.functional import (
     check_active,
     check_leaves,
     gather_rows,
-    outside_autocast,
     rounded_type,
 )
 from slide.kernels import losses as kernels
 from slide.kernels.gather import clear_rows
 from slide.row_subset import check_fraction, hardest_count, put_rows
-from slide.runtime import array_view, untraced
+from slide.runtime import array_view, outside_autocast, untraced
 from slide.sparse import Pattern
 
 _LOSSES = {

@@ -1,10 +1,11 @@
-"""Threads, random keys, and zero-copy views between tensors and arrays."""
+"""Threads, torch's modes, random keys, and zero-copy views between tensors and arrays."""
 
 import functools
 import os
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -92,6 +93,24 @@ def untraced(function: _F) -> _F:
 @functools.cache
 def _disabled(function: Callable) -> Callable:
     return torch.compiler.disable(function)
+
+
+def outside_autocast(
+    x: torch.Tensor, weight: torch.Tensor, precision: str = "float32"
+) -> tuple[torch.Tensor, str, AbstractContextManager]:
+    """Under ``torch.autocast``: ``x`` in the weight's type, the precision asked for, and a way out.
+
+    Our products round by themselves; what autocast would do to single steps of them fits neither
+    kernels nor gradients. Results are of the weight's type, as losses need them. What is no tensor
+    of floats stays as it is, for the checks to see.
+    """
+    if not torch.is_autocast_enabled("cpu"):
+        return x, precision, nullcontext()
+    if torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        precision = "bfloat16"
+    if isinstance(x, torch.Tensor) and x.is_floating_point():
+        x = x.to(weight.dtype)
+    return x, precision, torch.autocast("cpu", enabled=False)
 
 
 def random_key(*parts: int) -> np.uint64:
