@@ -20,6 +20,7 @@ from slide.active import (
     RowGradient,
     Transposed,
     check_leaves,
+    check_sets,
     hand_over,
     transpose,
 )
@@ -65,8 +66,7 @@ def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveS
         raise ValueError(
             f"active ids must lie in [0, {len(weight)}), not in [{ids.min()}, {ids.max()}]"
         )
-    if active.indptr is not None and len(active.indptr) != len(x) + 1:
-        raise ValueError(f"{len(active.indptr) - 1} active sets do not fit {len(x)} samples")
+    check_sets(active, len(x))
 
 
 @untraced
