@@ -1,6 +1,7 @@
 """A convolution with sampled output channels, for any PyTorch model."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -88,6 +89,16 @@ class ActiveConv2d(SampledLayer):
         weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size)
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> "ActiveConv2d":
+        """Moves and converts as any module does, but for the order of the weight in memory.
+
+        With ``to(memory_format=torch.channels_last)`` a kernel would no longer be one run of
+        numbers. Nothing is lost: kernels in use are brought into that order in any case.
+        """
+        super()._apply(fn, recurse)
+        self.weight.data = self.weight.data.contiguous()
+        return self
 
     @untraced
     def forward(self, x: Tensor, in_channels: Channels = None) -> Activation:

@@ -365,6 +365,27 @@ class TestActiveConv2d:
             ActiveConv2d(I, O, 3)(torch.zeros(2, 5, 5, 5))
 
 
+def test_a_model_in_channels_last():
+    x, grown = torch.randn(4, I, 6, 6), []
+    for order in ORDERS:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(ActiveConv2d(I, O, 3)).to(memory_format=order)
+        optimizer = RowSparseAdam(model.parameters(), lr=0.01)
+        for _ in range(2):
+            model(x.contiguous(memory_format=order)).values.square().sum().backward()
+            optimizer.step()
+        grown.append(model[0].weight.detach())
+    torch.testing.assert_close(*grown)
+    # A weight of one's own.
+    weight = draw(O, I, 3, 3).detach().contiguous(memory_format=torch.channels_last)
+    weight.requires_grad_()
+    active_conv2d(x.double(), weight).sum().backward()
+    with pytest.raises(
+        ValueError, match=r"a parameter \(8, 6, 3, 3\) has strides .*contiguous\(\)"
+    ):
+        RowSparseAdam([weight]).step()
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # PyTorch's own, in Adagrad.
 @pytest.mark.parametrize("name", ["SparseAdam", "SGD", "Adagrad", "RowSparseAdam"])
 def test_optimizers_of_sparse_gradients(name):
