@@ -1,8 +1,8 @@
 """omikuji's trees of linear classifiers on the data sets as this project prepares them.
 
     pip install -e '.[bench]'
-    python tests/benchmarks/omikuji.py --root ../shared/data
-    python tests/benchmarks/omikuji.py --root ../shared/data --dataset debian --holdout 0.1
+    python tests/benchmarks/omikuji.py --root path/to/data
+    python tests/benchmarks/omikuji.py --root path/to/data --dataset debian --holdout 0.1
 
 omikuji (github.com/tomtung/omikuji) trains with its default settings, on as many threads as
 train.py would use, and is judged by the metrics of slide on all rows of the test split. With
