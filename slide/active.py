@@ -11,7 +11,7 @@ import torch
 from slide.kernels import active as kernels
 from slide.kernels.votes import PARTS, SharedScratch
 from slide.runtime import array_view, num_threads
-from slide.sparse import Pattern
+from slide.sparse import Pattern, check_pattern
 
 # So many gradients nobody accumulates: the weight is in no optimizer that knows them.
 MANY_PENDING = 1_000
@@ -163,6 +163,43 @@ class ActiveSet:
         if self.indptr is None:
             return float(len(self.ids))
         return len(self.ids) / max(1, len(self.indptr) - 1)
+
+
+def check_sets(active: ActiveSet, num_samples: int) -> None:
+    """Raise unless the bounds of the samples' sets fit the ids and ``num_samples`` inputs.
+
+    Raises:
+        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+    """
+    indptr, count = active.indptr, len(active.ids)
+    if indptr is None:
+        return
+    if indptr.dtype != np.int64:
+        raise TypeError(f"indptr of active sets must be int64, not {indptr.dtype}")
+    if indptr.shape != (num_samples + 1,):
+        raise ValueError(f"{len(indptr) - 1} active sets do not fit {num_samples} samples")
+    if indptr[0] or indptr[-1] != count or (np.diff(indptr) < 0).any():
+        raise ValueError(f"indptr of active sets must rise from 0 to their number of ids, {count}")
+
+
+def check_targets(active: ActiveSet, num_samples: int) -> None:
+    """Raise unless a loss can follow the targets and weights of a set that `check_sets` passed.
+
+    Raises:
+        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+    """
+    targets, indptr, weights = active.targets, active.indptr, active.log_weights
+    if targets is None:
+        raise ValueError("a loss needs an active set with targets")
+    check_pattern("targets", targets, num_samples, len(active.ids))
+    if indptr is not None:
+        sizes = np.repeat(np.diff(indptr), np.diff(targets.indptr))
+        outside = targets.indices >= sizes
+        if outside.any():
+            place, size = targets.indices[outside][0], sizes[outside][0]
+            raise ValueError(f"a target at place {place} is outside of a set of {size} ids")
+    if weights is not None and weights.shape != active.ids.shape:
+        raise ValueError(f"log_weights {weights.shape} do not fit ids {active.ids.shape}")
 
 
 @dataclass(frozen=True)

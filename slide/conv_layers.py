@@ -1,6 +1,7 @@
 """A convolution with sampled output channels, for any PyTorch model."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -8,17 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slide import checks
 from slide import functional as F
 from slide.active import ActiveSet
-from slide.convolution import Channels, IntPair, as_pair, channel_ids
-from slide.layers import Activation, _SampledLayer
+from slide.convolution import Channels, IntPair, as_pair, channel_ids, check_convolution
+from slide.layers import Activation, SampledLayer
+from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
 
 # Multiples of it fill [0, 1) evenly, however many they are.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-class ActiveConv2d(_SampledLayer):
+class ActiveConv2d(SampledLayer):
     """``nn.Conv2d`` that computes only the output channels which its sampler chooses.
 
     To the sampler a filter is a row of ``I * kh * kw`` numbers, and an image one patch of it, of
@@ -65,6 +68,9 @@ class ActiveConv2d(_SampledLayer):
         sparse_grad: bool = False,
     ):
         self.kernel_size = as_pair("kernel_size", kernel_size, 1)
+        checks.whole("in_channels", in_channels, 1)
+        checks.whole("out_channels", out_channels, 1)
+        checks.whole("groups", groups, 1)
         if in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{in_channels} and {out_channels} channels do not divide into {groups} groups"
@@ -84,6 +90,17 @@ class ActiveConv2d(_SampledLayer):
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
+    def _apply(self, fn: Callable, recurse: bool = True) -> "ActiveConv2d":
+        """Moves and converts as any module does, but for the order of the weight in memory.
+
+        With ``to(memory_format=torch.channels_last)`` a kernel would no longer be one run of
+        numbers. Nothing is lost: kernels in use are brought into that order in any case.
+        """
+        super()._apply(fn, recurse)
+        self.weight.data = self.weight.data.contiguous()
+        return self
+
+    @untraced
     def forward(self, x: Tensor, in_channels: Channels = None) -> Activation:
         """The chosen output channels, in ascending order; in ``eval()``, all O.
 
@@ -98,10 +115,13 @@ class ActiveConv2d(_SampledLayer):
             ``second(torch.relu(out.values), out.active.ids)``.
 
         Raises:
-            ValueError: as `slide.functional.active_conv2d`, or for a sampler with a set a sample.
+            ValueError: as `slide.functional.active_conv2d`, or for a sampler with a set a sample;
+            TypeError: as that function.
         """
-        patches = self._patches(x, in_channels)
-        active = self._choose(patches, self.weight.flatten(1), None)
+        x, _, outside = outside_autocast(x, self.weight)
+        check_convolution(x, self.weight, self.bias, self.groups)
+        with outside:
+            active = self._choose(self._patches(x, in_channels), self.weight.flatten(1), None)
         if not active.shared:
             raise ValueError(
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
@@ -125,7 +145,7 @@ class ActiveConv2d(_SampledLayer):
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:
         """What the filters see of each image at one position, ``(B, I * kh * kw)``."""
         ids = torch.from_numpy(channel_ids("in_channels", in_channels, self.in_channels)).long()
-        if x.ndim != 4 or x.shape[1] not in (self.in_channels, len(ids)):
+        if x.shape[1] not in (self.in_channels, len(ids)):
             raise ValueError(
                 f"x {tuple(x.shape)} must have {self.in_channels} channels or the {len(ids)} used"
             )

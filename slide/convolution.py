@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from slide import checks
 from slide.active import RowGradient, check_leaves, hand_over
 from slide.kernels import channels
-from slide.runtime import array_view, untraced
+from slide.runtime import array_view, outside_autocast, untraced
 
 # Floats that oneDNN computes at once, on processors with AVX-512.
 _LANES = 16
@@ -95,7 +95,8 @@ def active_conv2d(
             is not on the CPU, or weight or bias is no leaf and ``sparse_grad`` is false;
         TypeError: where types differ, or are neither float32 nor float64.
     """
-    _check(x, weight, bias, groups)
+    x, _, outside = outside_autocast(x, weight)
+    check_convolution(x, weight, bias, groups)
     if not sparse_grad:
         check_leaves(weight, bias)
     geometry = _Geometry(
@@ -112,7 +113,8 @@ def active_conv2d(
             f"x has {x.shape[1]} channels, neither all {num_in} nor the {len(in_ids)} used ones"
         )
     selection = _select(in_ids, out_ids, weight, groups, x.shape[1])
-    return _ActiveConv2d.apply(x, weight, bias, selection, geometry, sparse_grad)  # type: ignore[return-value]
+    with outside:
+        return _ActiveConv2d.apply(x, weight, bias, selection, geometry, sparse_grad)  # type: ignore[return-value]
 
 
 def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
@@ -152,8 +154,14 @@ def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
+def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
+    """Raise where images, weight and bias do not fit one another, or are of no use here."""
     checks.whole("groups", groups, 1)
+    if not isinstance(x, Tensor):
+        hint = (
+            "; give its values, and its active.ids as in_channels" if hasattr(x, "active") else ""
+        )
+        raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
     for tensor in (x, weight):
         if tensor.device.type != "cpu":
             raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
@@ -163,6 +171,8 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
         raise ValueError(
             f"x and weight must have 4 dimensions, not {tuple(x.shape)} and {tuple(weight.shape)}"
         )
+    if 0 in x.shape[2:]:
+        raise ValueError(f"images must have a height and width of at least 1, not {tuple(x.shape)}")
     if len(weight) % groups:
         raise ValueError(f"{len(weight)} output channels do not divide into {groups} groups")
     if bias is not None and bias.shape != (len(weight),):
@@ -202,6 +212,7 @@ def _select(
 
 class _ActiveConv2d(torch.autograd.Function):
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -227,6 +238,7 @@ class _ActiveConv2d(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, kernels = ctx.saved_tensors
         selection, geometry = ctx.selection, ctx.geometry

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from slide import checks
 from slide.kernels import active as kernels
 from slide.kernels.gather import gather_entries
-from slide.runtime import array_view, untraced
+from slide.runtime import array_view, outside_autocast, untraced
 from slide.sparse import CSR, check_pattern
 
 # Rows of the matrix in a block of its transpose: as many numbers of an output's gradient stay in a
@@ -177,16 +177,19 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     if values is not None and values.shape != matrix.values.shape:
         raise ValueError(f"values {tuple(values.shape)} do not fit {len(matrix.values)} entries")
     used = matrix.values if values is None else values
+    x, _, outside = outside_autocast(x, used)
     if x.dtype != used.dtype:
         raise TypeError(f"x is {x.dtype} but values are {used.dtype}; convert one of them")
     for tensor in (x, used):
         if tensor.device.type != "cpu":
             raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
-    return _Product.apply(x, values, matrix)  # type: ignore[return-value]
+    with outside:
+        return _Product.apply(x, values, matrix)  # type: ignore[return-value]
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
     def forward(ctx: Any, x: Tensor, values: Tensor | None, matrix: CSRMatrix):
         ctx.matrix = matrix
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, values)
@@ -195,6 +198,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, values = ctx.saved_tensors
         matrix, grad, grad_x, grad_values = ctx.matrix, grads[0], None, None

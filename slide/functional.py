@@ -6,7 +6,6 @@ would scatter it into a zero matrix of the weight's size. It is left on the weig
 through autograd as a ``torch.sparse_coo`` tensor, for optimizers that take these.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from slide.active import (
     RowGradient,
     Transposed,
     check_leaves,
+    check_sets,
     hand_over,
     transpose,
 )
@@ -29,7 +29,7 @@ from slide.csr_product import CSRMatrix as CSRMatrix
 from slide.csr_product import csr_matmul as csr_matmul
 from slide.kernels import active as kernels
 from slide.row_subset import put_rows, rows_to_visit, take_rows
-from slide.runtime import array_view, has_bfloat16, untraced
+from slide.runtime import array_view, has_bfloat16, outside_autocast, untraced
 from slide.sparse import CSR, Pattern
 
 PRECISIONS = ("float32", "bfloat16", "auto")
@@ -66,23 +66,7 @@ def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveS
         raise ValueError(
             f"active ids must lie in [0, {len(weight)}), not in [{ids.min()}, {ids.max()}]"
         )
-    if active.indptr is not None and len(active.indptr) != len(x) + 1:
-        raise ValueError(f"{len(active.indptr) - 1} active sets do not fit {len(x)} samples")
-
-
-def outside_autocast(
-    x: Tensor, weight: Tensor, precision: str
-) -> tuple[Tensor, str, AbstractContextManager]:
-    """Under ``torch.autocast``: ``x`` in the weight's type, the precision asked for, and a way out.
-
-    Our products round by themselves; what autocast would do to single steps of them fits neither
-    kernels nor gradients. Results are of the weight's type, as losses need them.
-    """
-    if not torch.is_autocast_enabled("cpu"):
-        return x, precision, nullcontext()
-    if torch.get_autocast_dtype("cpu") == torch.bfloat16:
-        precision = "bfloat16"
-    return x.to(weight.dtype), precision, torch.autocast("cpu", enabled=False)
+    check_sets(active, len(x))
 
 
 @untraced

@@ -13,7 +13,7 @@ from slide.active import ActiveSet, Scratch, transpose
 from slide.indexed_sampling import LSHSampler
 from slide.losses import ActiveLoss, active_linear_loss
 from slide.mips import exact_top_k
-from slide.runtime import untraced
+from slide.runtime import outside_autocast, untraced
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern, check_pattern
 
@@ -44,7 +44,7 @@ class ToDense(nn.Module):
         return x.to_dense()
 
 
-class _SampledLayer(nn.Module):
+class SampledLayer(nn.Module):
     """What sampled layers share: a sampler, which is part of the layer's state."""
 
     bias: nn.Parameter | None
@@ -88,7 +88,7 @@ class _SampledLayer(nn.Module):
         self.sampler.load_state_dict(_to_arrays(state))
 
 
-class LSHLinear(_SampledLayer):
+class LSHLinear(SampledLayer):
     """``nn.Linear`` that computes only the outputs which its sampler chooses.
 
     The gradients of weight and bias come as rows (see `slide.functional`), for
@@ -138,7 +138,7 @@ class LSHLinear(_SampledLayer):
         Raises:
             ValueError, TypeError: see `slide.functional.active_linear`.
         """
-        x, precision, outside = F.outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self.weight, self.precision)
         F.check_linear(x, self.weight, self.bias)
         with outside:
             active = self._choose(x, self.weight, labels)
@@ -157,7 +157,7 @@ class LSHLinear(_SampledLayer):
             labels: the targets.
             loss: which one.
         """
-        x, precision, outside = F.outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self.weight, self.precision)
         F.check_linear(x, self.weight, self.bias)
         with outside:
             active = self._choose(x, self.weight, labels)
@@ -191,7 +191,7 @@ class LSHLinear(_SampledLayer):
             ValueError: for another ``search``, or ``"lsh"`` without hash tables.
         """
         checks.one_of("search", search, ("exact", "lsh"))
-        x, _, outside = F.outside_autocast(x, self.weight, self.precision)
+        x, _, outside = outside_autocast(x, self.weight, self.precision)
         F.check_linear(x, self.weight, self.bias)
         with outside:
             return self._top_k(x, k, search)
@@ -219,7 +219,7 @@ class LSHLinear(_SampledLayer):
         return scores, ids
 
 
-class SparseLinear(_SampledLayer):
+class SparseLinear(SampledLayer):
     """A linear layer with sparse input: the weighted sum of one weight row a non-zero feature.
 
     With a sampler only the chosen outputs go on; the others count as zero, and so does their

@@ -10,20 +10,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide import checks
-from slide.active import ActiveSet, RowGradient, hand_over
+from slide.active import ActiveSet, RowGradient, check_sets, check_targets, hand_over
 from slide.functional import (
     PRECISIONS,
     active_linear,
     check_active,
     check_leaves,
     gather_rows,
-    outside_autocast,
     rounded_type,
 )
 from slide.kernels import losses as kernels
 from slide.kernels.gather import clear_rows
 from slide.row_subset import check_fraction, hardest_count, put_rows
-from slide.runtime import array_view, untraced
+from slide.runtime import array_view, outside_autocast, untraced
 from slide.sparse import Pattern
 
 _LOSSES = {
@@ -129,10 +128,16 @@ def loss_on_active(
         A scalar.
 
     Raises:
-        ValueError: for an unknown name, a share that is not in (0, 1], or a set without targets.
+        ValueError: for an unknown name, a share that is not in (0, 1], a set without targets, or
+            scores, bounds, targets or weights that do not fit one another; TypeError: for bounds or
+            targets of a wrong type.
     """
     num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
+    check_sets(active, num_samples)
     _check_loss(name, active, hard_fraction, num_samples)
+    shape = (num_samples, len(active.ids)) if active.shared else active.ids.shape
+    if scores.shape != shape:
+        raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
     return _Loss.apply(scores, active, name, hard_fraction)  # type: ignore[return-value]
@@ -192,10 +197,7 @@ def active_linear_loss(
 
 def _check_loss(name: str, active: ActiveSet, hard_fraction: float, num_samples: int) -> None:
     checks.one_of("loss", name, LOSS_NAMES)
-    if active.targets is None:
-        raise ValueError("a loss needs an active set with targets")
-    if active.targets.num_rows != num_samples:
-        raise ValueError(f"targets of {active.targets.num_rows} samples do not fit {num_samples}")
+    check_targets(active, num_samples)
     check_fraction("hard_fraction", hard_fraction)
 
 

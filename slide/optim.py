@@ -85,7 +85,11 @@ class RowSparseAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
+        """Update all parameters that have a gradient.
+
+        Raises:
+            ValueError: for a parameter that is not contiguous.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -99,6 +103,11 @@ class RowSparseAdam(torch.optim.Optimizer):
         return loss
 
     def _update(self, p: torch.Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
+        if not p.is_contiguous():
+            raise ValueError(
+                f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
+                "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
+            )
         state = self.state[p]
         if not state:
             state["step"] = 0

@@ -1,10 +1,11 @@
-"""Threads, random keys, and zero-copy views between tensors and arrays."""
+"""Threads, torch's modes, random keys, and zero-copy views between tensors and arrays."""
 
 import functools
 import os
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ import torch
 from numba.core import config
 
 from slide import checks
+from slide.kernels.compile import forked
 
 try:
     import resource
@@ -32,7 +34,6 @@ except ImportError:  # Not on Windows.
 VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
-_PROCESS = os.getpid()
 _F = TypeVar("_F", bound=Callable)
 
 if hasattr(os, "register_at_fork"):
@@ -49,11 +50,11 @@ def set_threads(threads: int) -> None:
     Raises:
         ValueError: if ``threads`` is negative or above what numba was started with.
     """
-    limit = 1 if _forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
+    limit = 1 if forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
         raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
     # In this order: numba's first call resets torch's number of threads (numba issue 9387).
-    if not _forked():
+    if not forked():
         numba.set_num_threads(threads or limit)
     torch.set_num_threads(threads or limit)
 
@@ -73,12 +74,7 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 
 def num_threads() -> int:
     """Number of threads that kernels run on."""
-    return 1 if _forked() else numba.get_num_threads()
-
-
-def _forked() -> bool:
-    """Whether this process was made by ``fork`` from one that had imported slide."""
-    return os.getpid() != _PROCESS
+    return 1 if forked() else numba.get_num_threads()
 
 
 def untraced(function: _F) -> _F:
@@ -97,6 +93,24 @@ def untraced(function: _F) -> _F:
 @functools.cache
 def _disabled(function: Callable) -> Callable:
     return torch.compiler.disable(function)
+
+
+def outside_autocast(
+    x: torch.Tensor, weight: torch.Tensor, precision: str = "float32"
+) -> tuple[torch.Tensor, str, AbstractContextManager]:
+    """Under ``torch.autocast``: ``x`` in the weight's type, the precision asked for, and a way out.
+
+    Our products round by themselves; what autocast would do to single steps of them fits neither
+    kernels nor gradients. Results are of the weight's type, as losses need them. What is no tensor
+    of floats stays as it is, for the checks to see.
+    """
+    if not torch.is_autocast_enabled("cpu"):
+        return x, precision, nullcontext()
+    if torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        precision = "bfloat16"
+    if isinstance(x, torch.Tensor) and x.is_floating_point():
+        x = x.to(weight.dtype)
+    return x, precision, torch.autocast("cpu", enabled=False)
 
 
 def random_key(*parts: int) -> np.uint64:

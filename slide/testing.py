@@ -67,10 +67,23 @@ def check_sampler(
             found.append(sampler.select(x, labels))
         _check_set(found[0], n, count, labels)
         late = " after load_state_dict(state_dict())" if case >= len(cases) else ""
-        _demand(
-            np.array_equal(found[0].ids, found[1].ids),
-            f"equal samplers choose different sets{late}",
-        )
+        for name, pair in zip(_NAMES, zip(*map(_parts, found), strict=True), strict=True):
+            _demand(_equal(*pair), f"equal samplers choose different {name}{late}")
+
+
+_NAMES = "sets", "indptr", "targets", "targets", "log_weights"
+
+
+def _parts(active: ActiveSet) -> tuple[np.ndarray | None, ...]:
+    """What of a set is named in `_NAMES`."""
+    targets = active.targets or (None, None)
+    return active.ids, active.indptr, *targets, active.log_weights
+
+
+def _equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
 
 
 def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | None) -> None:

@@ -21,6 +21,7 @@ from slide import (
     UniformSampler,
     active_linear,
 )
+from slide.losses import active_linear_loss
 
 
 def ints(*values):
@@ -65,6 +66,59 @@ def test_active_ids():
     active = ActiveSet(10, ints(1, 12))
     with pytest.raises(ValueError, match=r"active ids must lie in \[0, 10\)"):
         active_linear(torch.zeros(2, 4), torch.zeros(10, 4), None, active)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "error", "message"),
+    [
+        (np.array([0, 1, 3]), ValueError, "must rise from 0 to their number of ids, 2"),
+        (np.array([0, 1, 1]), ValueError, "must rise from 0"),
+        (np.array([1, 1, 2]), ValueError, "must rise from 0"),
+        (np.array([0, 3, 2]), ValueError, "must rise from 0"),
+        (np.array([0, 2]), ValueError, "1 active sets do not fit 2 samples"),
+        (ints(0, 1, 2), TypeError, "indptr of active sets must be int64, not int32"),
+    ],
+)
+def test_bounds_of_active_sets(indptr, error, message):
+    active = ActiveSet(10, ints(1, 2), indptr, Pattern.from_lists([[0], []]))
+    with pytest.raises(error, match=message):
+        active_linear(torch.zeros(2, 4), torch.zeros(10, 4), None, active)
+    if len(indptr) == 3:  # A loss sees as many samples as there are sets.
+        with pytest.raises(error, match=message):
+            ActiveLoss("bce")(torch.zeros(2), active)
+
+
+@pytest.mark.parametrize("indptr", [None, np.array([0, 1, 3])])
+@pytest.mark.parametrize(
+    ("targets", "log_weights", "error", "message"),
+    [
+        ([[0], [3]], None, ValueError, r"targets must lie in \[0, 3\), not in \[0, 3\]"),
+        ([[0], [-1]], None, ValueError, r"targets must lie in \[0, 3\)"),
+        ([[0], [0], []], None, ValueError, "3 rows of targets do not fit 2 inputs"),
+        (Pattern(np.array([0, 1, 3]), ints(0, 1)), None, ValueError, "must rise from 0"),
+        (Pattern(np.array([0, 1, 2]), np.zeros(2)), None, TypeError, "int32 indices, not"),
+        ([[0], [1]], np.zeros(2), ValueError, r"log_weights \(2,\) do not fit ids \(3,\)"),
+    ],
+)
+def test_targets_and_weights_of_active_sets(indptr, targets, log_weights, error, message):
+    targets = Pattern.from_lists(targets) if isinstance(targets, list) else targets
+    active, loss = ActiveSet(10, ints(1, 2, 3), indptr, targets, log_weights), ActiveLoss("bce")
+    with pytest.raises(error, match=message):
+        loss(torch.zeros((2, 3) if indptr is None else 3), active)
+    if indptr is None:
+        with pytest.raises(error, match=message):
+            active_linear_loss(torch.zeros(2, 4), torch.zeros(10, 4), None, active, "bce")
+
+
+def test_targets_and_scores_within_the_samples_own_sets():
+    loss, targets = ActiveLoss("bce"), Pattern.from_lists([[1], [1]])
+    active = ActiveSet(10, ints(1, 2, 3), np.array([0, 1, 3]), targets)
+    with pytest.raises(ValueError, match="a target at place 1 is outside of a set of 1 ids"):
+        loss(torch.zeros(3), active)
+    for indptr, shape in ((np.array([0, 2, 3]), (2,)), (None, (2, 4)), (None, (2,))):
+        active = ActiveSet(10, ints(1, 2, 3), indptr, Pattern.from_lists([[1], []]))
+        with pytest.raises(ValueError, match=r"scores \(.*\) do not fit an active set"):
+            loss(torch.zeros(shape), active)
 
 
 @pytest.mark.parametrize("family", [SimHash(64, 3, 2), DWTA(64, 2, 2)])

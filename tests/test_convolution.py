@@ -204,6 +204,7 @@ class TestActiveConv2dFunction:
             ({"weight": draw(8, 6, 3, 3) * 2}, ValueError, "use sparse_grad=True"),
             ({"x": torch.zeros(2, 5, 5, 5)}, TypeError, "x is torch.float32 but weight is"),
             ({"x": draw(2, 5, 5, 5)}, ValueError, "x has 5 channels, neither all 6 nor the 6"),
+            ({"x": draw(2, 6, 0, 5)}, ValueError, "a height and width of at least 1, not "),
             ({"x": draw(6, 5, 5)}, ValueError, "x and weight must have 4 dimensions"),
             ({"bias": draw(3)}, ValueError, r"bias \(3,\) does not fit weight"),
         ],
@@ -345,6 +346,14 @@ class TestActiveConv2d:
     def test_errors(self):
         with pytest.raises(ValueError, match="a sampler needs groups=1, not 2"):
             ActiveConv2d(I, O, 3, groups=2, sampler=lsh(I, O, 4))
+        with pytest.raises(ValueError, match="groups must be a whole number of at least 1, not 0"):
+            ActiveConv2d(I, O, 3, groups=0)
+        with pytest.raises(ValueError, match="in_channels must be a whole number of at least 1"):
+            ActiveConv2d(0, O, 3)
+        for shape in ((2, I, 0, 5), (2, I, 5, 0)):
+            with pytest.raises(ValueError, match="a height and width of at least 1, not "):
+                ActiveConv2d(I, O, 3, padding=1)(torch.zeros(shape))
+        assert ActiveConv2d(I, O, 3)(torch.zeros(0, I, 5, 5)).values.shape == (0, O, 3, 3)
         with pytest.raises(ValueError, match="6 and 8 channels do not divide into 4 groups"):
             ActiveConv2d(I, O, 3, groups=4)
         with pytest.raises(ValueError, match="a sampler of 9 outputs does not fit a layer of 8"):
@@ -354,6 +363,27 @@ class TestActiveConv2d:
             ActiveConv2d(I, O, 3, sampler=sampler)(torch.zeros(2, I, 5, 5))
         with pytest.raises(ValueError, match=r"x \(2, 5, 5, 5\) must have 6 channels"):
             ActiveConv2d(I, O, 3)(torch.zeros(2, 5, 5, 5))
+
+
+def test_a_model_in_channels_last():
+    x, grown = torch.randn(4, I, 6, 6), []
+    for order in ORDERS:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(ActiveConv2d(I, O, 3)).to(memory_format=order)
+        optimizer = RowSparseAdam(model.parameters(), lr=0.01)
+        for _ in range(2):
+            model(x.contiguous(memory_format=order)).values.square().sum().backward()
+            optimizer.step()
+        grown.append(model[0].weight.detach())
+    torch.testing.assert_close(*grown)
+    # A weight of one's own.
+    weight = draw(O, I, 3, 3).detach().contiguous(memory_format=torch.channels_last)
+    weight.requires_grad_()
+    active_conv2d(x.double(), weight).sum().backward()
+    with pytest.raises(
+        ValueError, match=r"a parameter \(8, 6, 3, 3\) has strides .*contiguous\(\)"
+    ):
+        RowSparseAdam([weight]).step()
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # PyTorch's own, in Adagrad.

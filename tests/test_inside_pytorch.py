@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from slide import runtime
 from slide.active import ActiveSet, dense_gradient
+from slide.conv_layers import ActiveConv2d
 from slide.csr_product import CSRMatrix
 from slide.functional import active_linear
 from slide.hashing import SimHash
@@ -167,6 +168,15 @@ class TestCompile:
         layer = CSRLinear(CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D))
         x = torch.randn(B, D)
         torch.testing.assert_close(torch.compile(layer, backend="eager")(x), layer(x))
+
+    def test_convolution(self):
+        torch._dynamo.reset()
+        family = partial(SimHash, hashes_per_table=3, num_tables=4)
+        layer = ActiveConv2d(2, 20, 3, sampler=LSHSampler(18, 20, family=family, active=8))
+        twin, x = copy.deepcopy(layer), torch.randn(B, 2, 6, 6)
+        found, wanted = torch.compile(layer, backend="eager")(x), twin(x)
+        assert found.active.ids.tolist() == wanted.active.ids.tolist()
+        torch.testing.assert_close(found.values, wanted.values)
 
 
 class Hashed(Dataset):

@@ -347,11 +347,11 @@ def test_loss_of_a_linear_layer_keeps_nan_and_names_what_does_not_fit():
         ),
         (
             lambda: active_linear_loss(x[1:], weight, bias, active, "bce"),
-            "targets of 7 samples do not fit 6",
+            "7 rows of targets do not fit 6 inputs",
         ),
         (
             lambda: loss_on_active(torch.zeros(6, 9), active, "bce"),
-            "targets of 7 samples do not fit 6",
+            "7 rows of targets do not fit 6 inputs",
         ),
     ]:
         with pytest.raises(ValueError, match=message):

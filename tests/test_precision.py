@@ -10,10 +10,17 @@ from test_sparse_grad import OPTIMIZERS, B, D, N, draw_labels, every_mode, every
 from torch import nn
 
 from slide.active import ActiveSet, dense_gradient
+from slide.conv_layers import ActiveConv2d
+from slide.csr_product import CSRMatrix
 from slide.functional import active_linear
-from slide.layers import SparseLinear
+from slide.layers import CSRLinear, SparseLinear
 from slide.losses import ActiveLoss
 from slide.optim import RowSparseAdam
+from slide.sampling import UniformSampler
+
+
+def outputs_of(out):
+    return out if isinstance(out, torch.Tensor) else out.values
 
 
 class TestMixedPrecision:
@@ -50,6 +57,54 @@ class TestMixedPrecision:
         inside.backward()
         assert inside.dtype == scores.dtype == torch.float32
         assert ids.shape == (B, 3)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("inside", [False, True], ids=["after", "inside"])
+    @pytest.mark.parametrize("name", ["conv", "csr"])
+    def test_layers_that_autocast_does_not_round(self, name, dtype, inside):
+        """What they compute is that of the input, as it came, in float32; forward and backward."""
+        if name == "conv":
+            layer, x = ActiveConv2d(2, 8, 3, sampler=UniformSampler(18, 8, active=4)), (B, 2, 6, 6)
+        else:
+            matrix = CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D)
+            layer, x = CSRLinear(matrix), (B, D)
+        twin, x = copy.deepcopy(layer), torch.randn(x).to(dtype).requires_grad_()
+        exact = x.detach().float().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = outputs_of(layer(x))
+            loss = out.square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        wanted = outputs_of(twin(exact))
+        wanted.square().sum().backward()
+        torch.testing.assert_close(out, wanted)
+        torch.testing.assert_close(x.grad, exact.grad.to(dtype))
+        if name == "conv":
+            torch.testing.assert_close(dense_gradient(layer.weight), dense_gradient(twin.weight))
+        else:
+            torch.testing.assert_close(layer.values.grad, twin.values.grad)
+
+    @pytest.mark.parametrize("autocast", [False, True])
+    def test_inputs_of_no_use(self, autocast):
+        linear, conv = make_layer("shared"), ActiveConv2d(2, 8, 3)
+        images, loss = torch.randn(B, 2, 6, 6), ActiveLoss("bce")
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            hidden, pictures, whole = (
+                linear(torch.randn(B, D)),
+                conv(images),
+                torch.ones(B, D).int(),
+            )
+            for call in (linear, lambda x: linear.loss(x, draw_labels(), loss)):
+                with pytest.raises(TypeError, match=r"put a ToDense\(\) before this layer"):
+                    call(hidden)
+                with pytest.raises(TypeError, match=r"input is torch.int32 but weight is"):
+                    call(whole)
+            with pytest.raises(TypeError, match="not Activation; give its values, and its active"):
+                conv(pictures)
+            with pytest.raises(TypeError, match=r"x is torch.int32 but weight is torch.float32"):
+                conv(images.int())
 
     @every_mode
     @pytest.mark.parametrize("has_bias", [False, True])

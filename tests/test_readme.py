@@ -46,3 +46,23 @@ def test_pages_of_seeds_are_the_generated_ones(monkeypatch):
 
     found = json.loads((ROOT / "results" / "seeds.json").read_text())
     assert (ROOT / "results" / "seeds.md").read_text().endswith(seeds.page(found))
+
+
+def test_seeds_say_what_they_leave_out(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
+    import seeds
+
+    monkeypatch.setattr(seeds, "RESULTS", tmp_path)
+    assert seeds.stored() == {}
+    here = {"machine": seeds.machine(), "versions": seeds.runtime.versions()}
+    for change, kept in (({}, True), ({"machine": "another"}, False)):
+        found = here | change | {"seeds": {"csr": {}, "conv": {}}}
+        (tmp_path / "seeds.json").write_text(json.dumps(found))
+        assert bool(seeds.stored()) == kept
+    assert capsys.readouterr().out.strip().endswith("of other machine: csr, conv")
+
+
+def test_benchmarks_describe_themselves():
+    for path in (ROOT / "tests" / "benchmarks").glob("seed_*.py"):
+        about = path.read_text().partition('"""')[2].partition('"""')[0].partition(".py")[2]
+        assert len(about.partition("\n\n")[2].split()) > 10, path.name

@@ -10,15 +10,20 @@ import types
 
 from numba import njit, prange
 
-__all__ = ["parallel", "prange", "serial"]
+__all__ = ["forked", "parallel", "prange", "serial"]
 
 # Everything of fast-math except "no NaN" and "no infinity": divergence checks and -inf masks
 # must keep working.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
-PROCESS = os.getpid()
+_PROCESS = os.getpid()
 
 serial = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 _threaded = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy", parallel=True)
+
+
+def forked() -> bool:
+    """Whether this process was made by ``fork`` from one that had imported slide."""
+    return os.getpid() != _PROCESS
 
 
 def parallel(function):
@@ -39,6 +44,6 @@ def parallel(function):
 
     @functools.wraps(function)
     def call(*arguments):
-        return (threaded if os.getpid() == PROCESS else alone())(*arguments)
+        return (alone() if forked() else threaded)(*arguments)
 
     return call

@@ -1,6 +1,6 @@
 """Recall of the selection by how rows and inputs are prepared for hashing, on held-out rows.
 
-    python tests/benchmarks/recall.py --root ../shared/data/debian
+    python tests/benchmarks/recall.py --root path/to/data/debian
 
 Trains a network with uniform sets on nine tenths of the training rows, then asks, for the rows set
 aside, which share of the ten largest scores the active sets hold. No labels are handed to the

@@ -1,6 +1,6 @@
 """Accuracy and time of sampled hidden layers on MNIST, beside dense ones: the two examples.
 
-    python tests/benchmarks/seed_vision.py --data ../shared/data/mnist
+    python tests/benchmarks/seed_vision.py --data path/to/data/mnist
 
 Whole examples, trained once with seed 0 and tested once; see `examples/mnist.py` and `mixer.py`.
 """

@@ -1,7 +1,11 @@
 """A training step of skip-grams with a sampled output layer, and with a dense one: the example.
 
-python tests/benchmarks/seed_word2vec.py --data ../shared/data/text
+    python tests/benchmarks/seed_word2vec.py --data path/to/data/text
 
+`examples/word2vec.py` as it stands, on text8 unless `--data` names another text: a word's vector is
+to predict the words around it, by a softmax over the whole vocabulary. The sampled step is the mean
+over a whole training, with all that belongs to it, rebuilds of the tables too. The dense one, with
+PyTorch's layer and its fused Adam, is the mean of a few steps.
 """
 
 import argparse

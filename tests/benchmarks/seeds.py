@@ -1,10 +1,11 @@
 """What custom sparse layers were asked for, and what this library does: each against PyTorch.
 
-    python tests/benchmarks/seeds.py --root ../shared/data
+    python tests/benchmarks/seeds.py --root path/to/data
 
 Runs every benchmark called seed_*.py as a process of its own, compares what it finds with its
 targets, and writes results/seeds.md and results/seeds.json. `--only conv` runs one of them and
-leaves what the page says of the others; `--quick` takes smaller sizes and writes nothing.
+leaves what the page says of the others, unless that was found on another machine or with other
+versions: then it leaves it out, and says so. `--quick` takes smaller sizes and writes nothing.
 """
 
 import argparse
@@ -248,7 +249,12 @@ def stored() -> dict[str, dict]:
     path = RESULTS / "seeds.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     here = {"machine": machine(), "versions": runtime.versions()}
-    return found["seeds"] if all(found.get(key) == value for key, value in here.items()) else {}
+    others = [name for name, value in here.items() if found.get(name) != value]
+    if not found or not others:
+        return found.get("seeds", {})
+    lost = ", ".join(found["seeds"])
+    print(f"not taken over from an earlier run, of other {' and '.join(others)}: {lost}")
+    return {}
 
 
 def rounded(row: dict) -> dict:
