@@ -131,3 +131,10 @@ def test_a_new_rate_on_resume_is_that_of_all_groups(tmp_path, monkeypatch):
     used = used_rates(monkeypatch)
     job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
     assert used == [[0.5, 1.5]] * 8
+
+
+@pytest.mark.parametrize("loss", ["softmax", "bce"])
+def test_classifiers_go_with_scores_like_their_own(tmp_path, loss):
+    message = job.failure(f"loss={loss}", *job.tiny(tmp_path))
+    assert "ranker=linear goes with loss=squared_hinge" in message
+    assert f"not with loss={loss}: add ranker=none" in message
