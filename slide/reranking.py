@@ -25,37 +25,47 @@ _FEW = 2048  # labels, of which no sample is taken
 def fit_ranker(ranker: LinearRanker, network: SlideNetwork, split: Split, search: str) -> None:
     """Train ``ranker`` on the rows of ``split``, against the labels that the network puts high.
 
+    Labels of a single row, often most of all, are not among them: a classifier that has one row to
+    learn from gains nothing from knowing what it is not.
+
     Args:
         ranker: to be trained; takes about as many labels of each row as it will rank anew.
         network: trained on the same rows.
         split: training rows.
-        search: ``"exact"`` scores all labels for each row; ``"lsh"`` those in its hash buckets.
+        search: ``"exact"`` scores these labels for each row; ``"lsh"`` those in its hash buckets.
     """
-    candidates = likely_labels(network, split, ranker.depth, search)
+    several = np.bincount(split.labels.indices, minlength=split.num_labels) > 1
+    candidates = likely_labels(network, split, ranker.depth, search, np.flatnonzero(several))
     ranker.fit(split.features, split.labels, candidates, split.num_features, split.num_labels)
 
 
 @torch.no_grad()
-def likely_labels(network: SlideNetwork, split: Split, count: int, search: str) -> Pattern:
+def likely_labels(
+    network: SlideNetwork, split: Split, count: int, search: str, among: np.ndarray
+) -> Pattern:
     """About ``count`` labels of each row that a network scores highest.
 
     Scores of an exact search are rounded to bfloat16 where the processor computes with it, and
     which of them are high is judged by a sample: at most twice as many. By LSH there may be much
     fewer.
+
+    Args:
+        network: whose scores count.
+        split: the rows.
+        count: how many labels of each.
+        search: ``"exact"`` or ``"lsh"``.
+        among: ascending ids of the labels to choose from.
     """
-    find = _best_by_lsh if search == "lsh" else _best
     counts, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
-    weight = network.output.weight.detach()
-    if search == "exact" and weight.dtype == torch.float32 and has_bfloat16():
-        weight = weight.bfloat16()
-    batch_size = min(max(_SCORES // len(weight), 1), _BATCH)
+    find = (_LSHSearch if search == "lsh" else _ExactSearch)(network.output, among)
+    batch_size = min(max(_SCORES // max(len(among), 1), 1), _BATCH)
     batches = Batches(split, batch_size, seed=0, shuffle=False)
     training = network.training
     network.eval()
     try:
         for batch in tqdm(batches.epoch(0), "candidates", len(batches), leave=False, disable=None):
             hidden = network.encode(batch.features)
-            rows, found = find(network.output, weight, hidden, count)
+            rows, found = find(hidden, count)
             counts.append(np.bincount(rows, minlength=len(hidden)))
             ids.append(found.astype(np.int32))
     finally:
@@ -63,38 +73,61 @@ def likely_labels(network: SlideNetwork, split: Split, count: int, search: str) 
     return Pattern(np.cumsum(np.concatenate(counts)), np.concatenate(ids))
 
 
-def _best(layer: LSHLinear, weight: Tensor, hidden: Tensor, count: int):
-    """Rows and ids of high scores, row by row."""
-    scores = hidden.to(weight.dtype) @ weight.T
-    if layer.bias is not None:
-        scores += layer.bias.to(weight.dtype)
-    stride = max(1, min(count // _SAMPLED, len(weight) // _FEW))
-    sample = scores[:, ::stride]
-    least = sample.topk(min(-(-count // stride), sample.shape[1]), sorted=False).values.amin(1)
-    high = scores >= least[:, None]
-    # Where many are equal, as for rows without features.
-    crowded = torch.nonzero(high.sum(1) > 2 * count)[:, 0]
-    if len(crowded):
-        best = scores[crowded].topk(count).indices
-        high[crowded] = False
-        high[crowded[:, None], best] = True
-    # Of a flat array of truth values numpy skips what is false.
-    return np.divmod(np.flatnonzero(high.numpy()), len(weight))
+class _ExactSearch:
+    """Rows and ids of high scores, row by row, of all labels ``among``."""
+
+    def __init__(self, layer: LSHLinear, among: np.ndarray):
+        self.among, places = among, torch.from_numpy(among)
+        self.weight = layer.weight.detach()[places]
+        if self.weight.dtype == torch.float32 and has_bfloat16():
+            self.weight = self.weight.bfloat16()
+        self.bias = None if layer.bias is None else layer.bias.detach()[places].to(self.weight)
+
+    def __call__(self, hidden: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
+        num_labels = len(self.among)
+        if count >= num_labels:
+            rows = np.repeat(np.arange(len(hidden)), num_labels)
+            return rows, np.tile(self.among, len(hidden))
+        scores = hidden.to(self.weight.dtype) @ self.weight.T
+        if self.bias is not None:
+            scores += self.bias
+        stride = max(1, min(count // _SAMPLED, num_labels // _FEW))
+        sample = scores[:, ::stride]
+        least = sample.topk(min(-(-count // stride), sample.shape[1]), sorted=False).values.amin(1)
+        high = scores >= least[:, None]
+        # Where many are equal, as for rows without features.
+        crowded = torch.nonzero(high.sum(1) > 2 * count)[:, 0]
+        if len(crowded):
+            best = scores[crowded].topk(count).indices
+            high[crowded] = False
+            high[crowded[:, None], best] = True
+        # Of a flat array of truth values numpy skips what is false.
+        rows, places = np.divmod(np.flatnonzero(high.numpy()), num_labels)
+        return rows, self.among[places]
 
 
-def _best_by_lsh(layer: LSHLinear, weight: Tensor, hidden: Tensor, count: int):
-    sampler = layer.sampler
-    assert isinstance(sampler, LSHSampler)
-    sampler.update(weight, layer.bias, None)
-    found = sampler.candidates(hidden)
-    row = np.repeat(np.arange(len(hidden)), np.diff(found.indptr))
-    # An id is in several buckets; np.unique takes many times as long.
-    pairs = np.sort(row * len(weight) + found.indices)
-    row, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], len(weight))
-    indptr = np.searchsorted(row, np.arange(len(hidden) + 1))
-    scores = F.active_linear(
-        hidden, weight, layer.bias, ActiveSet(len(weight), ids.astype(np.int32), indptr)
-    )
-    order = np.lexsort((-scores.numpy(), row))
-    best = order[np.arange(len(order)) - indptr[row] < count]
-    return row[best], ids[best]
+class _LSHSearch:
+    """The same of the labels in a row's hash buckets."""
+
+    def __init__(self, layer: LSHLinear, among: np.ndarray):
+        assert isinstance(layer.sampler, LSHSampler)
+        self.layer, self.sampler = layer, layer.sampler
+        self.known = np.zeros(layer.out_features, bool)
+        self.known[among] = True
+
+    def __call__(self, hidden: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
+        weight, bias = self.layer.weight.detach(), self.layer.bias
+        self.sampler.update(weight, bias, None)
+        found = self.sampler.candidates(hidden)
+        row = np.repeat(np.arange(len(hidden)), np.diff(found.indptr))
+        known = self.known[found.indices]
+        # An id is in several buckets; np.unique takes many times as long.
+        pairs = np.sort((row * len(weight) + found.indices)[known])
+        row, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], len(weight))
+        indptr = np.searchsorted(row, np.arange(len(hidden) + 1))
+        scores = F.active_linear(
+            hidden, weight, bias, ActiveSet(len(weight), ids.astype(np.int32), indptr)
+        )
+        order = np.lexsort((-scores.numpy(), row))
+        best = order[np.arange(len(order)) - indptr[row] < count]
+        return row[best], ids[best]

@@ -17,3 +17,13 @@ def active_outputs(num_labels: int) -> int:
     """Outputs in an active set: a quarter of all, in [64, 2048]."""
     checks.whole("num_labels", num_labels, 1)
     return min(max(num_labels // 4, 64), 2048)
+
+
+def linear_share(labels_per_row: float) -> float:
+    """Share of the linear classifiers in the final score: 2 / labels of a row, in [0.1, 0.5].
+
+    A classifier of one label has nothing to say on how labels go together, which is what a network
+    knows best where a row has dozens of them.
+    """
+    checks.not_negative("labels_per_row", labels_per_row)
+    return min(max(2 / max(labels_per_row, 1), 0.1), 0.5)
