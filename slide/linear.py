@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide import checks
+from slide import checks, rules
 from slide.kernels import linear as kernels
 from slide.kernels.linear import Lists, Solver
 from slide.runtime import num_threads
@@ -31,7 +31,8 @@ class LinearRanker:
         threshold: weights of a smaller magnitude are dropped.
         passes: most passes over a label's rows.
         tolerance: of the dual's projected gradient, at which a label is done.
-        mix: share of the linear score in the final one, in [0, 1].
+        mix: share of the linear score in the final one, in [0, 1]; None: by the number of labels of
+            a training row, when `fit` has seen it.
         depth: how many of a network's best labels are ranked anew.
 
     Raises:
@@ -48,7 +49,7 @@ class LinearRanker:
         threshold: float = 0.05,
         passes: int = 20,
         tolerance: float = 0.1,
-        mix: float = 0.4,
+        mix: float | None = None,
         depth: int = 100,
     ):
         checks.positive("cost", cost)
@@ -56,7 +57,8 @@ class LinearRanker:
         checks.not_negative("threshold", threshold)
         checks.whole("passes", passes, 1)
         checks.positive("tolerance", tolerance)
-        checks.share("mix", mix, with_one=True)
+        if mix is not None:
+            checks.share("mix", mix, with_one=True)
         checks.whole("depth", depth, 1)
         self.threshold = threshold
         self.mix = mix
@@ -94,6 +96,8 @@ class LinearRanker:
             raise ValueError("features hold NaN or infinite values")
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
+        if self.mix is None:
+            self.mix = rules.linear_share(len(labels.indices) / max(labels.num_rows, 1))
         lists = _training_lists(labels, candidates, num_labels)
         owner = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
         squares = np.bincount(owner, features.values**2, minlength=features.num_rows)
@@ -152,6 +156,7 @@ class LinearRanker:
         if scores.shape != ids.shape:
             raise ValueError(f"scores of shape {scores.shape} do not fit ids of shape {ids.shape}")
         own, known = self.scores(features, ids), ids >= 0
+        assert self.mix is not None
         mixed = np.full(ids.shape, -np.inf, np.float32)
         mixed[known] = (1 - self.mix) * scores[known] + self.mix * own[known]
         order = np.argsort(-mixed, axis=1, kind="stable")[:, :k]
