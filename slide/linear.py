@@ -50,7 +50,7 @@ class LinearRanker:
         passes: int = 20,
         tolerance: float = 0.1,
         mix: float | None = None,
-        depth: int = 100,
+        depth: int = 50,
     ):
         checks.positive("cost", cost)
         checks.within("offset", offset, -1.0, 0.0)

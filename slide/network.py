@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.indexed_sampling import FaissSampler
+from slide.dropout import relu_dropout
 from slide.layers import Activation, LSHLinear, SparseLinear
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern
@@ -99,7 +100,7 @@ class SlideNetwork(nn.Module):
             LSHLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
             for i in range(1, len(hidden))
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.output = LSHLinear(
             hidden[-1], out_features, sampler(hidden[-1], out_features), precision=precision
         )
@@ -112,9 +113,9 @@ class SlideNetwork(nn.Module):
         return x
 
     def _activate(self, activation: Activation) -> Tensor:
-        # ReLU first, so that it runs over the active values alone.
-        values = torch.relu(activation.values)
-        return self.dropout(activation._replace(values=values).to_dense())
+        # Before it is made dense, so that it runs over the active values alone.
+        values = relu_dropout(activation.values, self.dropout if self.training else 0.0)
+        return activation._replace(values=values).to_dense()
 
     def forward(self, features: CSR, labels: Pattern | None = None) -> Activation:
         """Scores of the active outputs; ``labels`` are among them."""

@@ -94,15 +94,17 @@ class _ExactSearch:
         stride = max(1, min(count // _SAMPLED, num_labels // _FEW))
         sample = scores[:, ::stride]
         least = sample.topk(min(-(-count // stride), sample.shape[1]), sorted=False).values.amin(1)
-        high = scores >= least[:, None]
-        # Where many are equal, as for rows without features.
-        crowded = torch.nonzero(high.sum(1) > 2 * count)[:, 0]
-        if len(crowded):
-            best = scores[crowded].topk(count).indices
-            high[crowded] = False
-            high[crowded[:, None], best] = True
         # Of a flat array of truth values numpy skips what is false.
-        rows, places = np.divmod(np.flatnonzero(high.numpy()), num_labels)
+        high = np.flatnonzero((scores >= least[:, None]).numpy())
+        rows, places = np.divmod(high, num_labels)
+        crowded = np.flatnonzero(np.bincount(rows, minlength=len(hidden)) > 2 * count)
+        if len(crowded):  # Where many are equal, as for rows without features.
+            kept = ~np.isin(rows, crowded)
+            best = scores[torch.from_numpy(crowded)].topk(count).indices.sort().values
+            rows = np.concatenate([rows[kept], np.repeat(crowded, count)])
+            places = np.concatenate([places[kept], best.numpy().ravel()])
+            order = np.argsort(rows, kind="stable")
+            rows, places = rows[order], places[order]
         return rows, self.among[places]
 
 

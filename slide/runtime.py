@@ -1,5 +1,6 @@
 """Threads, torch's modes, random keys, and zero-copy views between tensors and arrays."""
 
+import ctypes
 import functools
 import os
 import platform
@@ -34,12 +35,31 @@ except ImportError:  # Not on Windows.
 VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
+# glibc's names for the sizes, in bytes, from which memory is asked of the kernel for each array,
+# and from which freed memory goes back to it.
+_MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
 _F = TypeVar("_F", bound=Callable)
 
 if hasattr(os, "register_at_fork"):
     # OpenMP's threads stay behind in the parent, and the first product in the child would wait for
     # them for ever. Where there was none before, nobody knows.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next array, as a step makes the same ones every time.
+
+    Else the kernel zeroes each array of some megabytes anew: a fifth of a step. Up to 256 MiB are
+    kept. Nothing happens with another C library, or where the environment says what to do.
+    """
+    names = ("GLIBC_TUNABLES", *(name for name, _ in _MALLOPT.values()))
+    if sys.platform == "linux" and not any(name in os.environ for name in names):
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        for option, (_, size) in _MALLOPT.items() if mallopt else ():
+            mallopt(option, size)
+
+
+_keep_freed_memory()
 
 
 def set_threads(threads: int) -> None:

@@ -23,7 +23,7 @@ GROUPS = [
         "sparse",
     },
     {
-        *("active", "clip", "convolution", "csr_product", "data", "functional", "hashing"),
+        *("active", "clip", "convolution", "csr_product", "data", "dropout", "functional", "hashing"),
         *("inner_product", "linear", "losses", "optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},

@@ -1,0 +1,40 @@
+"""ReLU and dropout together, and the way back."""
+
+import numpy as np
+
+from slide.kernels.compile import parallel, prange
+from slide.kernels.random import random_bits
+
+_SHIFT = np.uint64(32)
+
+
+@parallel
+def relu_dropout(x, key, least, scale, out):
+    """Write ``scale * x`` where x is above 0 and its draw is at least ``least``, else 0; NaN stays.
+
+    Args:
+        x: ``(n,)`` floats.
+        key: uint64; it and the place decide the draw, uniform in [0, 2^32).
+        least: uint64.
+        scale: number.
+        out: ``(n,)`` output of the type of ``x``.
+    """
+    zero, factor = x.dtype.type(0), x.dtype.type(scale)
+    for i in prange(len(x)):
+        kept = factor if random_bits(key, i) >> _SHIFT >= least else zero
+        out[i] = zero if x[i] <= 0 else x[i] * kept
+
+
+@parallel
+def relu_dropout_backward(out, grad, scale, grad_x):
+    """Write ``scale * grad`` where `relu_dropout` wrote something, else 0.
+
+    Args:
+        out: ``(n,)`` floats, its output.
+        grad: ``(n,)`` floats of the same type.
+        scale: the same number.
+        grad_x: ``(n,)`` output of the type of ``out``.
+    """
+    zero, factor = out.dtype.type(0), out.dtype.type(scale)
+    for i in prange(len(out)):
+        grad_x[i] = grad[i] * factor if out[i] != 0 else zero

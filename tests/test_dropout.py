@@ -1,0 +1,70 @@
+"""ReLU and dropout in one: against PyTorch's, statistically, and its gradient."""
+
+import numpy as np
+import pytest
+import torch
+
+from slide.dropout import relu_dropout
+from slide.runtime import set_threads
+
+
+def test_without_dropout_it_is_relu():
+    x = torch.randn(5, 7)
+    assert torch.equal(relu_dropout(x, 0.0), torch.relu(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_values_are_dropped_or_grow(dtype, p):
+    torch.manual_seed(0)
+    x = torch.randn(40, 50, dtype=dtype)
+    out = relu_dropout(x, p)
+    assert out.dtype == dtype and out.shape == x.shape
+    kept = out != 0
+    assert not (kept & (x <= 0)).any()
+    torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=1e-2, atol=0)
+    positive = int((x > 0).sum())
+    assert abs(int(kept.sum()) - (1 - p) * positive) < 5 * (p * (1 - p) * positive) ** 0.5
+
+
+def test_places_are_independent_and_uniform():
+    torch.manual_seed(1)
+    kept = np.stack([relu_dropout(torch.ones(16, 16), 0.3).numpy() > 0 for _ in range(300)])
+    # Each place over the calls, and pairs of neighbouring places.
+    assert np.abs(kept.mean(0) - 0.7).max() < 5 * (0.21 / 300) ** 0.5
+    flat = kept.reshape(300, -1)
+    both = (flat[:, 1:] & flat[:, :-1]).mean()
+    assert abs(both - 0.49) < 5 * (0.49 * 0.51 / (300 * 255)) ** 0.5
+
+
+def test_draws_follow_from_the_seed_and_not_from_threads():
+    x, found = torch.randn(64, 64), []
+    for threads in (1, 0):
+        set_threads(threads)
+        torch.manual_seed(3)
+        found.append((relu_dropout(x, 0.4), relu_dropout(x, 0.4)))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert not torch.equal(found[0][0], found[0][1])
+
+
+def test_gradient():
+    x = torch.randn(6, 9, dtype=torch.float64, requires_grad=True)
+
+    def same_draws(x):
+        torch.manual_seed(7)
+        return relu_dropout(x, 0.4)
+
+    assert torch.autograd.gradcheck(same_draws, x)
+    # Neither inputs nor gradients need to lie in order in memory.
+    assert torch.autograd.gradcheck(lambda x: same_draws(x.T).T, x)
+
+
+def test_nan_stays():
+    x = torch.full((1000,), torch.nan)
+    assert relu_dropout(x, 0.5).isnan().all()
+
+
+@pytest.mark.parametrize("p", [1.0, -0.1, float("nan"), "x"])
+def test_bad_share(p):
+    with pytest.raises(ValueError, match=r"p must be in \[0, 1\), not"):
+        relu_dropout(torch.ones(2), p)
