@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -218,6 +218,11 @@ class RowGradient:
         """The rows' gradients ``(R, D)``."""
         return self.rows
 
+    def scaled(self, factor: float, copy: bool = False) -> "RowGradient":
+        """``factor`` times it, on request in memory of its own in any case."""
+        same = factor == 1 and not copy
+        return self if same else RowGradient(self.ids, self.rows * factor)
+
 
 @dataclass(frozen=True)
 class FactoredRowGradient:
@@ -243,6 +248,12 @@ class FactoredRowGradient:
         out = np.empty((len(t.ids), self.vectors.shape[1]), self.vectors.dtype)
         kernels.row_gradient(t.starts, t.entries, t.samples, self.coefficients, self.vectors, out)
         return torch.from_numpy(out)
+
+    def scaled(self, factor: float, copy: bool = False) -> "FactoredRowGradient":
+        """``factor`` times it; `values` are in memory of their own anyway."""
+        if factor == 1:
+            return self
+        return replace(self, coefficients=self.coefficients * self.coefficients.dtype.type(factor))
 
 
 AnyRowGradient = RowGradient | FactoredRowGradient

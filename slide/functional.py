@@ -28,6 +28,7 @@ from slide.convolution import active_conv2d as active_conv2d
 from slide.csr_product import CSRMatrix as CSRMatrix
 from slide.csr_product import csr_matmul as csr_matmul
 from slide.kernels import active as kernels
+from slide.nonzeros import input_gradient, nonzeros, weight_gradient
 from slide.row_subset import put_rows, rows_to_visit, take_rows
 from slide.runtime import array_view, has_bfloat16, outside_autocast, untraced
 from slide.sparse import CSR, Pattern
@@ -219,19 +220,27 @@ class _SharedLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors
-        exact, num_samples = grads[0].contiguous(), len(x)
-        visited = rows_to_visit(_exact(exact))
-        if visited is not None:
-            kept = torch.from_numpy(visited)
-            x, exact = x.index_select(0, kept), exact.index_select(0, kept)
-        grad = exact.to(x.dtype)
-        grad_x, grad_weight, grad_bias, ids = None, None, None, ctx.active.ids
+        exact, ids, num_samples = grads[0].contiguous(), ctx.active.ids, len(x)
+        few, visited = nonzeros(exact), None
+        if few is None:
+            visited = rows_to_visit(_exact(exact))
+            if visited is not None:
+                kept = torch.from_numpy(visited)
+                x, exact = x.index_select(0, kept), exact.index_select(0, kept)
+            grad = exact.to(x.dtype)
+        grad_x, grad_weight, grad_bias = None, None, None
         if ctx.needs_input_grad[0]:
-            grad_x = (grad @ rows).to(exact.dtype)
+            if few is None:
+                grad_x = (grad @ rows).to(exact.dtype)
+            else:
+                grad_x = input_gradient(few, rows.to(exact.dtype))
             if visited is not None:
                 grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
-            gradient = RowGradient(ids, (grad.T @ x).to(exact.dtype))
+            if few is None:
+                gradient = RowGradient(ids, (grad.T @ x).to(exact.dtype))
+            else:
+                gradient = weight_gradient(few, ids, x.to(exact.dtype), ctx.active.scratch)
             grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(ids, exact.sum(0)[:, None])

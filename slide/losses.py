@@ -21,6 +21,7 @@ from slide.functional import (
 )
 from slide.kernels import losses as kernels
 from slide.kernels.gather import clear_rows
+from slide.nonzeros import input_gradient, nonzeros, weight_gradient
 from slide.row_subset import check_fraction, hardest_count, put_rows
 from slide.runtime import array_view, outside_autocast, untraced
 from slide.sparse import Pattern
@@ -264,64 +265,62 @@ class _SharedLinearLoss(torch.autograd.Function):
         options: _Options,
     ):
         name, kept, rounded, learns, _ = options
-        exact, x, rows = x.dtype, x.detach().to(rounded), gather_rows(weight, active).to(rounded)
+        x, rows = x.detach(), gather_rows(weight, active)
+        exact, count, size = x.dtype, len(x), len(active.ids)
+        factors = x.to(rounded), rows.to(rounded)
         added = None if bias is None else gather_rows(bias, active)
-        size, step = len(active.ids), max(LEAST, BLOCK // max(len(active.ids), 1))
-        gradient = active.scratch.tensor("gradient", (len(x), size), rounded)
-        scores = active.scratch.tensor("scores", (min(step, len(x)), size), exact)
-        block = scores
+        step = max(LEAST, BLOCK // max(size, 1))
+        gradient = active.scratch.tensor("gradient", (count, size), exact)
+        scores = active.scratch.tensor("scores", (min(step, count), size), exact)
+        products = scores
         if rounded != exact:
-            block = active.scratch.tensor("block", tuple(scores.shape), exact)
-        grad_bias, blocks = torch.zeros(size, dtype=exact), []
-        for start in range(0, len(x), step):
-            part = slice(start, min(start + step, len(x)))
-            z, g = scores[: part.stop - start], block[: part.stop - start]
-            if rounded == exact:
-                g = gradient[part]
-                torch.mm(x[part], rows.T, out=z)
-            else:
-                z.copy_(torch.mm(x[part], rows.T, out=gradient[part]))
+            products = active.scratch.tensor("products", tuple(scores.shape), rounded)
+        blocks = []
+        for start in range(0, count, step):
+            part = slice(start, min(start + step, count))
+            z, product = scores[: part.stop - start], products[: part.stop - start]
+            torch.mm(factors[0][part], factors[1].T, out=product)
+            if rounded != exact:
+                z.copy_(product)
             if added is not None:
                 z.add_(added)
-            blocks.append(_loss_rows(name, active, part, kept, z, g))
-            if bias is not None:
-                grad_bias += g.sum(0)  # Before it is rounded.
-            if rounded != exact:
-                gradient[part] = g
-        losses, hard, count = np.concatenate([np.empty(0), *blocks]), None, len(x)
+            blocks.append(_loss_rows(name, active, part, kept, z, gradient[part]))
+        losses = np.concatenate([np.empty(0), *blocks])
+        hard = np.sort(_hardest_first(losses)[:kept])
         if kept < count:
-            hard = np.sort(_hardest_first(losses)[:kept])
             losses, at = losses[hard], torch.from_numpy(hard)
             gradient, x = gradient[at], x[at]
-            grad_bias = gradient.sum(0, dtype=exact)
+            factors = factors[0][at], factors[1]
         mean = torch.tensor(losses.mean() if len(losses) else 0.0, dtype=exact)
         if not learns:
             return mean
         ctx.weight, ctx.bias, ctx.ids = weight, bias, active.ids
         ctx.sparse_grad = options.sparse_grad
-        if ctx.needs_input_grad[0]:
-            ctx.grad_x = (gradient @ rows).to(exact)
-            if hard is not None:
-                ctx.grad_x = put_rows(ctx.grad_x, hard, count)
-        if ctx.needs_input_grad[1]:
-            ctx.grad_rows = (gradient.T @ x).to(exact)
         if ctx.needs_input_grad[2]:
-            ctx.grad_bias = grad_bias[:, None]
+            ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+        few = nonzeros(gradient)
+        if few is None:
+            dense = gradient.to(rounded)
+        if ctx.needs_input_grad[0]:
+            grad_x = (dense @ factors[1]).to(exact) if few is None else input_gradient(few, rows)
+            ctx.grad_x = grad_x if kept == count else put_rows(grad_x, hard, count)
+        if ctx.needs_input_grad[1]:
+            if few is None:
+                ctx.grad_weight = RowGradient(active.ids, (dense.T @ factors[0]).to(exact))
+            else:
+                ctx.grad_weight = weight_gradient(few, active.ids, x, active.scratch)
         return mean
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        upstream, sparse, grad_weight, grad_bias = grads[0], ctx.sparse_grad, None, None
-        # What goes through autograd may be changed in place: it gets a copy.
-        scaled = torch.mul if sparse else _scaled
-        grad_x = _scaled(ctx.grad_x, upstream) if ctx.needs_input_grad[0] else None
+        upstream, grad_weight, grad_bias = grads[0].item(), None, None
+        sparse = ctx.sparse_grad  # What goes through autograd may be changed in place.
+        grad_x = _scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
-            gradient = RowGradient(ctx.ids, scaled(ctx.grad_rows, upstream))
-            grad_weight = hand_over(ctx.weight, gradient, sparse)
+            grad_weight = hand_over(ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse)
         if ctx.needs_input_grad[2]:
-            gradient = RowGradient(ctx.ids, scaled(ctx.grad_bias, upstream))
-            grad_bias = hand_over(ctx.bias, gradient, sparse)
+            grad_bias = hand_over(ctx.bias, ctx.grad_bias.scaled(upstream, sparse), sparse)
         return grad_x, grad_weight, grad_bias, None, None
 
 

@@ -24,7 +24,7 @@ GROUPS = [
     },
     {
         *("active", "clip", "convolution", "csr_product", "data", "dropout", "functional", "hashing"),
-        *("inner_product", "linear", "losses", "optim", "row_subset", "tables"),
+        *("inner_product", "linear", "losses", "nonzeros", "optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},
     {"testing"},

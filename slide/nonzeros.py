@@ -1,0 +1,64 @@
+"""Gradients of scores that are zero but for a few entries, and products with them.
+
+A hinge asks nothing of an output that is clearly right: after some hundred steps one entry in fifty
+is not zero. The other products of a backward pass then need no more than these.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.active import FactoredRowGradient, Scratch, Transposed
+from slide.kernels import nonzeros as kernels
+from slide.kernels.active import weighted_sum
+from slide.runtime import array_view
+from slide.sparse import CSR
+
+# Above this share of entries the dense products are faster.
+MOST = 0.05
+_SAMPLED = 16  # rows that tell whether to count them all
+
+
+def nonzeros(gradient: Tensor) -> CSR | None:
+    """The entries of ``gradient`` ``(B, A)`` that are not zero; None where they are not few.
+
+    Args:
+        gradient: contiguous. There is no reading bfloat16, which counts as having many.
+    """
+    if gradient.dtype == torch.bfloat16 or not gradient.numel():
+        return None
+    matrix = array_view(gradient)
+    sample = matrix[:: max(1, len(matrix) // _SAMPLED)]
+    if np.count_nonzero(sample) > 2 * MOST * sample.size:
+        return None
+    indptr = np.zeros(len(matrix) + 1, np.int64)
+    kernels.count_nonzeros(matrix, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    if indptr[-1] > MOST * matrix.size:
+        return None
+    columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], matrix.dtype)
+    kernels.take_nonzeros(matrix, indptr, columns, values)
+    return CSR(indptr, columns, values)
+
+
+def input_gradient(gradient: CSR, rows: Tensor) -> Tensor:
+    """``gradient @ rows``, ``(B, D)``, for ``rows`` ``(A, D)`` of the same type."""
+    out = torch.zeros(gradient.num_rows, rows.shape[1], dtype=rows.dtype)
+    weighted_sum(*gradient, array_view(rows), array_view(out))
+    return out
+
+
+def weight_gradient(
+    gradient: CSR, ids: np.ndarray, x: Tensor, scratch: Scratch
+) -> FactoredRowGradient:
+    """``gradient.T @ x`` in factors, for all outputs ``ids`` ``(A,)`` and inputs ``x`` ``(B, D)``.
+
+    Outputs without an entry are part of it: to an optimizer with momentum, no gradient and one of
+    zero are not the same.
+    """
+    starts = np.zeros(len(ids) + 1, np.int64)
+    entries = np.empty(len(gradient.indices), np.int64)
+    samples = np.empty(len(gradient.indices), np.int32)
+    kernels.group_by_column(gradient.indptr, gradient.indices, starts, entries, samples)
+    transposed = Transposed(ids, starts, entries, samples, scratch)
+    return FactoredRowGradient(transposed, gradient.values, array_view(x.contiguous()))
