@@ -41,7 +41,7 @@ def fit_ranker(ranker: LinearRanker, network: SlideNetwork, split: Split, search
 
 @torch.no_grad()
 def likely_labels(
-    network: SlideNetwork, split: Split, count: int, search: str, among: np.ndarray
+    network: SlideNetwork, split: Split, count: int, search: str, among: np.ndarray | None = None
 ) -> Pattern:
     """About ``count`` labels of each row that a network scores highest.
 
@@ -54,8 +54,10 @@ def likely_labels(
         split: the rows.
         count: how many labels of each.
         search: ``"exact"`` or ``"lsh"``.
-        among: ascending ids of the labels to choose from.
+        among: ascending ids of the labels to choose from; None: all.
     """
+    if among is None:
+        among = np.arange(split.num_labels)
     counts, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
     find = (_LSHSearch if search == "lsh" else _ExactSearch)(network.output, among)
     batch_size = min(max(_SCORES // max(len(among), 1), 1), _BATCH)

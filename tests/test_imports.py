@@ -23,7 +23,16 @@ GROUPS = [
         "sparse",
     },
     {
-        *("active", "clip", "convolution", "csr_product", "data", "dropout", "functional", "hashing"),
+        *(
+            "active",
+            "clip",
+            "convolution",
+            "csr_product",
+            "data",
+            "dropout",
+            "functional",
+            "hashing",
+        ),
         *("inner_product", "linear", "losses", "nonzeros", "optim", "row_subset", "tables"),
     },
     {"indexed_sampling", "sampling"},

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slide import files, runtime
+from slide import files, rules, runtime
 from slide.kernels import linear as kernels
 from slide.linear import LinearRanker, _training_lists
 from slide.sparse import CSR, Pattern
@@ -133,6 +133,16 @@ def test_rerank_orders_by_the_mixed_score(problem, ids, mix):
         np.testing.assert_allclose(scores[b], sorted(mixed, reverse=True)[:2], atol=1e-5)
         best = np.argsort(-np.array(mixed), kind="stable")[:2]
         np.testing.assert_array_equal(found[b], ids[b, best])
+
+
+def test_mix_follows_from_the_labels_of_a_row(problem):
+    _, features, labels, candidates = problem
+    ranker = LinearRanker()
+    with pytest.raises(RuntimeError, match="call fit first"):
+        ranker.rerank(features, np.zeros((40, 2), np.int64), np.zeros((40, 2)), 1)
+    ranker.fit(features, labels, candidates, 12, 6)
+    assert ranker.mix == rules.linear_share(len(labels.indices) / 40)
+    assert LinearRanker(mix=0.9).fit(features, labels, candidates, 12, 6).mix == 0.9
 
 
 def test_mix_0_keeps_the_order_of_the_network(problem):

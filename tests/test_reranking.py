@@ -117,6 +117,33 @@ def test_by_lsh_the_best_in_the_buckets(split, count):
     assert 3 < np.mean(sizes) < 60
 
 
+@pytest.mark.parametrize("count", [3, 1000])
+@pytest.mark.parametrize("search", ["exact", "lsh"])
+@pytest.mark.usefixtures("full_precision")
+def test_among_some_labels(split, search, count):
+    network, among = make_network(sampler=tables()), np.arange(0, 80, 3)
+    found = likely_labels(network, split, count, search, among)
+    every = likely_labels(network, split, 80, search)
+    pairs = zip(rows_of(found), rows_of(every), naive_scores(network, split), strict=True)
+    for own, all_found, scores in pairs:
+        near = np.intersect1d(all_found, among)
+        best = near[np.argsort(-scores[near], kind="stable")][:count]
+        assert sorted(own) == sorted(best)
+
+
+@pytest.mark.usefixtures("full_precision")
+def test_of_equal_labels_not_more_than_twice_as_many(split):
+    network = make_network()
+    with torch.no_grad():
+        network.output.weight[:60] = network.output.bias[:60] = 0
+        network.output.weight[60:] = torch.randn(20, 8)
+        network.output.bias[60:] = -100
+    found = likely_labels(network, split, 15, "exact")
+    assert (np.diff(found.indptr) == 15).all()
+    assert all(len(np.unique(own)) == 15 and own.max() < 60 for own in rows_of(found))
+    assert all((np.diff(own) > 0).all() for own in rows_of(found))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_keeps_its_mode(split, training, monkeypatch):
     network = make_network().train(training)
@@ -146,7 +173,9 @@ def test_a_ranker_is_trained_against_the_likely_labels(split, search):
     network = make_network(sampler=tables())
     ranker = LinearRanker(depth=7)
     fit_ranker(ranker, network, split, search)
-    candidates = likely_labels(network, split, 7, search)
+    several = np.flatnonzero(np.bincount(split.labels.indices) > 1)
+    candidates = likely_labels(network, split, 7, search, several)
+    assert np.isin(candidates.indices, several).all() and len(candidates.indices) > ROWS
     expected = LinearRanker().fit(split.features, split.labels, candidates, 60, 80)
     for found, own in zip(ranker.weights, expected.weights, strict=True):
         np.testing.assert_array_equal(found, own)
