@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from slide import checks
-from slide.indexed_sampling import FaissSampler
 from slide.dropout import relu_dropout
+from slide.indexed_sampling import FaissSampler
 from slide.layers import Activation, LSHLinear, SparseLinear
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern

@@ -19,7 +19,8 @@ def test_values_are_dropped_or_grow(dtype, p):
     torch.manual_seed(0)
     x = torch.randn(40, 50, dtype=dtype)
     out = relu_dropout(x, p)
-    assert out.dtype == dtype and out.shape == x.shape
+    assert out.dtype == dtype
+    assert out.shape == x.shape
     kept = out != 0
     assert not (kept & (x <= 0)).any()
     torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=1e-2, atol=0)
@@ -43,7 +44,8 @@ def test_draws_follow_from_the_seed_and_not_from_threads():
         set_threads(threads)
         torch.manual_seed(3)
         found.append((relu_dropout(x, 0.4), relu_dropout(x, 0.4)))
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
     assert not torch.equal(found[0][0], found[0][1])
 
 

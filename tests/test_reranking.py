@@ -27,8 +27,8 @@ def full_precision(monkeypatch):
     monkeypatch.setattr("slide.reranking.has_bfloat16", lambda: False)
 
 
-def make_network(outputs=80, bias=True, sampler=FullSampler):
-    network = SlideNetwork(60, [8], outputs, sampler, dropout=0.5)
+def make_network(outputs=80, bias=True, sampler=FullSampler, hidden=8):
+    network = SlideNetwork(60, [hidden], outputs, sampler, dropout=0.5)
     torch.nn.init.normal_(network.output.bias)
     if not bias:
         network.output.bias = None
@@ -94,6 +94,23 @@ def test_rounded_scores_give_nearly_the_best(split, monkeypatch):
         shares.append(np.isin(np.argsort(-scores)[:10], own).mean())
     assert np.mean(shares) > 0.95
     assert network.output.weight.dtype == torch.float32
+
+
+@pytest.mark.usefixtures("full_precision")
+def test_main_axes_give_nearly_the_best(split, monkeypatch):
+    network = make_network(hidden=16)
+    with torch.no_grad():  # Rows that lie near a plane of four directions.
+        network.output.weight.mul_(torch.tensor([1.0] * 4 + [0.05] * 12))
+        network.output.bias.zero_()
+    shares = {}
+    for axes in (16, 4, 2):
+        monkeypatch.setattr("slide.reranking._AXES", axes)
+        found = rows_of(likely_labels(network, split, 10, "exact"))
+        pairs = zip(found, naive_scores(network, split), strict=True)
+        shares[axes] = np.mean([np.isin(np.argsort(-s)[:10], own).mean() for own, s in pairs])
+    assert shares[16] == 1
+    assert shares[4] > 0.9
+    assert shares[2] < 0.8
 
 
 def tables(**options):
@@ -175,7 +192,8 @@ def test_a_ranker_is_trained_against_the_likely_labels(split, search):
     fit_ranker(ranker, network, split, search)
     several = np.flatnonzero(np.bincount(split.labels.indices) > 1)
     candidates = likely_labels(network, split, 7, search, several)
-    assert np.isin(candidates.indices, several).all() and len(candidates.indices) > ROWS
+    assert np.isin(candidates.indices, several).all()
+    assert len(candidates.indices) > ROWS
     expected = LinearRanker().fit(split.features, split.labels, candidates, 60, 80)
     for found, own in zip(ranker.weights, expected.weights, strict=True):
         np.testing.assert_array_equal(found, own)
