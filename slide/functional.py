@@ -220,30 +220,26 @@ class _SharedLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors
-        exact, ids, num_samples = grads[0].contiguous(), ctx.active.ids, len(x)
-        few, visited = nonzeros(exact), None
-        if few is None:
+        exact, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
+        dtype, entries, visited = exact.dtype, nonzeros(exact), None
+        if entries is not None:
+            x, rows = x.to(dtype), rows.to(dtype)
+        else:
             visited = rows_to_visit(_exact(exact))
             if visited is not None:
                 kept = torch.from_numpy(visited)
                 x, exact = x.index_select(0, kept), exact.index_select(0, kept)
-            grad = exact.to(x.dtype)
+            entries = exact.to(x.dtype)
         grad_x, grad_weight, grad_bias = None, None, None
         if ctx.needs_input_grad[0]:
-            if few is None:
-                grad_x = (grad @ rows).to(exact.dtype)
-            else:
-                grad_x = input_gradient(few, rows.to(exact.dtype))
+            grad_x = input_gradient(entries, rows).to(dtype)
             if visited is not None:
                 grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
-            if few is None:
-                gradient = RowGradient(ids, (grad.T @ x).to(exact.dtype))
-            else:
-                gradient = weight_gradient(few, ids, x.to(exact.dtype), ctx.active.scratch)
+            gradient = weight_gradient(entries, x, active.ids, active.scratch, dtype)
             grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
-            gradient = RowGradient(ids, exact.sum(0)[:, None])
+            gradient = RowGradient(active.ids, exact.sum(0)[:, None])
             grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None, None
 

@@ -298,17 +298,14 @@ class _SharedLinearLoss(torch.autograd.Function):
         ctx.sparse_grad = options.sparse_grad
         if ctx.needs_input_grad[2]:
             ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
-        few = nonzeros(gradient)
-        if few is None:
-            dense = gradient.to(rounded)
+        entries = nonzeros(gradient)
+        if entries is None:
+            entries, (x, rows) = gradient.to(rounded), factors
         if ctx.needs_input_grad[0]:
-            grad_x = (dense @ factors[1]).to(exact) if few is None else input_gradient(few, rows)
+            grad_x = input_gradient(entries, rows).to(exact)
             ctx.grad_x = grad_x if kept == count else put_rows(grad_x, hard, count)
         if ctx.needs_input_grad[1]:
-            if few is None:
-                ctx.grad_weight = RowGradient(active.ids, (dense.T @ factors[0]).to(exact))
-            else:
-                ctx.grad_weight = weight_gradient(few, active.ids, x, active.scratch)
+            ctx.grad_weight = weight_gradient(entries, x, active.ids, active.scratch, exact)
         return mean
 
     @staticmethod

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.active import FactoredRowGradient, Scratch, Transposed
+from slide.active import AnyRowGradient, FactoredRowGradient, RowGradient, Scratch, Transposed
 from slide.kernels import nonzeros as kernels
 from slide.kernels.active import weighted_sum
 from slide.runtime import array_view
@@ -41,21 +41,32 @@ def nonzeros(gradient: Tensor) -> CSR | None:
     return CSR(indptr, columns, values)
 
 
-def input_gradient(gradient: CSR, rows: Tensor) -> Tensor:
+def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
     """``gradient @ rows``, ``(B, D)``, for ``rows`` ``(A, D)`` of the same type."""
+    if isinstance(gradient, Tensor):
+        return gradient @ rows
     out = torch.zeros(gradient.num_rows, rows.shape[1], dtype=rows.dtype)
     weighted_sum(*gradient, array_view(rows), array_view(out))
     return out
 
 
 def weight_gradient(
-    gradient: CSR, ids: np.ndarray, x: Tensor, scratch: Scratch
-) -> FactoredRowGradient:
-    """``gradient.T @ x`` in factors, for all outputs ``ids`` ``(A,)`` and inputs ``x`` ``(B, D)``.
+    gradient: Tensor | CSR, x: Tensor, ids: np.ndarray, scratch: Scratch, dtype: torch.dtype
+) -> AnyRowGradient:
+    """``gradient.T @ x`` in rows of ``dtype``: one for each of the outputs ``ids`` ``(A,)``.
 
     Outputs without an entry are part of it: to an optimizer with momentum, no gradient and one of
     zero are not the same.
+
+    Args:
+        gradient: ``(B, A)``.
+        x: ``(B, D)`` of the same type.
+        ids: int32.
+        scratch: of the layer.
+        dtype: of the weight; that of a CSR gradient.
     """
+    if isinstance(gradient, Tensor):
+        return RowGradient(ids, (gradient.T @ x).to(dtype))
     starts = np.zeros(len(ids) + 1, np.int64)
     entries = np.empty(len(gradient.indices), np.int64)
     samples = np.empty(len(gradient.indices), np.int32)

@@ -55,8 +55,9 @@ def _keep_freed_memory() -> None:
     names = ("GLIBC_TUNABLES", *(name for name, _ in _MALLOPT.values()))
     if sys.platform == "linux" and not any(name in os.environ for name in names):
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        for option, (_, size) in _MALLOPT.items() if mallopt else ():
-            mallopt(option, size)
+        if mallopt is not None:
+            for option, (_, size) in _MALLOPT.items():
+                mallopt(option, size)
 
 
 _keep_freed_memory()

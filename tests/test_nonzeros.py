@@ -61,7 +61,8 @@ def test_products(monkeypatch, share):
     gradient, x, rows = draw(B, A, share=share), draw(B, D, seed=1), draw(A, D, seed=2)
     few = nonzeros.nonzeros(gradient)
     torch.testing.assert_close(input_gradient(few, rows), gradient @ rows)
-    found = weight_gradient(few, np.arange(A, dtype=np.int32), x, Scratch(N))
+    ids = np.arange(A, dtype=np.int32)
+    found = weight_gradient(few, x, ids, Scratch(N), torch.float64)
     torch.testing.assert_close(found.values(), gradient.T @ x)
     assert len(found.ids) == A
     groups = found.transposed
