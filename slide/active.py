@@ -59,7 +59,7 @@ class Scratch:
         )
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Uninitialised; for use within one call. Freed memory would have to be zeroed again."""
+        """Uninitialised; for use within one call. Large fresh memory has to be zeroed first."""
         found = self._tensors.get(name)
         if found is None or found.dtype != dtype or found.numel() < math.prod(shape):
             with torch.inference_mode(False):

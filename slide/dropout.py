@@ -28,14 +28,14 @@ def relu_dropout(x: Tensor, p: float) -> Tensor:
         The shape and type of ``x``.
 
     Raises:
-        ValueError: for another share, or a tensor that is not on the CPU.
+        ValueError: for another share.
     """
     checks.share("p", p)
     if not p:
         return torch.relu(x)
     if x.dtype not in (torch.float32, torch.float64):  # Kernels do not read these.
         return F.dropout(torch.relu(x), p)
-    key = int(torch.randint(2**62, ()))
+    key = int(torch.randint(2**62, (), device="cpu"))
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]
 
 

@@ -86,10 +86,11 @@ def active_linear(
         weight: ``(N, D)``, the type of ``x``. Its gradient comes as rows (see the module).
         bias: ``(N,)`` or None; likewise.
         active: of N outputs.
-        precision: one of `PRECISIONS`; with ``"bfloat16"`` the three matrix products of a shared
-            set, forward and backward, round their factors and results to that type, which is
-            faster where the processor has instructions for it, and slower elsewhere; ``"auto"``
-            does it there alone. The weight stays as it is.
+        precision: one of `PRECISIONS`; with ``"bfloat16"`` the matrix products of a shared set,
+            forward and backward, round their factors and results to that type, which is faster
+            where the processor has instructions for it, and slower elsewhere; ``"auto"`` does it
+            there alone. The weight stays as it is, and sums over the few entries of a gradient that
+            is mostly zero (`slide.nonzeros`) are not rounded.
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
@@ -164,7 +165,8 @@ class _PerSampleLinear(torch.autograd.Function):
                 grad_x = put_rows(grad_x, visited, num_samples)
             grad_x = grad_x.to(weight.dtype)
         if ctx.needs_input_grad[1]:
-            gradient = FactoredRowGradient(active.transposed, grad, array_view(x))
+            # Products are taken when an optimizer wants them, and until then x may be changed.
+            gradient = FactoredRowGradient(active.transposed, grad, array_view(x.clone()))
             grad_weight = hand_over(weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = FactoredRowGradient(
@@ -221,22 +223,22 @@ class _SharedLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors
         exact, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
-        dtype, entries, visited = exact.dtype, nonzeros(exact), None
-        if entries is not None:
-            x, rows = x.to(dtype), rows.to(dtype)
+        dtype, visited = exact.dtype, rows_to_visit(_exact(exact))
+        if visited is not None:
+            kept = torch.from_numpy(visited)
+            x, exact = x.index_select(0, kept), exact.index_select(0, kept)
+        grad = nonzeros(exact)
+        if grad is None:
+            grad = exact.to(x.dtype)
         else:
-            visited = rows_to_visit(_exact(exact))
-            if visited is not None:
-                kept = torch.from_numpy(visited)
-                x, exact = x.index_select(0, kept), exact.index_select(0, kept)
-            entries = exact.to(x.dtype)
+            x, rows = x.to(dtype), rows.to(dtype)
         grad_x, grad_weight, grad_bias = None, None, None
         if ctx.needs_input_grad[0]:
-            grad_x = input_gradient(entries, rows).to(dtype)
+            grad_x = input_gradient(grad, rows).to(dtype)
             if visited is not None:
                 grad_x = put_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
-            gradient = weight_gradient(entries, x, active.ids, active.scratch, dtype)
+            gradient = weight_gradient(grad, x, active.ids, active.scratch, dtype)
             grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.ids, exact.sum(0)[:, None])

@@ -4,7 +4,7 @@ A network shares what it learns among labels; a linear classifier of a label's o
 features speak for it alone. Their errors differ, and the mean of their scores is better than either
 (`LinearRanker.rerank`). The classifiers are those of DiSMEC (Babbar and Schölkopf 2017, section 2)
 but for their negatives: not all rows, only those where the network puts the label high, as in the
-re-ranker of Astec (Dahiya et al. 2021).
+re-ranker of Astec (Dahiya et al. 2021); `slide.reranking.fit_ranker` says which.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ class LinearRanker:
         passes: most passes over a label's rows.
         tolerance: of the dual's projected gradient, at which a label is done.
         mix: share of the linear score in the final one, in [0, 1]; None: by the number of labels of
-            a training row, when `fit` has seen it.
+            a training row (`slide.rules.linear_share`).
         depth: how many of a network's best labels are ranked anew.
 
     Raises:
@@ -40,6 +40,7 @@ class LinearRanker:
 
     Attributes:
         weights: CSR ``(N, D)`` after `fit`.
+        share: of the linear score, after `fit`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class LinearRanker:
         checks.whole("depth", depth, 1)
         self.threshold = threshold
         self.mix = mix
+        self.share = 0.0
         self.depth = depth
         self.solver = Solver(float(cost), float(offset), passes, float(tolerance))
         self.num_features = 0
@@ -96,8 +98,8 @@ class LinearRanker:
             raise ValueError("features hold NaN or infinite values")
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
-        if self.mix is None:
-            self.mix = rules.linear_share(len(labels.indices) / max(labels.num_rows, 1))
+        labels_per_row = len(labels.indices) / max(labels.num_rows, 1)
+        self.share = rules.linear_share(labels_per_row) if self.mix is None else self.mix
         lists = _training_lists(labels, candidates, num_labels)
         owner = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
         squares = np.bincount(owner, features.values**2, minlength=features.num_rows)
@@ -156,9 +158,8 @@ class LinearRanker:
         if scores.shape != ids.shape:
             raise ValueError(f"scores of shape {scores.shape} do not fit ids of shape {ids.shape}")
         own, known = self.scores(features, ids), ids >= 0
-        assert self.mix is not None
         mixed = np.full(ids.shape, -np.inf, np.float32)
-        mixed[known] = (1 - self.mix) * scores[known] + self.mix * own[known]
+        mixed[known] = (1 - self.share) * scores[known] + self.share * own[known]
         order = np.argsort(-mixed, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(mixed, order, 1), np.take_along_axis(ids, order, 1)
 
@@ -171,13 +172,13 @@ class LinearRanker:
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
         arrays = {name: torch.from_numpy(a) for name, a in self.weights._asdict().items()}
-        numbers = {"offset": self.solver.offset, "mix": self.mix, "depth": self.depth}
+        numbers = {"offset": self.solver.offset, "share": self.share, "depth": self.depth}
         return {"num_features": self.num_features, **numbers, **arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave."""
         self.solver = self.solver._replace(offset=state["offset"])
-        self.mix, self.depth = state["mix"], state["depth"]
+        self.share, self.depth = state["share"], state["depth"]
         weights = (state[name].numpy() for name in CSR._fields)
         self.num_features, self.weights = int(state["num_features"]), CSR(*weights)
 

@@ -286,26 +286,29 @@ class _SharedLinearLoss(torch.autograd.Function):
                 z.add_(added)
             blocks.append(_loss_rows(name, active, part, kept, z, gradient[part]))
         losses = np.concatenate([np.empty(0), *blocks])
-        hard = np.sort(_hardest_first(losses)[:kept])
+        hard = None
         if kept < count:
+            hard = np.sort(_hardest_first(losses)[:kept])
             losses, at = losses[hard], torch.from_numpy(hard)
             gradient, x = gradient[at], x[at]
             factors = factors[0][at], factors[1]
         mean = torch.tensor(losses.mean() if len(losses) else 0.0, dtype=exact)
         if not learns:
             return mean
-        ctx.weight, ctx.bias, ctx.ids = weight, bias, active.ids
-        ctx.sparse_grad = options.sparse_grad
+        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, options.sparse_grad
         if ctx.needs_input_grad[2]:
             ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
-        entries = nonzeros(gradient)
-        if entries is None:
-            entries, (x, rows) = gradient.to(rounded), factors
+        grad = nonzeros(gradient)
+        if grad is None:
+            grad, (x, rows) = gradient, factors
+            if rounded != exact:
+                room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
+                grad = room.copy_(gradient)
         if ctx.needs_input_grad[0]:
-            grad_x = input_gradient(entries, rows).to(exact)
-            ctx.grad_x = grad_x if kept == count else put_rows(grad_x, hard, count)
+            grad_x = input_gradient(grad, rows).to(exact)
+            ctx.grad_x = grad_x if hard is None else put_rows(grad_x, hard, count)
         if ctx.needs_input_grad[1]:
-            ctx.grad_weight = weight_gradient(entries, x, active.ids, active.scratch, exact)
+            ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         return mean
 
     @staticmethod

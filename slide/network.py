@@ -144,6 +144,9 @@ class SlideNetwork(nn.Module):
         first = list(self.first.parameters())
         return [{"params": rest, "lr": lr}, {"params": first, "lr": lr * input_rate}]
 
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}"
+
     def layers(self) -> list[SparseLinear | LSHLinear]:
         """All layers, from input to output."""
         return [self.first, *self.hidden, self.output]  # type: ignore[list-item]

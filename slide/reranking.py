@@ -17,6 +17,7 @@ from slide.sparse import Pattern
 
 # Scores that exist at a time, and most rows that they are of.
 _SCORES, _BATCH = 1 << 26, 256
+_BLOCK = 1 << 16  # Rows of a weight that are copied at a time.
 # A row's bound is read off a sample of its labels, of which about this many are above it.
 _SAMPLED = 8
 _FEW = 2048  # labels, of which no sample is taken
@@ -82,15 +83,18 @@ class _ExactSearch:
     """Rows and ids of high scores, row by row, of all labels ``among``."""
 
     def __init__(self, layer: LSHLinear, among: np.ndarray):
-        self.among, places = among, torch.from_numpy(among)
-        self.weight, self.axes = layer.weight.detach()[places], None
+        self.among, self.axes = among, None
+        weight, places = layer.weight.detach(), torch.from_numpy(among)
+        # Not all rows at once, which may be as many as fit into memory.
         if layer.in_features > _AXES:
-            exact = self.weight.float()
-            axes = torch.linalg.eigh(exact.T @ exact).eigenvectors[:, -_AXES:]
-            self.axes = axes.to(self.weight.dtype)
-            self.weight = self.weight @ self.axes
-        if self.weight.dtype == torch.float32 and has_bfloat16():
-            self.weight = self.weight.bfloat16()
+            self.axes = _main_axes(weight, places)
+        rounds = weight.dtype == torch.float32 and has_bfloat16()
+        parts = []
+        for at in places.split(_BLOCK):
+            rows = weight.index_select(0, at)
+            rows = rows if self.axes is None else rows @ self.axes
+            parts.append(rows.bfloat16() if rounds else rows)
+        self.weight = torch.cat(parts) if parts else weight[:0]
         self.bias = None if layer.bias is None else layer.bias.detach()[places].to(self.weight)
 
     def __call__(self, hidden: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +103,7 @@ class _ExactSearch:
             rows = np.repeat(np.arange(len(hidden)), num_labels)
             return rows, np.tile(self.among, len(hidden))
         if self.axes is not None:
-            hidden = hidden @ self.axes
+            hidden = hidden.to(self.axes.dtype) @ self.axes
         scores = hidden.to(self.weight.dtype) @ self.weight.T
         if self.bias is not None:
             scores += self.bias
@@ -118,6 +122,15 @@ class _ExactSearch:
             order = np.argsort(rows, kind="stable")
             rows, places = rows[order], places[order]
         return rows, self.among[places]
+
+
+def _main_axes(weight: Tensor, places: Tensor) -> Tensor:
+    """``(D, _AXES)`` principal axes of the rows ``places`` of a weight, the mean left in."""
+    products = torch.zeros(weight.shape[1], weight.shape[1])
+    for at in places.split(_BLOCK):
+        rows = weight.index_select(0, at).float()
+        products += rows.T @ rows
+    return torch.linalg.eigh(products).eigenvectors[:, -_AXES:].to(weight.dtype)
 
 
 class _LSHSearch:

@@ -26,4 +26,4 @@ def linear_share(labels_per_row: float) -> float:
     knows best where a row has dozens of them.
     """
     checks.not_negative("labels_per_row", labels_per_row)
-    return min(max(2 / max(labels_per_row, 1), 0.1), 0.5)
+    return max(2 / max(labels_per_row, 4), 0.1)

@@ -49,11 +49,13 @@ if hasattr(os, "register_at_fork"):
 def _keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next array, as a step makes the same ones every time.
 
-    Else the kernel zeroes each array of some megabytes anew: a fifth of a step. Up to 256 MiB are
-    kept. Nothing happens with another C library, or where the environment says what to do.
+    Else the system hands out each array of some megabytes anew, and zeroes it first. Of free memory
+    at the end of its pools glibc keeps up to 256 MiB. Nothing happens with another C library, or
+    where the environment already says what to do.
     """
-    names = ("GLIBC_TUNABLES", *(name for name, _ in _MALLOPT.values()))
-    if sys.platform == "linux" and not any(name in os.environ for name in names):
+    chosen = any(name in os.environ for name, _ in _MALLOPT.values())
+    chosen |= "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if sys.platform == "linux" and not chosen:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
             for option, (_, size) in _MALLOPT.items():

@@ -257,7 +257,7 @@ class Trainer:
         self.ranker_seconds = time.perf_counter() - begin
         files.write_tensors(self.folder / RANKER, self.ranker.state_dict())
         alone = {f"network_{name}": value for name, value in scores.items()}
-        return self.evaluate(ranker=self.ranker) | alone
+        return self.evaluate(ranker=self.ranker) | alone | {"ranker_share": self.ranker.share}
 
     def save(self) -> None:
         """Write the checkpoint: everything that the rest of the run depends on.

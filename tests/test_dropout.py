@@ -1,11 +1,12 @@
 """ReLU and dropout in one: against PyTorch's, statistically, and its gradient."""
 
+import naive
 import numpy as np
 import pytest
 import torch
 
 from slide.dropout import relu_dropout
-from slide.runtime import set_threads
+from slide.kernels import dropout as kernels
 
 
 def test_without_dropout_it_is_relu():
@@ -23,7 +24,8 @@ def test_values_are_dropped_or_grow(dtype, p):
     assert out.shape == x.shape
     kept = out != 0
     assert not (kept & (x <= 0)).any()
-    torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=1e-2, atol=0)
+    rtol = 1e-2 if dtype == torch.bfloat16 else 1e-6
+    torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=rtol, atol=0)
     positive = int((x > 0).sum())
     assert abs(int(kept.sum()) - (1 - p) * positive) < 5 * (p * (1 - p) * positive) ** 0.5
 
@@ -38,10 +40,10 @@ def test_places_are_independent_and_uniform():
     assert abs(both - 0.49) < 5 * (0.49 * 0.51 / (300 * 255)) ** 0.5
 
 
-def test_draws_follow_from_the_seed_and_not_from_threads():
+def test_draws_follow_from_the_seed_and_not_from_threads(threads):
     x, found = torch.randn(64, 64), []
-    for threads in (1, 0):
-        set_threads(threads)
+    for count in (1, 0):
+        threads(count)
         torch.manual_seed(3)
         found.append((relu_dropout(x, 0.4), relu_dropout(x, 0.4)))
     assert torch.equal(found[0][0], found[1][0])
@@ -61,9 +63,33 @@ def test_gradient():
     assert torch.autograd.gradcheck(lambda x: same_draws(x.T).T, x)
 
 
-def test_nan_stays():
-    x = torch.full((1000,), torch.nan)
-    assert relu_dropout(x, 0.5).isnan().all()
+def test_nan_stays_and_infinity_is_dropped_as_others_are():
+    assert relu_dropout(torch.full((1000,), torch.nan), 0.5).isnan().all()
+    out = relu_dropout(torch.full((1000,), torch.inf), 0.5)
+    assert 400 < int((out == torch.inf).sum()) == 1000 - int((out == 0).sum()) < 600
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [0, 1, 500])
+def test_kernels_equal_naive_ones(dtype, size):
+    rng = np.random.default_rng(0)
+    x, grad = rng.standard_normal((2, size)).astype(dtype)
+    out, grad_x = np.empty((2, size), dtype)
+    key, least, scale = np.uint64(2**63 + 12345), np.uint64(0.3 * 2**32), 1 / 0.7
+    kernels.relu_dropout(x, key, least, scale, out)
+    kernels.relu_dropout_backward(out, grad, scale, grad_x)
+    for i in range(size):
+        kept = x[i] > 0 and naive.random_bits(int(key), i) >> 32 >= int(least)
+        assert out[i] == pytest.approx(x[i] * scale if kept else 0, rel=1e-6)
+        assert grad_x[i] == pytest.approx(grad[i] * scale if kept else 0, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), ()])
+def test_odd_shapes(shape):
+    x = torch.ones(shape, requires_grad=True)
+    relu_dropout(x, 0.5).sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == shape
 
 
 @pytest.mark.parametrize("p", [1.0, -0.1, float("nan"), "x"])

@@ -141,8 +141,12 @@ def test_mix_follows_from_the_labels_of_a_row(problem):
     with pytest.raises(RuntimeError, match="call fit first"):
         ranker.rerank(features, np.zeros((40, 2), np.int64), np.zeros((40, 2)), 1)
     ranker.fit(features, labels, candidates, 12, 6)
-    assert ranker.mix == rules.linear_share(len(labels.indices) / 40)
-    assert LinearRanker(mix=0.9).fit(features, labels, candidates, 12, 6).mix == 0.9
+    assert ranker.share == rules.linear_share(len(labels.indices) / 40)
+    many = Pattern.from_lists([range(6)] * 40)
+    assert ranker.fit(features, many, candidates, 12, 6).share == pytest.approx(2 / 6)
+    (again := LinearRanker(mix=0.9)).load_state_dict(ranker.state_dict())
+    assert again.share == ranker.share
+    assert LinearRanker(mix=0.9).fit(features, labels, candidates, 12, 6).share == 0.9
 
 
 def test_mix_0_keeps_the_order_of_the_network(problem):

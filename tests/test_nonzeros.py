@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from slide import nonzeros
+from slide import clip_grad_norm_, nonzeros
 from slide.active import ActiveSet, FactoredRowGradient, RowGradient, Scratch, dense_gradient
 from slide.functional import active_linear
 from slide.losses import active_linear_loss, loss_on_active
@@ -131,19 +131,94 @@ def test_backward_of_a_loss(layer, monkeypatch, hard, factor, sparse_grad):
     torch.testing.assert_close(found[True][1], weight.grad)
 
 
-def test_products_in_bfloat16_round_the_scores_alone(monkeypatch):
+def test_in_bfloat16_the_scores_alone_are_rounded(monkeypatch):
     use(monkeypatch, few=True)
     x, weight = draw(B, D, dtype=torch.float32), draw(N, D, dtype=torch.float32, seed=1)
     ids = np.arange(3, 33, dtype=np.int32)
     active = ActiveSet(N, ids, None, Pattern(np.arange(B + 1), np.arange(B, dtype=np.int32)))
     bias = torch.full((N,), -4.0, requires_grad=True)
-    found = {}
-    for precision in ("float32", "bfloat16"):
-        leaves = [t.clone().requires_grad_() for t in (x, weight)]
-        loss = active_linear_loss(*leaves, bias, active, "squared_hinge", precision)
-        found[precision] = gradients(loss, *leaves, bias)[1:3]
-    for one, other in zip(*found.values(), strict=True):
-        torch.testing.assert_close(one, other, atol=0.02 * float(one.abs().max()), rtol=0.02)
+    leaves = [x.requires_grad_(), weight.requires_grad_()]
+    loss = active_linear_loss(*leaves, bias, active, "squared_hinge", "bfloat16")
+    _, grad_x, grad_weight, _ = gradients(loss, *leaves, bias)
+    with torch.no_grad():
+        at = torch.from_numpy(ids).long()
+        scores = (x.bfloat16() @ weight[at].bfloat16().T).float() + bias[at]
+    scores.requires_grad_()
+    loss_on_active(scores, active, "squared_hinge").backward()
+    torch.testing.assert_close(grad_x, scores.grad @ weight[at])
+    torch.testing.assert_close(grad_weight[at], scores.grad.T @ x)
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_inputs_may_change_after_the_backward_pass(layer, monkeypatch, few, fused):
+    use(monkeypatch, few)
+    x, weight, bias, active = layer
+
+    def run(change):
+        buffer, weight.row_gradients = x.detach().clone(), []
+        if fused:
+            loss = active_linear_loss(buffer, weight, bias, active, "squared_hinge")
+        else:
+            scores = active_linear(buffer, weight, bias, active)
+            loss = loss_on_active(scores, active, "squared_hinge")
+        loss.backward()
+        buffer *= change
+        return dense_gradient(weight)
+
+    torch.testing.assert_close(run(7.0), run(1.0))
+
+
+def test_several_backward_passes_add_up(layer, monkeypatch):
+    x, weight, bias, active = layer
+    other = ActiveSet(N, active.ids[:7], None, Pattern(np.zeros(B + 1, np.int64), active.ids[:0]))
+    found = []
+    for few in (False, True):
+        use(monkeypatch, few)
+        weight.row_gradients, bias.row_gradients = [], []
+        for chosen, times in ((active, 2), (other, 1)):
+            loss = active_linear_loss(x, weight, bias, chosen, "squared_hinge")
+            for _ in range(times):
+                loss.backward(retain_graph=True)
+        found.append((dense_gradient(weight), dense_gradient(bias)))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_clipping_and_nan(layer, monkeypatch):
+    x, weight, bias, active = layer
+    norms = []
+    for few in (False, True):
+        use(monkeypatch, few)
+        weight.row_gradients, bias.row_gradients = [], []
+        active_linear_loss(x, weight, bias, active, "squared_hinge").backward()
+        norms.append(clip_grad_norm_([weight, bias], 0.1))
+    torch.testing.assert_close(*norms)
+    x = torch.full_like(x, torch.nan).requires_grad_()
+    scores = active_linear(x, weight, bias, active)
+    loss_on_active(scores, active, "squared_hinge").backward()
+    assert x.grad.isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(0, A), (B, 0)])
+def test_empty(shape):
+    count, size = shape
+    x, weight = draw(count, D).requires_grad_(), draw(N, D, seed=1).requires_grad_()
+    targets = Pattern(np.zeros(count + 1, np.int64), np.empty(0, np.int32))
+    active = ActiveSet(N, np.arange(size, dtype=np.int32), None, targets)
+    active_linear_loss(x, weight, None, active, "squared_hinge").backward()
+    assert not x.grad.any()
+    assert not dense_gradient(weight).any()
+
+
+def test_a_weight_in_another_order_of_memory(monkeypatch):
+    use(monkeypatch, few=True)
+    x, weight = draw(B, D).requires_grad_(), draw(D, N, seed=1).T.requires_grad_()
+    active = ActiveSet(N, np.arange(N, dtype=np.int32))
+    upstream = draw(B, N, share=0.02, seed=5)
+    active_linear(x, weight, None, active, sparse_grad=True).backward(upstream)
+    torch.testing.assert_close(x.grad, upstream @ weight)
+    torch.testing.assert_close(weight.grad.to_dense(), upstream.T @ x)
 
 
 def test_momentum_moves_all_active_rows_either_way(layer, monkeypatch):

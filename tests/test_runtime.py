@@ -1,5 +1,7 @@
 """Threads, random keys, random numbers, and views."""
 
+from types import SimpleNamespace
+
 import naive
 import numba
 import numpy as np
@@ -23,6 +25,47 @@ class TestThreads:
     def test_out_of_range(self, number):
         with pytest.raises(ValueError, match="threads must be between 0"):
             runtime.set_threads(number)
+
+
+class TestMemory:
+    """What glibc is told when slide is imported."""
+
+    @pytest.fixture
+    def calls(self, monkeypatch):
+        asked = []
+        library = SimpleNamespace(mallopt=lambda *pair: asked.append(pair))
+        monkeypatch.setattr(runtime.ctypes, "CDLL", lambda name: library)
+        monkeypatch.setattr(runtime.sys, "platform", "linux")
+        for name in (*self.NAMES, "GLIBC_TUNABLES"):
+            monkeypatch.delenv(name, raising=False)
+        return asked
+
+    NAMES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+
+    def test_large_arrays_are_kept(self, calls):
+        runtime._keep_freed_memory()
+        # M_MMAP_THRESHOLD is -3 and M_TRIM_THRESHOLD -1 in malloc.h.
+        assert calls == [(-3, 32 << 20), (-1, 256 << 20)]
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_the_environment_goes_before(self, calls, monkeypatch, name):
+        monkeypatch.setenv(name, "1000000")
+        runtime._keep_freed_memory()
+        assert calls == []
+
+    @pytest.mark.parametrize(("tunables", "times"), [("glibc.malloc.perturb=1", 0), ("x=1", 2)])
+    def test_tunables_of_malloc_go_before(self, calls, monkeypatch, tunables, times):
+        monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+        runtime._keep_freed_memory()
+        assert len(calls) == times
+
+    def test_other_systems_are_left_alone(self, calls, monkeypatch):
+        monkeypatch.setattr(runtime.ctypes, "CDLL", lambda name: SimpleNamespace())
+        runtime._keep_freed_memory()
+        monkeypatch.setattr(runtime.ctypes, "CDLL", None)
+        monkeypatch.setattr(runtime.sys, "platform", "darwin")
+        runtime._keep_freed_memory()
+        assert calls == []
 
 
 class TestKeys:

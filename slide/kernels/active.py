@@ -60,35 +60,20 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
 
 
 @serial
-def transpose_pattern(indptr, ids, slots, touched, starts, entries, samples):
-    """Group the entries of a pattern by id, in time proportional to ``nnz`` alone.
-
-    A counting sort over the distinct ids, which are numbered in order of first appearance.
+def group_entries(indptr, ids, slots, starts, entries, samples):
+    """Group the entries of a pattern by the slot of their id; a counting sort.
 
     Args:
         indptr, ids: the pattern.
-        slots: ``(N,)`` int32 scratch, all -1 at entry and again at exit.
-        touched: ``(nnz,)`` int32; the first ``R`` get the distinct ids.
-        starts: ``(nnz + 1,)`` int64; the first ``R + 1`` get the bounds of the groups.
-        entries: ``(nnz,)`` int64; entry numbers ``p``, group by group, ascending within a group.
-        samples: ``(nnz,)`` int32; the sample of each of those entries.
-
-    Returns:
-        R, the number of distinct ids.
+        slots: ``(N,)`` int32; those of the ids lie in [0, R).
+        starts: ``(R + 1,)`` int64 output, the bounds of the groups.
+        entries: ``(nnz,)`` int64 output; entry numbers ``p``, group by group, ascending within one.
+        samples: ``(nnz,)`` int32 output; the sample of each of those entries.
     """
-    nnz = indptr[-1]
-    distinct = 0
-    for p in range(nnz):
-        slot = slots[ids[p]]
-        if slot < 0:
-            slot = distinct
-            slots[ids[p]] = slot
-            touched[slot] = ids[p]
-            starts[slot + 1] = 0
-            distinct += 1
-        starts[slot + 1] += 1
-    starts[0] = 0
-    for u in range(distinct):
+    starts[:] = 0
+    for p in range(indptr[-1]):
+        starts[slots[ids[p]] + 1] += 1
+    for u in range(len(starts) - 1):
         starts[u + 1] += starts[u]
     # `starts` serves as the write cursor, and is shifted back afterwards.
     for b in range(len(indptr) - 1):
@@ -98,9 +83,34 @@ def transpose_pattern(indptr, ids, slots, touched, starts, entries, samples):
             entries[q] = p
             samples[q] = b
             starts[slot] = q + 1
-    for u in range(distinct, 0, -1):
+    for u in range(len(starts) - 1, 0, -1):
         starts[u] = starts[u - 1]
     starts[0] = 0
+
+
+@serial
+def transpose_pattern(indptr, ids, slots, touched, starts, entries, samples):
+    """Group the entries of a pattern by id, in time proportional to ``nnz`` alone.
+
+    The distinct ids are numbered in order of first appearance.
+
+    Args:
+        indptr, ids: the pattern.
+        slots: ``(N,)`` int32 scratch, all -1 at entry and again at exit.
+        touched: ``(nnz,)`` int32; the first ``R`` get the distinct ids.
+        starts: ``(nnz + 1,)`` int64; the first ``R + 1`` get the bounds of the groups.
+        entries, samples: see `group_entries`.
+
+    Returns:
+        R, the number of distinct ids.
+    """
+    distinct = 0
+    for p in range(indptr[-1]):
+        if slots[ids[p]] < 0:
+            slots[ids[p]] = distinct
+            touched[distinct] = ids[p]
+            distinct += 1
+    group_entries(indptr, ids, slots, starts[: distinct + 1], entries, samples)
     for u in range(distinct):
         slots[touched[u]] = -1
     return distinct

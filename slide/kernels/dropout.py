@@ -10,7 +10,9 @@ _SHIFT = np.uint64(32)
 
 @parallel
 def relu_dropout(x, key, least, scale, out):
-    """Write ``scale * x`` where x is above 0 and its draw is at least ``least``, else 0; NaN stays.
+    """Write ``scale * x`` where x is above 0 and its draw is at least ``least``, else 0.
+
+    NaN stays.
 
     Args:
         x: ``(n,)`` floats.
@@ -21,8 +23,8 @@ def relu_dropout(x, key, least, scale, out):
     """
     zero, factor = x.dtype.type(0), x.dtype.type(scale)
     for i in prange(len(x)):
-        kept = factor if random_bits(key, i) >> _SHIFT >= least else zero
-        out[i] = zero if x[i] <= 0 else x[i] * kept
+        kept = random_bits(key, i) >> _SHIFT >= least or x[i] != x[i]
+        out[i] = x[i] * factor if kept and not x[i] <= 0 else zero
 
 
 @parallel

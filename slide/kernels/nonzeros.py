@@ -1,6 +1,6 @@
-"""The entries of a dense matrix that are not zero, by row and by column."""
+"""The entries of a dense matrix that are not zero."""
 
-from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.compile import parallel, prange
 
 
 @parallel
@@ -35,29 +35,3 @@ def take_nonzeros(matrix, indptr, columns, values):
                 columns[p] = j
                 values[p] = matrix[b, j]
                 p += 1
-
-
-@serial
-def group_by_column(indptr, columns, starts, entries, rows):
-    """Group the entries of a CSR pattern by column, a counting sort.
-
-    Args:
-        indptr, columns: the pattern, ``(B + 1,)`` int64 and ``(nnz,)`` int32.
-        starts: ``(A + 1,)`` int64 output, zero before; bounds of the groups.
-        entries: ``(nnz,)`` int64 output; places in the pattern, group by group, ascending in one.
-        rows: ``(nnz,)`` int32 output; the row of each of those places.
-    """
-    for p in range(len(columns)):
-        starts[columns[p] + 1] += 1
-    for c in range(len(starts) - 1):
-        starts[c + 1] += starts[c]
-    # `starts` serves as the write cursor, and is shifted back afterwards.
-    for b in range(len(indptr) - 1):
-        for p in range(indptr[b], indptr[b + 1]):
-            q = starts[columns[p]]
-            entries[q] = p
-            rows[q] = b
-            starts[columns[p]] = q + 1
-    for c in range(len(starts) - 1, 0, -1):
-        starts[c] = starts[c - 1]
-    starts[0] = 0
