@@ -64,7 +64,7 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
     """The network with its samplers."""
     sampler, network = instantiate(config.sampler), config.network
     hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
-    options = {key: network[key] for key in ("dropout", "precision", "init_scale")}
+    options = {key: network[key] for key in ("dropout", "precision", "init_scale", "output_scale")}
     return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
 
 
@@ -80,6 +80,8 @@ def fill_in(config: DictConfig, rows: int, labels: int) -> None:
         config.trainer.batch_size = rules.batch_size(rows)
     if config.selection.active is None:
         config.selection.active = rules.active_outputs(labels)
+    if config.network.output_scale is None:
+        config.network.output_scale = rules.output_scale(labels)
 
 
 def try_settings(config: DictConfig) -> None:

@@ -102,12 +102,14 @@ class LSHLinear(SampledLayer):
         bias: whether to add one.
         precision: of the products with a shared set; see `slide.functional.active_linear`.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
+        init_scale: of the first weights. Where most outputs are hardly ever learnt, small ones are
+            less noise for the rest of the network to fight.
 
     Raises:
-        ValueError: where the sampler has another number of outputs.
+        ValueError: where the sampler has another number of outputs, or a scale is not above 0.
 
     Attributes:
-        weight: ``(N, D)``, uniform in +-1/sqrt(D) at first, as in ``nn.Linear``.
+        weight: ``(N, D)``, uniform in +-init_scale/sqrt(D) at first; 1 is as in ``nn.Linear``.
         bias: ``(N,)``, zero at first, or None.
     """
 
@@ -119,11 +121,13 @@ class LSHLinear(SampledLayer):
         bias: bool = True,
         precision: str = "float32",
         sparse_grad: bool = False,
+        init_scale: float = 1.0,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
         checks.one_of("precision", precision, F.PRECISIONS)
+        checks.positive("init_scale", init_scale)
         self.precision = precision
-        bound = 1 / math.sqrt(in_features)
+        bound = init_scale / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 

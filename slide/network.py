@@ -63,6 +63,7 @@ class SlideNetwork(nn.Module):
         dropout: share of hidden values dropped in training, after each hidden layer.
         precision: of the output layer's products; see `slide.functional.active_linear`.
         init_scale: of the first layer; see `slide.layers.SparseLinear`.
+        output_scale: of the output layer's first weights; see `slide.layers.LSHLinear`.
 
     Raises:
         ValueError: for an impossible width, dropout, or number of samplers.
@@ -78,6 +79,7 @@ class SlideNetwork(nn.Module):
         dropout: float = 0.0,
         precision: str = "float32",
         init_scale: float = 1.0,
+        output_scale: float = 1.0,
     ):
         super().__init__()
         checks.listing("hidden", hidden)
@@ -86,6 +88,7 @@ class SlideNetwork(nn.Module):
         for width in hidden:
             checks.whole("hidden", width, 1)
         checks.share("dropout", dropout)
+        checks.positive("output_scale", output_scale)
         samplers = list(hidden_samplers) or [None] * len(hidden)
         if len(samplers) != len(hidden):
             raise ValueError(f"{len(samplers)} hidden samplers do not fit {len(hidden)} layers")
@@ -102,7 +105,9 @@ class SlideNetwork(nn.Module):
         )
         self.dropout = dropout
         self.output = LSHLinear(
-            hidden[-1], out_features, sampler(hidden[-1], out_features), precision=precision
+            *(hidden[-1], out_features, sampler(hidden[-1], out_features)),
+            precision=precision,
+            init_scale=output_scale,
         )
 
     def encode(self, features: CSR) -> Tensor:

@@ -167,16 +167,22 @@ def test_null_settings_follow_from_the_data():
     config = job.compose("sampler.mode=per_sample")
     train.fill_in(config, 40_000, 20_000)
     assert (config.trainer.batch_size, config.sampler.active) == (256, 2048)
+    assert config.network.output_scale == 1
+    config = job.compose("network.output_scale=null")
+    train.fill_in(config, 40_000, 200_000)
+    assert config.network.output_scale == 0.1
     config = job.compose("trainer.batch_size=7", "selection.active=9")
     train.fill_in(config, 40_000, 20_000)
     assert (config.trainer.batch_size, config.sampler.active) == (7, 9)
 
 
 def test_settings_of_the_network_reach_it():
-    config = job.compose("network.init_scale=0.01", "network.input_rate=3", "optimizer.lr=0.5")
+    scales = ["network.init_scale=0.01", "network.output_scale=0.5"]
+    config = job.compose(*scales, "network.input_rate=3", "optimizer.lr=0.5")
     config.selection.active = 32
     network = train.build_network(config, 1000, 80)
     assert network.first.weight.detach().std() * 512**0.5 == pytest.approx(0.01, rel=0.05)
+    assert network.output.weight.abs().max().item() == pytest.approx(0.5 / 512**0.5, rel=0.01)
     rest, first = train.build_optimizer(config, network).param_groups
     assert (rest["lr"], first["lr"]) == (0.5, 1.5)
     assert first["params"][0] is network.first.weight
@@ -191,7 +197,7 @@ def test_hidden_layers_with_active_sets(tmp_path, mode):
 
 def test_the_second_set_follows_from_the_first_output():
     shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", "sampler.mode=per_sample"]
-    shape += ["network.dropout=0"]
+    shape += ["network.dropout=0", "network.output_scale=1"]
     config = job.compose(*shape, "sampler.active=32", "sampler.hard_share=1.0")
     rows = CSR(
         np.array([0, 3, 6]),

@@ -217,6 +217,13 @@ def test_init_scale_is_that_of_the_first_layer():
         assert torch.equal(*(network.get_parameter(name) for network in networks))
 
 
+def test_output_scale_is_that_of_the_output_weights():
+    networks = [make(output_scale=scale) for scale in (1.0, 0.25)]
+    torch.testing.assert_close(networks[1].output.weight, 0.25 * networks[0].output.weight)
+    for name in ("first.weight", "first.bias", "hidden.0.weight", "output.bias"):
+        assert torch.equal(*(network.get_parameter(name) for network in networks))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -224,6 +231,7 @@ def test_init_scale_is_that_of_the_first_layer():
         ({"hidden": [0]}, "hidden must be .* at least 1"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"init_scale": 0}, "init_scale must be a number above 0, not 0"),
+        ({"output_scale": -1}, "output_scale must be a number above 0, not -1"),
         ({"hidden_samplers": [None]}, "1 hidden samplers do not fit 2 layers"),
     ],
 )

@@ -30,6 +30,11 @@ def test_active_outputs(labels, expected):
     assert rules.active_outputs(labels) == expected
 
 
+@pytest.mark.parametrize(("labels", "scale"), [(1, 1.0), (100_000, 1.0), (100_001, 0.1)])
+def test_output_scale(labels, scale):
+    assert rules.output_scale(labels) == scale
+
+
 @pytest.mark.parametrize(
     ("labels", "share"), [(0, 0.5), (1, 0.5), (4, 0.5), (5, 0.4), (10, 0.2), (20, 0.1), (200, 0.1)]
 )
@@ -42,5 +47,7 @@ def test_impossible_sizes_are_refused():
         rules.batch_size(-1)
     with pytest.raises(ValueError, match="num_labels must be a whole number of at least 1, not 0"):
         rules.active_outputs(0)
+    with pytest.raises(ValueError, match="num_labels must be a whole number of at least 1, not 0"):
+        rules.output_scale(0)
     with pytest.raises(ValueError, match="labels_per_row must be a number of at least 0, not -1"):
         rules.linear_share(-1)

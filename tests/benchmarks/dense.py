@@ -26,6 +26,8 @@ class DenseNetwork(nn.Module):
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.dropout = nn.Dropout(settings.dropout)
         self.output = nn.Linear(hidden, labels)
+        with torch.no_grad():
+            self.output.weight *= settings.output_scale
 
     def forward(self, features) -> torch.Tensor:
         indptr, indices, values = (torch.from_numpy(np.asarray(part)) for part in features)
