@@ -81,7 +81,8 @@ def fill_in(config: DictConfig, rows: int, labels: int) -> None:
     if config.selection.active is None:
         config.selection.active = rules.active_outputs(labels)
     if config.network.output_scale is None:
-        config.network.output_scale = rules.output_scale(labels)
+        shared = OmegaConf.select(config, "sampler.mode") != "per_sample"
+        config.network.output_scale = rules.output_scale(labels, shared)
 
 
 def try_settings(config: DictConfig) -> None:

@@ -19,14 +19,15 @@ def active_outputs(num_labels: int) -> int:
     return min(max(num_labels // 4, 64), 2048)
 
 
-def output_scale(num_labels: int) -> float:
+def output_scale(num_labels: int, shared: bool) -> float:
     """Size of the outputs' first weights, 1 as in ``nn.Linear``: 0.1 for more than 100,000 labels.
 
-    Most of these are still at their first weights when the hidden layer has long learnt, and it
-    would learn to avoid their noise.
+    Most of these are still at their first weights when the hidden layer has long learnt, and with
+    thousands of them in each shared set it would learn to avoid their noise. Sets of the samples'
+    own hold too few for that.
     """
     checks.whole("num_labels", num_labels, 1)
-    return 1.0 if num_labels <= 100_000 else 0.1
+    return 0.1 if shared and num_labels > 100_000 else 1.0
 
 
 def linear_share(labels_per_row: float) -> float:

@@ -168,9 +168,11 @@ def test_null_settings_follow_from_the_data():
     train.fill_in(config, 40_000, 20_000)
     assert (config.trainer.batch_size, config.sampler.active) == (256, 2048)
     assert config.network.output_scale == 1
-    config = job.compose("network.output_scale=null")
-    train.fill_in(config, 40_000, 200_000)
-    assert config.network.output_scale == 0.1
+    for sampler, scale in (("lsh", 0.1), ("full", 0.1), ("lsh", 1)):
+        mode = "per_sample" if scale == 1 else "shared"
+        config = job.compose(f"sampler={sampler}", f"selection.mode={mode}")
+        train.fill_in(config, 40_000, 200_000)
+        assert config.network.output_scale == scale
     config = job.compose("trainer.batch_size=7", "selection.active=9")
     train.fill_in(config, 40_000, 20_000)
     assert (config.trainer.batch_size, config.sampler.active) == (7, 9)

@@ -32,7 +32,8 @@ def test_active_outputs(labels, expected):
 
 @pytest.mark.parametrize(("labels", "scale"), [(1, 1.0), (100_000, 1.0), (100_001, 0.1)])
 def test_output_scale(labels, scale):
-    assert rules.output_scale(labels) == scale
+    assert rules.output_scale(labels, shared=True) == scale
+    assert rules.output_scale(labels, shared=False) == 1
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,6 @@ def test_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="num_labels must be a whole number of at least 1, not 0"):
         rules.active_outputs(0)
     with pytest.raises(ValueError, match="num_labels must be a whole number of at least 1, not 0"):
-        rules.output_scale(0)
+        rules.output_scale(0, shared=True)
     with pytest.raises(ValueError, match="labels_per_row must be a number of at least 0, not -1"):
         rules.linear_share(-1)
