@@ -14,8 +14,8 @@ from slide.kernels.active import group_entries, weighted_sum
 from slide.runtime import array_view
 from slide.sparse import CSR
 
-# Above this share of entries dense products are faster: rounded to bfloat16 from about here on, in
-# float32 from twice as many.
+# Above about this share of entries dense products that are rounded to bfloat16 are faster; exact
+# ones are so only above a larger one.
 MOST = 0.05
 _SAMPLED = 16  # rows that tell whether to count them all
 

@@ -94,7 +94,7 @@ class _ExactSearch:
             rows = weight.index_select(0, at)
             rows = rows if self.axes is None else rows @ self.axes
             parts.append(rows.bfloat16() if rounds else rows)
-        self.weight = torch.cat(parts) if parts else weight[:0]
+        self.weight = torch.cat(parts)
         self.bias = None if layer.bias is None else layer.bias.detach()[places].to(self.weight)
 
     def __call__(self, hidden: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
