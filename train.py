@@ -8,12 +8,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide import RowSparseAdam, SlideNetwork, checks, rules, runtime
-from slide.data.__main__ import open_dataset, user_errors
-from slide.evaluation import check_search
+from slide import RowSparseAdam, SlideNetwork, checks, runtime
+from slide.config import defaults as rules
+from slide.config.data_command import open_dataset, user_errors
+from slide.training.evaluation import check_search
 from slide.files import check_run_dir, make_run_folder, write_text
-from slide.network import hidden_samplers
-from slide.trainer import CHECKPOINT, DivergenceError, Trainer
+from slide.nn.network import hidden_samplers
+from slide.training.trainer import CHECKPOINT, DivergenceError, Trainer
 
 CONFIG = "config.yaml"
 # Losses whose scores mean what those of the linear classifiers mean.

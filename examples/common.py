@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import LSHLinear, LSHSampler, RowSparseAdam, UniformSampler
-from slide.data import SparseDataset, Split, mnist
-from slide.data.__main__ import open_dataset, read_config
+from slide import SampledLinear, LSHSampler, RowSparseAdam, UniformSampler
+from slide.data import SparseDataset, Split
+from slide.data import mnist
+from slide.config.data_command import open_dataset, read_config
 
 SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
 TITLES = "neurons", "in training", "in the test", "seconds", "accuracy %"
@@ -76,7 +77,7 @@ class SampledMLP(nn.Module):
         choose = SAMPLERS[sampler]
         self.active = max(1, round(share * hidden))
         chooser = choose(inputs, hidden, active=self.active)
-        self.up, self.down = LSHLinear(inputs, hidden, chooser), nn.Linear(hidden, outputs)
+        self.up, self.down = SampledLinear(inputs, hidden, chooser), nn.Linear(hidden, outputs)
         self.sparse = False
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,9 +17,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import ActiveLoss, LSHLinear, LSHSampler, RowSparseAdam, SparseLinear, UniformSampler
-from slide.data import Batch, Batches, Split, text, xmc
-from slide.data.__main__ import open_dataset, read_config
+from slide import (
+    ActiveLoss,
+    SampledLinear,
+    LSHSampler,
+    RowSparseAdam,
+    SparseInputLinear,
+    UniformSampler,
+)
+from slide.data import Batch, Batches, Split
+from slide.data import text
+from slide.data import xmc
+from slide.config.data_command import open_dataset, read_config
 
 SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
 LOSS = ActiveLoss("softmax")
@@ -50,14 +59,14 @@ class SkipGram(nn.Module):
         output: a layer of ``size`` inputs and ``num_words`` outputs: sampled, or dense.
     """
 
-    def __init__(self, num_words: int, size: int, output: LSHLinear | nn.Linear):
+    def __init__(self, num_words: int, size: int, output: SampledLinear | nn.Linear):
         super().__init__()
-        self.vectors, self.output = SparseLinear(num_words, size), output
+        self.vectors, self.output = SparseInputLinear(num_words, size), output
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross-entropy, where all words around a word are equally likely; exact in ``eval()``."""
         x, labels = self.vectors(batch.features).values, batch.labels
-        if self.training and isinstance(self.output, LSHLinear):
+        if self.training and isinstance(self.output, SampledLinear):
             return self.output.loss(x, labels, LOSS)[0]
         out = self.output(x)
         logs = F.log_softmax(out if isinstance(out, Tensor) else out.values, 1)
@@ -121,7 +130,7 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     others, batches = others.slice(0, min(1024, len(others))), Batches(learnt, options.batch, 0)
     size, count = options.size, len(words)
     chooser = SAMPLERS[options.sampler](size, count, active=options.active)
-    model = SkipGram(count, size, LSHLinear(size, count, chooser))
+    model = SkipGram(count, size, SampledLinear(size, count, chooser))
     with torch.no_grad():  # At first each word is as likely as it is frequent.
         model.output.bias.copy_(LOSS.prior_scores(learnt.labels, count))
     before = log_loss(model, others)

@@ -11,17 +11,17 @@ from slide import (
     DWTA,
     ActiveLoss,
     ActiveSet,
-    LSHLinear,
     LSHSampler,
     Pattern,
     RowSparseAdam,
+    SampledLinear,
     SimHash,
     SlideNetwork,
-    SparseLinear,
+    SparseInputLinear,
     UniformSampler,
     active_linear,
 )
-from slide.losses import active_linear_loss
+from slide.functional.losses import active_linear_loss
 
 
 def ints(*values):
@@ -49,7 +49,7 @@ def test_labels(pattern, message, mode):
 def test_features(pattern, message):
     features = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
     with pytest.raises(ValueError, match=message):
-        SparseLinear(40, 8)(features)
+        SparseInputLinear(40, 8)(features)
     with pytest.raises(ValueError, match=message):
         DWTA(40, 1, 2).sparse_codes(features)
     with pytest.raises(ValueError, match=message):
@@ -150,7 +150,7 @@ def test_prediction_depends_neither_on_draws_nor_on_the_batch():
 def test_gradients_are_used_once():
     """Without our zero_grad, as after ``module.zero_grad()``."""
     torch.manual_seed(0)
-    layer = LSHLinear(6, 30, UniformSampler(6, 30, active=10))
+    layer = SampledLinear(6, 30, UniformSampler(6, 30, active=10))
     optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("softmax")
     labels = Pattern.from_lists([[1], [2]])
     result = layer(torch.randn(2, 6), labels)
@@ -164,7 +164,7 @@ def test_gradients_are_used_once():
 def test_the_way_of_choosing_may_change():
     """Scratch is handed back clean, so that one sampler can choose in both modes in turn."""
     sampler = UniformSampler(6, 30, active=10)
-    layer, labels = LSHLinear(6, 30, sampler), Pattern.from_lists([[1, 2], [2, 3]])
+    layer, labels = SampledLinear(6, 30, sampler), Pattern.from_lists([[1, 2], [2, 3]])
     for mode in ("shared", "per_sample", "shared", "per_sample"):
         sampler.mode = mode
         result = layer(torch.randn(2, 6), labels)

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import make_pattern
+from helpers.matrices import make_pattern
 from torch.profiler import ProfilerActivity, profile
 
 import slide
-from slide.hashing import SimHash
-from slide.indexed_sampling import LSHSampler
-from slide.layers import LSHLinear
-from slide.losses import ActiveLoss
-from slide.optim import RowSparseAdam
-from slide.schedules import never
+from slide.functional.losses import ActiveLoss
+from slide.hashing.simhash import SimHash
+from slide.nn.sampled_linear import SampledLinear
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.sampling.indexed_sampling import LSHSampler
+from slide.sampling.schedules import never
 
 B, D, ACTIVE = 16, 16, 200
 SIZES = 2**14, 2**20
@@ -41,7 +41,7 @@ class Step:
             mode=mode,
             rebuild=never,
         )
-        self.layer = LSHLinear(D, num_outputs, sampler)
+        self.layer = SampledLinear(D, num_outputs, sampler)
         self.optimizer = RowSparseAdam(self.layer.parameters(), correct_skipped=True)
         self.loss = ActiveLoss("softmax")
         self.x = torch.randn(num_samples, D)

@@ -2,12 +2,12 @@
 
 from types import SimpleNamespace
 
-import naive
 import numba
 import numpy as np
 import pytest
 import torch
-from helpers import chi_square_p
+from helpers import naive
+from helpers.matrices import chi_square_p
 
 from slide import runtime
 from slide.kernels.random import random_below, random_bits

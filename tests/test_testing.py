@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from slide.active import ActiveSet
-from slide.hashing import DWTA, SimHash
-from slide.indexed_sampling import FaissSampler, LSHSampler
-from slide.layers import LSHLinear
-from slide.sampling import FullSampler, Sampler, UniformSampler
-from slide.schedules import fixed
+from slide.active_set import ActiveSet
+from slide.hashing.dwta import DWTA
+from slide.hashing.simhash import SimHash
+from slide.nn.sampled_linear import SampledLinear
+from slide.sampling.indexed_sampling import FaissSampler, LSHSampler
+from slide.sampling.sampling import FullSampler, Sampler, UniformSampler
+from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 from slide.testing import check_hash_family, check_sampler
 
@@ -155,9 +156,9 @@ BROKEN = {
 
 def test_a_sampler_that_inherits():
     check_sampler(Largest, D)
-    layer = LSHLinear(D, N, Largest())
+    layer = SampledLinear(D, N, Largest())
     layer(torch.randn(3, D), Pattern.from_lists([[1], [], [2, 3]])).values.sum().backward()
-    again = LSHLinear(D, N, Largest())
+    again = SampledLinear(D, N, Largest())
     again.load_state_dict(layer.state_dict())
     assert torch.equal(again.weight, layer.weight)
 

@@ -2,15 +2,15 @@
 
 from slide.data.batches import Batch, Batches
 from slide.data.dataset import SparseDataset, Split, holdout
-from slide.data.debian import build_debian
-from slide.data.download import download
 from slide.data.errors import DataError
-from slide.data.mnist import mnist
-from slide.data.synthetic import synthetic
-from slide.data.text import text
+from slide.data.fetching.download import download
+from slide.data.formats.write import write_xmc
+from slide.data.sources.debian import build_debian
+from slide.data.sources.mnist import mnist
+from slide.data.sources.synthetic import synthetic
+from slide.data.sources.text import text
+from slide.data.sources.xmc import xmc
 from slide.data.transforms import transform
-from slide.data.write import write_xmc
-from slide.data.xmc import xmc
 
 __all__ = [
     "Batch",

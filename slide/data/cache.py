@@ -23,7 +23,7 @@ import numpy as np
 
 from slide import checks
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
-from slide.data.lock import locked
+from slide.data.fetching.lock import locked
 from slide.sparse import CSR, Pattern
 
 __all__ = ["cached"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.kernels.gather import gather_ragged
+from slide.kernels.ragged import gather_ragged
 from slide.sparse import CSR, Pattern
 
 __all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]

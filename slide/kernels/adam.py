@@ -43,7 +43,7 @@ class AdamHyper(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """A row gradient ``G^T H``: groups of `slide.kernels.active.transpose_pattern`, R of them.
+    """A row gradient ``G^T H``: groups of `slide.kernels.pattern_products.transpose_pattern`, R of them.
 
     Attributes:
         ids: ``(R,)`` int32, distinct rows of the weight.
@@ -146,7 +146,7 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
 
 @parallel
 def adam_factored(state, hyper, factors, num_chunks):
-    """`slide.kernels.active.row_gradient` and `adam_rows` in one pass.
+    """`slide.kernels.pattern_products.row_gradient` and `adam_rows` in one pass.
 
     A row's gradient is summed in a buffer that stays in cache and is used at once, so no
     ``(R, D)`` gradient is ever written.

@@ -28,9 +28,10 @@ from matplotlib import pyplot as plt
 from report import RESULTS, insert, last, publish, table
 from workload import job
 
-from slide import rules, runtime
+from slide import runtime
+from slide.config import defaults as rules
+from slide.config.data_command import open_dataset, read_config, user_errors
 from slide.data import SparseDataset
-from slide.data.__main__ import open_dataset, read_config, user_errors
 from train import fill_in
 
 ROOT = Path(__file__).resolve().parents[2]

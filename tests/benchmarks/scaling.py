@@ -22,10 +22,10 @@ from report import machine, table
 
 from slide import (
     ActiveLoss,
-    LSHLinear,
     LSHSampler,
     Pattern,
     RowSparseAdam,
+    SampledLinear,
     UniformSampler,
     runtime,
 )
@@ -51,7 +51,7 @@ def sampled(outputs: int, mode: str, kind: type) -> Callable[[], None]:
     rng = np.random.default_rng(0)
     options = {"rebuild": lambda samples: 0} if kind is LSHSampler else {}
     sampler = kind(HIDDEN, outputs, active=min(ACTIVE[mode], outputs), mode=mode, **options)
-    layer, loss = LSHLinear(HIDDEN, outputs, sampler), ActiveLoss("softmax")
+    layer, loss = SampledLinear(HIDDEN, outputs, sampler), ActiveLoss("softmax")
     optimizer = RowSparseAdam(layer.parameters())
 
     def step() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as torch_F
 
 from slide import runtime
-from slide.functional import active_conv2d
+from slide.functional.convolution import active_conv2d
 
 BATCH, INPUTS, OUTPUTS, SIDE = 128, 16, 32, 28
 WARM_UP, STEPS = 5, 25

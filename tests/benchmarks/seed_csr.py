@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from slide import runtime
-from slide.csr_product import CSRMatrix, csr_matmul
+from slide.functional.csr_product import CSRMatrix, csr_matmul
 from slide.sparse import CSR
 
 ROWS, COLUMNS, DENSITY = 850_000, 210_000, 0.001

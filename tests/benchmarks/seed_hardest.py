@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from slide import (
     ActiveLoss,
-    LSHLinear,
     Pattern,
     RowSparseAdam,
+    SampledLinear,
     UniformSampler,
     runtime,
 )
-from slide.losses import hardest
+from slide.functional.losses import hardest
 
 FRACTION = 0.25
 INPUTS, HIDDEN, OUTPUTS = 512, 256, 100_000
@@ -43,8 +43,8 @@ class Ours(nn.Module):
     def __init__(self, mode: str):
         super().__init__()
         sampler = UniformSampler(HIDDEN, OUTPUTS, active=ACTIVE[mode], mode=mode)
-        self.first = LSHLinear(INPUTS, HIDDEN)
-        self.output = LSHLinear(HIDDEN, OUTPUTS, sampler)
+        self.first = SampledLinear(INPUTS, HIDDEN)
+        self.output = SampledLinear(HIDDEN, OUTPUTS, sampler)
 
     def forward(self, x: Tensor, labels: Pattern):
         return self.output(torch.relu(self.first(x).values), labels)

@@ -8,9 +8,9 @@ a sample. Times are medians over steps of a loop that goes forward and backward 
 * active_linear: forward is checking the set, gathering its rows and the product with bias; backward
   is ``out.backward(gradient)``: the gradients of the input, of the rows in question and of their
   biases. With sparse_grad these come as sparse tensors in ``grad``, else as rows beside it.
-* LSHLinear: forward also hashes the inputs and chooses the set from tables over the rows; every now
+* SampledLinear: forward also hashes the inputs and chooses the set from tables over the rows; every now
   and then rows are hashed anew. Backward is the same.
-* chain: LSHLinear of 256 outputs, 64 of them active, ReLU, and LSHLinear, whose set depends on what
+* chain: SampledLinear of 256 outputs, 64 of them active, ReLU, and SampledLinear, whose set depends on what
   comes out of the first; forward and backward are of both.
 * weight[ids]: the same product, shared, by autograd through ``weight[ids]`` and ``bias[ids]``; its
   backward makes a dense gradient. With F.embedding(sparse=True) PyTorch keeps it sparse.
@@ -30,7 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slide import ActiveSet, LSHLinear, LSHSampler, active_linear, runtime, schedules
+from slide import ActiveSet, LSHSampler, SampledLinear, active_linear, runtime
+from slide.sampling import schedules
 
 IN_FEATURES, ACTIVE, HIDDEN = 128, 64, 256
 SIZES = tuple(2**power for power in range(8, 21, 2))
@@ -73,9 +74,9 @@ def draw_set(rng: np.random.Generator, mode: str, batch: int, outputs: int) -> A
     )
 
 
-def sampled(in_features: int, outputs: int, mode: str) -> LSHLinear:
+def sampled(in_features: int, outputs: int, mode: str) -> SampledLinear:
     sampler = LSHSampler(in_features, outputs, active=ACTIVE, mode=mode, rebuild=schedules.never)
-    return LSHLinear(in_features, outputs, sampler)
+    return SampledLinear(in_features, outputs, sampler)
 
 
 def on_given_sets(outputs: int, batch: int, peers: bool) -> Iterator[Case]:
@@ -108,13 +109,13 @@ def on_given_sets(outputs: int, batch: int, peers: bool) -> Iterator[Case]:
 def with_samplers(outputs: int) -> Iterator[Case]:
     for mode in MODES:
         layer = sampled(IN_FEATURES, outputs, mode)
-        yield f"LSHLinear, {mode}", lambda x, l=layer: l(x).values, list(layer.parameters())
+        yield f"SampledLinear, {mode}", lambda x, l=layer: l(x).values, list(layer.parameters())
     first, last = sampled(IN_FEATURES, HIDDEN, "per_sample"), sampled(HIDDEN, outputs, "per_sample")
 
     def both(x: Tensor) -> Tensor:
         return last(torch.relu(first(x).to_dense())).values
 
-    yield "chain of two LSHLinear", both, [*first.parameters(), *last.parameters()]
+    yield "chain of two SampledLinear", both, [*first.parameters(), *last.parameters()]
 
 
 def rows(sizes: tuple[int, ...] = SIZES, peers: bool = True) -> list[dict]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from slide import LSHLinear, RowSparseAdam, UniformSampler, runtime
+from slide import RowSparseAdam, SampledLinear, UniformSampler, runtime
 
 INPUTS, OUTPUTS, BATCH, STEPS = 32, 50, 16, 50
 LARGE, ACTIVE, REPEATS = 100_000, 4096, 20
@@ -42,7 +42,10 @@ def train(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def difference(sparse_grad: bool, ours: Optimizer, dense: Optimizer) -> float:
     """Of the parameters after training, relative to the largest."""
     torch.manual_seed(0)
-    layer, twin = LSHLinear(INPUTS, OUTPUTS, sparse_grad=sparse_grad), nn.Linear(INPUTS, OUTPUTS)
+    layer, twin = (
+        SampledLinear(INPUTS, OUTPUTS, sparse_grad=sparse_grad),
+        nn.Linear(INPUTS, OUTPUTS),
+    )
     twin.load_state_dict({"weight": layer.weight, "bias": layer.bias})
     train(layer, ours(layer.parameters(), lr=1e-3))
     train(twin, dense(twin.parameters(), lr=1e-3))
@@ -56,7 +59,7 @@ def difference(sparse_grad: bool, ours: Optimizer, dense: Optimizer) -> float:
 def update_ms(sparse_grad: bool, make: Optimizer) -> float:
     """Median time of an update of some rows of a large layer."""
     sampler = UniformSampler(INPUTS, LARGE, active=ACTIVE)
-    layer = LSHLinear(INPUTS, LARGE, sampler, sparse_grad=sparse_grad)
+    layer = SampledLinear(INPUTS, LARGE, sampler, sparse_grad=sparse_grad)
     optimizer, times = make(layer.parameters(), lr=1e-3), []
     for _ in range(REPEATS):
         optimizer.zero_grad()

@@ -145,8 +145,8 @@ SEEDS = {
                 at_most=1.5,
             ),
             Target(
-                "LSHLinear: backward / forward, worst size and batch",
-                lambda rows: max(of(rows, "LSHLinear", "backward_to_forward")),
+                "SampledLinear: backward / forward, worst size and batch",
+                lambda rows: max(of(rows, "SampledLinear", "backward_to_forward")),
                 at_most=1.5,
             ),
             Target(

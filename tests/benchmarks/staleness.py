@@ -20,7 +20,7 @@ from report import publish, table
 from workload import JOB, job, train
 
 from slide import runtime
-from slide.evaluation import selection_recall
+from slide.training.evaluation import selection_recall
 
 DEBIAN = [
     *("dataset=debian", "recipe=fast", "network.hidden=[256]", "network.dropout=0.3"),

@@ -22,9 +22,10 @@ import numpy as np
 from report import insert, last, publish, table
 from workload import BATCH, CASES, EPOCH, PEERS, ROOT, Step, make_trainer, our_step
 
-from slide import runtime, schedules
-from slide.indexed_sampling import LSHSampler
-from slide.trainer import Trainer
+from slide import runtime
+from slide.sampling import schedules
+from slide.sampling.indexed_sampling import LSHSampler
+from slide.training.trainer import Trainer
 
 WARM_UP = 10
 # Steps between two rehashings of rows, at most, among the cases.
@@ -34,32 +35,35 @@ DENSE_STEPS = 16
 PARTS = {
     "batch": ["slide.data.batches:Batches.batch"],
     "input layer": [
-        "slide.functional:_SparseLinear.forward",
-        "slide.functional:_SparseLinear.backward",
+        "slide.functional.linear:_SparseLinear.forward",
+        "slide.functional.linear:_SparseLinear.backward",
     ],
-    "transposition": ["slide.active:kernels.transpose_pattern"],
+    "transposition": ["slide.active_set:kernels.transpose_pattern"],
     "hashing": [
-        "slide.inner_product:InnerProductHash.observe",
-        "slide.inner_product:InnerProductHash.query_codes",
+        "slide.hashing.inner_product:InnerProductHash.observe",
+        "slide.hashing.inner_product:InnerProductHash.query_codes",
     ],
     "votes": [
-        "slide.indexed_sampling:votes.vote_shared",
-        "slide.indexed_sampling:votes.vote_per_sample",
+        "slide.sampling.indexed_sampling:votes.vote_shared",
+        "slide.sampling.indexed_sampling:votes.vote_per_sample",
     ],
     "set": [
-        "slide.sampling:kernels.count_distinct",
-        "slide.sampling:kernels.assemble_shared",
-        "slide.sampling:kernels.assemble_per_sample",
-        "slide.indexed_sampling:select.count_updates",
+        "slide.sampling.sampling:kernels.count_distinct",
+        "slide.sampling.sampling:kernels.assemble_shared",
+        "slide.sampling.sampling:kernels.assemble_per_sample",
+        "slide.sampling.indexed_sampling:select.count_updates",
     ],
     "output layer": [
-        "slide.functional:_PerSampleLinear.forward",
-        "slide.functional:_PerSampleLinear.backward",
-        "slide.losses:_Loss.forward",
-        "slide.losses:_SharedLinearLoss.forward",
+        "slide.functional.linear:_PerSampleLinear.forward",
+        "slide.functional.linear:_PerSampleLinear.backward",
+        "slide.functional.losses:_Loss.forward",
+        "slide.functional.losses:_SharedLinearLoss.forward",
     ],
-    "Adam": ["slide.optim:kernels.adam_rows", "slide.optim:kernels.adam_factored"],
-    "rehashing": ["slide.indexed_sampling:LSHSampler._refresh"],
+    "Adam": [
+        "slide.optim.row_sparse_adam:kernels.adam_rows",
+        "slide.optim.row_sparse_adam:kernels.adam_factored",
+    ],
+    "rehashing": ["slide.sampling.indexed_sampling:LSHSampler._refresh"],
 }
 
 

@@ -11,11 +11,11 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import job  # noqa: E402
+from helpers import job  # noqa: E402
 
 import train  # noqa: E402
 from slide.data import Batch  # noqa: E402
-from slide.trainer import Trainer  # noqa: E402
+from slide.training.trainer import Trainer  # noqa: E402
 
 JOB = ["dataset=amazon670k_like", "recipe=fast"]
 EPOCH = 490_449

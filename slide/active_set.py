@@ -1,0 +1,133 @@
+"""Active sets: which outputs a step computes."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from slide.kernels import pattern_products as kernels
+from slide.scratch import Scratch
+from slide.sparse import Pattern, check_pattern
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """The entries of a pattern, grouped by id.
+
+    Attributes:
+        ids: ``(R,)`` int32, distinct.
+        starts: ``(R + 1,)`` int64, bounds of the groups.
+        entries: ``(nnz,)`` int64, positions in the pattern.
+        samples: ``(nnz,)`` int32, the row of each of those positions.
+        scratch: that it was made with, and that its like may be made with.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    entries: np.ndarray
+    samples: np.ndarray
+    scratch: Scratch = field(repr=False)
+
+
+def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
+    """Group the entries of ``pattern`` by id, in time proportional to their number."""
+    nnz = int(pattern.indptr[-1])
+    touched, starts = np.empty(nnz, np.int32), np.empty(nnz + 1, np.int64)
+    entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
+    distinct = kernels.transpose_pattern(
+        *pattern, scratch.slots(), touched, starts, entries, samples
+    )
+    return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples, scratch)
+
+
+@dataclass(frozen=True)
+class ActiveSet:
+    """The outputs that a step computes: one set a sample, or one for the whole batch.
+
+    Attributes:
+        out_features: N.
+        ids: int32; ``(nnz,)``, sample after sample, or ``(A,)`` if shared. Distinct within a set.
+        indptr: ``(B + 1,)`` int64 bounds of the samples' sets; None if shared.
+        targets: where the positive outputs stand: row b holds positions within b's set.
+        log_weights: float32, as long as ``ids``: logarithm of how many outputs each id stands for;
+            None if each stands for itself.
+        scratch: of the layer that the set belongs to.
+    """
+
+    out_features: int
+    ids: np.ndarray
+    indptr: np.ndarray | None = None
+    targets: Pattern | None = None
+    log_weights: np.ndarray | None = None
+    scratch: Scratch = field(default=None, repr=False)  # type: ignore[assignment]
+
+    def __post_init__(self):
+        if self.scratch is None:
+            object.__setattr__(self, "scratch", Scratch(self.out_features))
+
+    @property
+    def shared(self) -> bool:
+        """Whether all samples have the same set."""
+        return self.indptr is None
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether the set is shared and holds all N outputs, in order."""
+        if not self.shared or len(self.ids) != self.out_features:
+            return False
+        return np.array_equal(self.ids, np.arange(self.out_features))
+
+    @cached_property
+    def transposed(self) -> Transposed:
+        """The entries grouped by output; for sets of the samples' own."""
+        assert self.indptr is not None
+        return transpose(Pattern(self.indptr, self.ids), self.scratch)
+
+    def row(self, b: int) -> np.ndarray:
+        """The ids in the set of sample b."""
+        if self.indptr is None:
+            return self.ids
+        return self.ids[self.indptr[b] : self.indptr[b + 1]]
+
+    def mean_size(self) -> float:
+        """Number of outputs computed for a sample, on average."""
+        if self.indptr is None:
+            return float(len(self.ids))
+        return len(self.ids) / max(1, len(self.indptr) - 1)
+
+
+def check_sets(active: ActiveSet, num_samples: int) -> None:
+    """Raise unless the bounds of the samples' sets fit the ids and ``num_samples`` inputs.
+
+    Raises:
+        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+    """
+    indptr, count = active.indptr, len(active.ids)
+    if indptr is None:
+        return
+    if indptr.dtype != np.int64:
+        raise TypeError(f"indptr of active sets must be int64, not {indptr.dtype}")
+    if indptr.shape != (num_samples + 1,):
+        raise ValueError(f"{len(indptr) - 1} active sets do not fit {num_samples} samples")
+    if indptr[0] or indptr[-1] != count or (np.diff(indptr) < 0).any():
+        raise ValueError(f"indptr of active sets must rise from 0 to their number of ids, {count}")
+
+
+def check_targets(active: ActiveSet, num_samples: int) -> None:
+    """Raise unless a loss can follow the targets and weights of a set that `check_sets` passed.
+
+    Raises:
+        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+    """
+    targets, indptr, weights = active.targets, active.indptr, active.log_weights
+    if targets is None:
+        raise ValueError("a loss needs an active set with targets")
+    check_pattern("targets", targets, num_samples, len(active.ids))
+    if indptr is not None:
+        sizes = np.repeat(np.diff(indptr), np.diff(targets.indptr))
+        outside = targets.indices >= sizes
+        if outside.any():
+            place, size = targets.indices[outside][0], sizes[outside][0]
+            raise ValueError(f"a target at place {place} is outside of a set of {size} ids")
+    if weights is not None and weights.shape != active.ids.shape:
+        raise ValueError(f"log_weights {weights.shape} do not fit ids {active.ids.shape}")

@@ -1,0 +1,273 @@
+"""One file over HTTP, in as many connections as it takes."""
+
+import errno
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urljoin
+
+import requests
+from requests import exceptions
+from tqdm import tqdm
+
+from slide.data.fetching.fetch import FetchError
+from slide.data.fetching.unpack import LIMIT, ensure_space
+from slide.runtime import VERSION
+
+__all__ = ["discard", "transfer"]
+
+CHUNK_BYTES = 1 << 16  # a cut connection loses less than that
+# Connections in a row that bring less, and seconds to wait between them.
+TRIES = 4
+PAUSE = 1.0
+# Seconds to wait for a connection, and for more of an answer.
+TIMEOUTS = 10.0, 60.0
+# Pages between an address and its file: Drive asks whether to go on without a virus scan.
+MOST_PAGES = 3
+PAGE_BYTES = 1 << 20
+PAGE_STARTS = (b"<!doctype html", b"<html")
+# These may pass within seconds.
+BUSY = (500, 502, 503, 504)
+
+
+class _Offer(NamedTuple):
+    """What a server says of a file: by this a partial one is known to be of the same file."""
+
+    total: int | None
+    validator: str | None
+
+
+class _InterruptedTransferError(Exception):
+    """The next connection may bring more."""
+
+
+class _UnreachableServerError(_InterruptedTransferError):
+    """It may have gone away for a moment, if it was there before."""
+
+
+def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
+    """Fetches a file.
+
+    What an earlier call has left at ``path`` is continued if the server still offers the same file
+    and can do so; a note beside it, ``<name>.json``, says what the file was. A connection that is
+    cut is made again as long as that brings more. The confirmation pages of Google Drive are
+    answered.
+
+    Args:
+        url: http or https.
+        path: where to write; incomplete after an error.
+        size: bytes that the file must have, if known.
+
+    Returns:
+        Whether the file was put together from several connections.
+
+    Raises:
+        FetchError: the file cannot be had, or is another one; says why in a few words.
+        OSError: the disk is full, or the like.
+    """
+    most = _length(path)
+    resumed, failures = most > 0, 0
+    with requests.Session() as session:
+        session.headers.update({"User-Agent": f"slide/{VERSION}", "Accept-Encoding": "identity"})
+        for attempt in count():
+            try:
+                _try(session, url, path, size)
+                break
+            except _InterruptedTransferError as error:
+                length = _length(path)
+                failures = 0 if length >= most + CHUNK_BYTES else failures + 1
+                most = max(most, length)
+                never_there = attempt == 0 and isinstance(error, _UnreachableServerError)
+                if failures == TRIES or never_there:
+                    raise FetchError(str(error)) from error
+            resumed = True
+            time.sleep(PAUSE * failures)
+    return resumed
+
+
+def discard(path: Path) -> None:
+    """Removes what `transfer` wrote."""
+    path.unlink(missing_ok=True)
+    _note(path).unlink(missing_ok=True)
+
+
+def _try(session: requests.Session, url: str, path: Path, size: int | None) -> None:
+    noted, kept = _read_note(path), _length(path)
+    if noted is not None and noted.total == kept and size in (None, kept):
+        return
+    response = _open(session, url)
+    try:
+        offer = _offer(response)
+        if size is not None and offer.total not in (None, size):
+            raise FetchError(f"has {offer.total} bytes, not {size}")
+        if offer != noted or offer.total is None:
+            kept = 0
+        if kept:
+            response.close()
+            response = _open_rest(session, response.url, kept, offer)
+            if response.status_code != requests.codes.partial:
+                kept, offer = 0, _offer(response)
+        total = _write(response, path, kept, offer)
+    finally:
+        response.close()
+    if size not in (None, total):
+        discard(path)
+        raise FetchError(f"has {total} bytes, not {size}")
+    _write_note(path, offer._replace(total=total))
+
+
+def _open(session: requests.Session, url: str) -> requests.Response:
+    """The answer that holds the file."""
+    for _ in range(MOST_PAGES):
+        response = _get(session, url, {})
+        attached = "attachment" in response.headers.get("Content-Disposition", "")
+        if attached or not response.headers.get("Content-Type", "").startswith("text/html"):
+            return response
+        with response:
+            url = urljoin(response.url, _next_url(next(_chunks(response, PAGE_BYTES), b"")))
+    raise FetchError("answers one page after the other instead of the file")
+
+
+def _open_rest(session: requests.Session, url: str, start: int, offer: _Offer) -> requests.Response:
+    """The answer with the bytes from ``start`` on, or with all of them."""
+    headers = {"Range": f"bytes={start}-"}
+    if offer.validator is not None:
+        headers["If-Range"] = offer.validator
+    response = _get(session, url, headers)
+    expected = f"bytes {start}-{(offer.total or 0) - 1}/{offer.total}"
+    partial = response.status_code == requests.codes.partial
+    if partial and response.headers.get("Content-Range") == expected:
+        return response
+    response.close()  # it knows no ranges, or the file has changed
+    return _open(session, url)
+
+
+def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:
+    try:
+        response = session.get(url, headers=headers, stream=True, timeout=TIMEOUTS)
+    except (exceptions.SSLError, exceptions.ProxyError) as error:
+        raise FetchError(_reason(error)) from error
+    except (exceptions.ConnectionError, exceptions.Timeout) as error:
+        raise _UnreachableServerError(_reason(error)) from error
+    except (exceptions.RequestException, ValueError) as error:  # ValueError: no proper address
+        raise FetchError(_reason(error)) from error
+    none_left = response.status_code == requests.codes.requested_range_not_satisfiable
+    if not response.ok and not (none_left and "Range" in headers):
+        response.close()
+        said = f"answers {response.status_code} {response.reason}"
+        if response.status_code in BUSY:
+            raise _InterruptedTransferError(said)
+        raise FetchError(said)
+    return response
+
+
+def _next_url(page: bytes) -> str:
+    """Where the file is, if a page says so."""
+    from gdown.download import get_url_from_gdrive_confirmation  # slow to import, rarely needed
+    from gdown.exceptions import FileURLRetrievalError
+
+    text = page.decode("utf-8", "replace")
+    try:
+        return get_url_from_gdrive_confirmation(text)
+    except FileURLRetrievalError as error:
+        raise FetchError(_page_instead(text)) from error
+
+
+def _page_instead(text: str) -> str:
+    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.DOTALL | re.IGNORECASE)
+    named = f" ('{' '.join(title[1].split())[:80]}')" if title else ""
+    return f"answers a web page{named} instead of the file"
+
+
+def _write(response: requests.Response, path: Path, start: int, offer: _Offer) -> int:
+    """Appends an answer to the first ``start`` bytes; returns how long the file is then."""
+    if offer.total is not None:
+        if offer.total > LIMIT:
+            raise FetchError(f"has {offer.total} bytes, more than {LIMIT}")
+        ensure_space(path.parent, offer.total - start, "the file")
+    bar = tqdm(
+        total=offer.total,
+        initial=start,
+        unit="B",
+        unit_scale=True,
+        desc=response.url.partition("?")[0].rpartition("/")[2],
+        disable=None,
+    )
+    length = start
+    try:
+        with bar, path.open("ab") as file:
+            file.truncate(start)
+            _write_note(path, offer)
+            for chunk in _chunks(response, CHUNK_BYTES):
+                if length == 0 and chunk.lstrip()[:16].lower().startswith(PAGE_STARTS):
+                    raise FetchError(_page_instead(chunk.decode("utf-8", "replace")))
+                length += len(chunk)
+                if length > LIMIT:
+                    raise FetchError(f"has more than {LIMIT} bytes")
+                file.write(chunk)
+                bar.update(len(chunk))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = f"no space left after {length} bytes, which the next call goes on with"
+            raise OSError(error.errno, message, str(path)) from error
+        raise
+    if offer.total is not None and length != offer.total:
+        if length > offer.total:
+            discard(path)
+        raise _InterruptedTransferError(f"sends {length} of {offer.total} bytes")
+    return length
+
+
+def _chunks(response: requests.Response, size: int) -> Iterator[bytes]:
+    try:
+        yield from response.iter_content(size)
+    except exceptions.RequestException as error:
+        raise _InterruptedTransferError(_reason(error)) from error
+
+
+def _offer(response: requests.Response) -> _Offer:
+    headers = response.headers
+    # Of an encoded answer the length is that of the code.
+    plain = headers.get("Content-Encoding", "identity") == "identity"
+    length = headers.get("Content-Length", "")
+    strong = not headers.get("ETag", "W/").startswith("W/")
+    return _Offer(
+        int(length) if plain and length.isdigit() else None,
+        headers["ETag"] if strong else headers.get("Last-Modified"),
+    )
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong with a connection, in a few words."""
+    if isinstance(error, exceptions.ConnectTimeout):
+        return f"no connection within {TIMEOUTS[0]:g} s"
+    if isinstance(error, exceptions.ReadTimeout) or "Read timed out" in str(error):
+        return f"no answer for {TIMEOUTS[1]:g} s"
+    if isinstance(error, exceptions.ChunkedEncodingError):
+        return "the connection was cut"
+    inner = error.args[0] if error.args else error
+    inner = getattr(inner, "reason", inner)  # of urllib3's MaxRetryError
+    return re.sub(r"^(<[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))  # who says it
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _read_note(path: Path) -> _Offer | None:
+    with suppress(OSError, ValueError, TypeError):
+        return _Offer(**json.loads(_note(path).read_text()))
+    return None
+
+
+def _write_note(path: Path, offer: _Offer) -> None:
+    _note(path).write_text(json.dumps(offer._asdict()))

@@ -1,0 +1,262 @@
+"""Text files of one row a line: ``label,label feature:value feature:value ...``.
+
+Two variants are in use. Files of the extreme classification repository (XMC) begin with a line
+``rows features labels`` and number columns from 0; svmlight files have no such line, may have
+comments, and mostly number features from 1. In both, a row without labels begins with a space.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from tqdm import tqdm
+
+from slide import checks
+from slide.data.dataset import Block
+from slide.data.errors import DataError
+from slide.kernels import parse_rows as parse
+from slide.sparse import CSR, Pattern
+
+__all__ = [
+    "LIMIT",
+    "VARIANTS",
+    "XMC",
+    "Sizes",
+    "Variant",
+    "count_rows",
+    "read_blocks",
+    "read_header",
+    "text_variant",
+]
+
+CHUNK_BYTES = 16 << 20
+LIMIT = 2**31 - 1  # of rows and columns: indices are int32
+SHOWN = 40
+
+
+class Sizes(NamedTuple):
+    """How much there is in a file, or shall be.
+
+    Attributes:
+        rows: of features and labels.
+        features: feature columns.
+        labels: label columns.
+
+    None: not known before the file has been read.
+    """
+
+    rows: int | None = None
+    features: int | None = None
+    labels: int | None = None
+
+
+class Variant(NamedTuple):
+    """How the lines of a file are to be understood.
+
+    Attributes:
+        header: the first line is ``rows features labels``. In files without one, what follows a
+            ``#`` is a comment, and lines of nothing else or of nothing at all are no rows.
+        first_feature, first_label: the number of the first column.
+    """
+
+    header: bool
+    first_feature: int = 0
+    first_label: int = 0
+
+
+XMC = Variant(header=True)
+VARIANTS = {"xmc": XMC, "svmlight": Variant(header=False, first_feature=1)}
+
+
+def text_variant(format: str, first_feature: int | None, first_label: int | None) -> Variant:
+    """The variant of a name; numbers that are not None take the place of its own.
+
+    Raises:
+        ValueError: there is no such variant, or a number is out of range.
+    """
+    checks.one_of("format", format, VARIANTS)
+    variant = VARIANTS[format]
+    for field, number in (("first_feature", first_feature), ("first_label", first_label)):
+        if number is not None:
+            checks.whole(field, number, 0)
+            checks.within(field, number, 0, LIMIT)
+            variant = variant._replace(**{field: number})
+    return variant
+
+
+def read_header(path: str | Path) -> Sizes:
+    """Reads the first line of a file that has a header.
+
+    Raises:
+        DataError: the file is empty, or its first line is not three numbers in range.
+    """
+    with Path(path).open("rb") as file:
+        line = file.readline()
+    if not line.strip():
+        what = "no header" if line else "the file is empty"
+        raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
+    fields = line.split()
+    if len(fields) != 3 or not all(field.isdigit() for field in fields):
+        raise DataError(f"{path}:1: header '{_shown(line)}' is not 'rows features labels'")
+    # Digits without end are no number to Python; those kept are beyond the limit as well.
+    counts = [int(field.lstrip(b"0")[:SHOWN] or b"0") for field in fields]
+    for name, count in zip(Sizes._fields, counts, strict=True):
+        if count > LIMIT:
+            raise DataError(f"{path}:1: header has {count} {name}, more than {LIMIT}")
+    return Sizes(*counts)
+
+
+def read_blocks(
+    path: str | Path,
+    variant: Variant = XMC,
+    sizes: Sizes | None = None,
+    *,
+    lenient: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[Block]:
+    """Parses a file in chunks of whole lines.
+
+    Memory is bounded by a few times the chunk and by the longest line.
+
+    Args:
+        path: the file.
+        variant: what its lines look like.
+        sizes: expected ones; those not known are not checked. A header takes their place.
+        lenient: leave malformed lines out and count them.
+        chunk_bytes: bytes to read at once.
+
+    Yields:
+        The rows of each chunk.
+
+    Raises:
+        DataError: a malformed line, or another number of rows than expected.
+    """
+    path = Path(path)
+    if variant.header:
+        sizes = read_header(path)
+    sizes = sizes or Sizes()
+    # Only of a file with a header is known on which line a row too many stands.
+    max_rows = sizes.rows if variant.header else None
+    columns = parse.Columns(
+        variant.first_feature,
+        variant.first_label,
+        LIMIT if sizes.features is None else sizes.features,
+        LIMIT if sizes.labels is None else sizes.labels,
+    )
+    line = int(variant.header)  # lines that have been parsed
+    rows = 0  # in them, with those left out
+    for chunk in _chunks(path, variant.header, chunk_bytes):
+        end = 0
+        if max_rows is None or rows < max_rows:
+            room = chunk.count(b"\n") if max_rows is None else max_rows - rows
+            block, lines, end, status = _parse(chunk, variant, columns, room, lenient)
+            line += lines
+            rows += block.features.num_rows + block.skipped
+            if status != parse.OK:
+                _raise_bad_line(f"{path}:{line + 1}", chunk, end, status, columns)
+            yield block
+        if rows == max_rows:
+            rest = chunk[end:].lstrip(b"\r\n")
+            line += chunk.count(b"\n", end, len(chunk) - len(rest))
+            if rest:
+                raise DataError(f"{path}:{line + 1}: row {rows + 1}, but the header has {max_rows}")
+    if sizes.rows is not None and rows != sizes.rows:
+        if variant.header:
+            raise DataError(f"{path}:1: header has {sizes.rows} rows, but the file has {rows}")
+        raise DataError(f"{path}: file has {rows} rows, but {sizes.rows} were expected")
+
+
+def count_rows(path: str | Path) -> int:
+    """The rows of a file without a header, malformed ones among them; reads lines alone."""
+    with Path(path).open("rb") as file:
+        return sum(not line.startswith((b"#", b"\n", b"\r\n")) for line in file)
+
+
+def _chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
+    """Yields the lines after the header in pieces that end with a line feed."""
+    bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=str(path), disable=None)
+    with path.open("rb") as file, bar:
+        if header:
+            bar.update(len(file.readline()))
+        pieces = []  # of a line that is longer than all that has been read of it
+        while piece := file.read(size):
+            cut = piece.rfind(b"\n") + 1
+            if cut:
+                yield b"".join([*pieces, piece[:cut]])
+                pieces = []
+            pieces.append(piece[cut:])
+            bar.update(len(piece))
+        if any(pieces):
+            yield b"".join([*pieces, b"\n"])
+
+
+def _parse(
+    chunk: bytes, variant: Variant, columns: parse.Columns, max_lines: int, lenient: bool
+) -> tuple[Block, int, int, int]:
+    """Returns the rows of a chunk, the lines and the offset at which they end, and the status."""
+    lines = min(chunk.count(b"\n"), max_lines)
+    room = chunk.count(b":")
+    features = CSR(np.empty(lines + 1, np.int64), np.empty(room, np.int32), np.empty(room, "f4"))
+    label_room = chunk.count(b",") + lines
+    labels = Pattern(np.empty(lines + 1, np.int64), np.empty(label_room, np.int32))
+    lines, rows, skipped, end, status = parse.parse_rows(
+        np.frombuffer(chunk, np.uint8),
+        columns,
+        max_lines,
+        lenient,
+        not variant.header,
+        *features,
+        *labels,
+    )
+    features = CSR(
+        features.indptr[: rows + 1],
+        features.indices[: features.indptr[rows]],
+        features.values[: features.indptr[rows]],
+    )
+    labels = Pattern(labels.indptr[: rows + 1], labels.indices[: labels.indptr[rows]])
+    return Block(features, labels, skipped), lines, end, status
+
+
+def _raise_bad_line(
+    place: str, chunk: bytes, at: int, status: int, columns: parse.Columns
+) -> NoReturn:
+    """Says what is wrong with the token at an offset."""
+    begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
+    word, number = (_shown(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at))
+    feature, _, value = number.partition(":")
+    label = number.partition(",")[0]
+    if status == parse.MALFORMED_FEATURE and _is_not_finite(value):
+        status = parse.NOT_FINITE
+    first_feature, first_label, num_features, num_labels = columns
+    problems = {
+        parse.MALFORMED_LABEL: f"malformed labels '{word}', 'label,label' was expected"
+        " (a row without labels begins with a space)",
+        parse.MALFORMED_FEATURE: f"malformed feature '{word}', 'feature:value' was expected",
+        parse.LABEL_RANGE: f"label {label} is not in [{first_label}, {first_label + num_labels})",
+        parse.FEATURE_RANGE: f"feature {feature} is not in"
+        f" [{first_feature}, {first_feature + num_features})",
+        parse.NOT_FINITE: f"value {value} of feature {feature} is not a finite float32"
+        f" (at most {np.finfo(np.float32).max:.7e})",
+        parse.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
+        parse.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
+    }
+    raise DataError(f"{place}: {problems[status]}")
+
+
+def _first_word(text: bytes) -> bytes:
+    return text.split(None, 1)[0] if text.strip() else b""
+
+
+def _is_not_finite(value: str) -> bool:
+    try:
+        return not math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _shown(text: bytes) -> str:
+    shown = text[: 8 * SHOWN].decode("utf-8", "replace").strip()
+    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)

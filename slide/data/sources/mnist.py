@@ -1,0 +1,198 @@
+"""MNIST, and sets of images in its form: idx files of 28 x 28 pixels and of ten classes.
+
+An idx file is a magic number, whose third byte is the type (8: unsigned bytes) and whose fourth the
+number of dimensions, the dimensions as big-endian 32-bit numbers, and the values.
+
+References:
+    Y. LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
+    IEEE 86(11), 1998, http://yann.lecun.com/exdb/mnist/
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+from tqdm import tqdm
+
+from slide.data.cache import cached
+from slide.data.dataset import PROPENSITY, Block, SparseDataset
+from slide.data.errors import DataError
+from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
+from slide.sparse import CSR, Pattern
+
+__all__ = ["mnist"]
+
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+PACKED = ".gz"
+SIDE = 28
+NUM_LABELS = 10
+UNSIGNED_BYTES = 8
+CHUNK_ROWS = 4096
+
+
+def mnist(
+    *,
+    name: str,
+    root: str | Path,
+    cache: str | Path,
+    propensity: Sequence[float] = PROPENSITY,
+    fetch: Fetch | None = None,
+    hint: str = "",
+) -> SparseDataset:
+    """Opens a set of images given as four idx files, reading them the first time.
+
+    A row is an image: feature ``28 * y + x`` is a pixel, of value in (0, 1]; black pixels are left
+    out. Its one label is the class. There are 784 features and 10 labels.
+
+    Args:
+        name: the data set's name.
+        root: folder of the files, which have their usual names, ``train-images-idx3-ubyte`` and so
+            on, with ``.gz`` or without; either may be packed by gzip.
+        cache: folder for the arrays.
+        propensity: constants a and b of propensity-scored metrics.
+        fetch: puts missing files into ``root``.
+        hint: what to do by hand when a file is missing.
+
+    Returns:
+        The data set, over memory-mapped arrays.
+
+    Raises:
+        FileNotFoundError: ``root`` lacks a file; says what to do.
+        DataError: a file is not what it should be, is cut off, or two disagree.
+        ValueError: an argument is of another type.
+    """
+    check_folders(root=root, cache=cache)
+    root = Path(root)
+    names = [_name(root, file) for files in FILES.values() for file in files]
+    ensure_files(root, names, fetch, _check, hint)
+    paths = {split: [root / _name(root, file) for file in files] for split, files in FILES.items()}
+    stats = [path.stat() for pair in paths.values() for path in pair]
+    return cached(
+        cache,
+        name=name,
+        key={
+            "reader": "mnist",
+            **{split: [str(path.resolve()) for path in pair] for split, pair in paths.items()},
+        },
+        state={"files": [[stat.st_size, stat.st_mtime_ns] for stat in stats]},
+        num_features=SIDE**2,
+        num_labels=NUM_LABELS,
+        train=lambda: read_blocks(*paths["train"]),
+        test=lambda: read_blocks(*paths["test"]),
+        propensity=propensity,
+    )
+
+
+def read_blocks(images: Path, labels: Path) -> Iterator[Block]:
+    """Reads the rows of a split; memory is bounded by a chunk of rows.
+
+    Raises:
+        DataError: one of the files is not an idx file of the right shape, is too short or too long,
+            or has other rows than the other.
+    """
+    with _open(images) as image_file, _open(labels) as label_file:
+        pixels = _Idx(images, image_file, (SIDE, SIDE))
+        classes = _Idx(labels, label_file, ())
+        if not pixels.rows:
+            raise DataError(f"{images}: there are no images in it")
+        if pixels.rows != classes.rows:
+            raise DataError(
+                f"{labels}: it has {classes.rows} labels for the {pixels.rows} images of {images}"
+            )
+        with tqdm(total=pixels.rows, unit=" rows", desc=str(images), disable=None) as bar:
+            for start in range(0, pixels.rows, CHUNK_ROWS):
+                count = min(CHUNK_ROWS, pixels.rows - start)
+                label = classes.read(count)
+                if label.max() >= NUM_LABELS:
+                    bad = start + int(np.argmax(label >= NUM_LABELS))
+                    raise DataError(
+                        f"{labels}: label {label[bad - start]} of image {bad} is not in "
+                        f"[0, {NUM_LABELS})"
+                    )
+                yield Block(
+                    _sparse(pixels.read(count)),
+                    Pattern(np.arange(count + 1), label.astype(np.int32)),
+                )
+                bar.update(count)
+        pixels.expect_end()
+        classes.expect_end()
+
+
+class _Idx:
+    """An idx file of unsigned bytes, read row by row.
+
+    Args:
+        path: of the file, for messages.
+        file: what it holds.
+        shape: of a row.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes], shape: tuple[int, ...]) -> None:
+        self.path = path
+        self._file = file
+        self._row_bytes = int(np.prod(shape, dtype=np.int64))
+        magic = bytes([0, 0, UNSIGNED_BYTES, 1 + len(shape)])
+        found = self._bytes(4)
+        if found != magic:
+            raise DataError(f"{path}: it begins with {found.hex(' ')} instead of {magic.hex(' ')}")
+        self.rows, *found_shape = map(int, np.frombuffer(self._bytes(4 + 4 * len(shape)), ">u4"))
+        if found_shape != list(shape):
+            raise DataError(
+                f"{path}: its rows are of shape {tuple(found_shape)} instead of {shape}"
+            )
+
+    def read(self, rows: int) -> np.ndarray:
+        """The next rows, ``(rows, values of a row)`` uint8; ``(rows,)`` if a row is one value."""
+        values = np.frombuffer(self._bytes(rows * self._row_bytes), np.uint8)
+        return values.reshape(rows, -1) if self._row_bytes > 1 else values
+
+    def expect_end(self) -> None:
+        """Raise DataError if there is more."""
+        if self._unpack(1):
+            raise DataError(f"{self.path}: it is longer than its {self.rows} rows")
+
+    def _bytes(self, count: int) -> bytes:
+        data = self._unpack(count)
+        if len(data) < count:
+            raise DataError(f"{self.path}: it is cut off")
+        return data
+
+    def _unpack(self, count: int) -> bytes:
+        try:
+            return self._file.read(count)
+        except EOFError:
+            raise DataError(f"{self.path}: it is cut off") from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{self.path}: it cannot be unpacked: {error}") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    # By content: some browsers unpack a file and leave its name as it is.
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(path)) if packed else path.open("rb")
+
+
+def _sparse(pixels: np.ndarray) -> CSR:
+    """The pixels ``(rows, 784)`` that are not 0, scaled to (0, 1]."""
+    rows, columns = np.nonzero(pixels)
+    indptr = np.searchsorted(rows, np.arange(len(pixels) + 1))
+    values = pixels[rows, columns].astype(np.float32) / np.float32(255)
+    return CSR(indptr, columns.astype(np.int32), values)
+
+
+def _name(root: Path, file: str) -> str:
+    """The name under which a file is there; packed, if it is not."""
+    return file if (root / file).is_file() else file + PACKED
+
+
+def _check(folder: Path) -> None:
+    for pair in FILES.values():
+        for _ in read_blocks(*(folder / _name(folder, file) for file in pair)):
+            pass

@@ -1,0 +1,277 @@
+"""A generator of learnable multi-label data of any size.
+
+Features and labels have Zipf-like popularity. Each label has a prototype, a few features of which
+some are common to its cluster; a row has a label drawn by popularity and others near it in the
+cluster, and takes its features from the prototypes of its labels and, for noise, by popularity.
+"""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from slide import checks
+from slide.data.cache import cached
+from slide.data.dataset import Block, SparseDataset
+from slide.kernels.synthetic_rows import draw_features, draw_labels
+from slide.sparse import CSR, Pattern
+
+__all__ = ["synthetic"]
+
+# Part of the cache's key: raised when the same parameters give other rows.
+VERSION = 1
+CHUNK_ROWS = 8192
+PROTOTYPE = 16  # features of a label
+SHARED = 4  # of these, features it has in common with its cluster
+# Shapes of the negative binomial distributions: the smaller, the more the rows differ.
+NONZEROS_SHAPE = 4.0
+LABELS_SHAPE = 2.0
+# Labels of a cluster, in multiples of the mean number of labels of a row.
+CLUSTER = 8
+# Streams of random numbers.
+MODEL, TRAIN, TEST = range(3)
+
+
+def synthetic(
+    *,
+    cache: str | Path,
+    name: str = "synthetic",
+    num_features: int = 10_000,
+    num_labels: int = 20_000,
+    train_samples: int = 40_000,
+    test_samples: int = 5_000,
+    nonzeros: float = 40.0,
+    labels_per_row: float = 5.0,
+    popularity: float = 0.75,
+    feature_popularity: float = 0.75,
+    noise: float = 0.4,
+    seed: int = 0,
+) -> SparseDataset:
+    """Opens a generated data set, generating it the first time.
+
+    Values are positive, tf-idf-like, and rows have L2 norm 1. Training and test rows come from one
+    distribution. The parameters and the seed determine every byte.
+
+    Args:
+        cache: folder for the generated arrays.
+        name: the data set's name.
+        num_features, num_labels: sizes.
+        train_samples, test_samples: rows.
+        nonzeros: mean features per row.
+        labels_per_row: mean labels per row.
+        popularity: exponent of the labels' popularity: the probability to be a row's first label
+            falls with the rank to this power.
+        feature_popularity: the same for features.
+        noise: share of features drawn by popularity instead of from the labels' prototypes.
+        seed: not negative.
+
+    Returns:
+        The data set, over memory-mapped arrays.
+
+    Raises:
+        ValueError: a parameter is out of range.
+    """
+    least = {"num_features": 1, "num_labels": 1, "train_samples": 0, "test_samples": 0, "seed": 0}
+    parameters: dict[str, Any] = {
+        "num_features": num_features,
+        "num_labels": num_labels,
+        "train_samples": train_samples,
+        "test_samples": test_samples,
+        "nonzeros": nonzeros,
+        "labels_per_row": labels_per_row,
+        "popularity": popularity,
+        "feature_popularity": feature_popularity,
+        "noise": noise,
+        "seed": seed,
+    }
+    for parameter, bound in least.items():
+        checks.whole(parameter, parameters[parameter], bound)
+    checks.within("nonzeros", nonzeros, 1, num_features)
+    checks.within("labels_per_row", labels_per_row, 1, num_labels)
+    checks.within("popularity", popularity, 0, 5)
+    checks.within("feature_popularity", feature_popularity, 0, 5)
+    checks.share("noise", noise)
+    for parameter in ("nonzeros", "labels_per_row", "popularity", "feature_popularity", "noise"):
+        parameters[parameter] = float(parameters[parameter])  # 5 and 5.0 are one data set.
+
+    shape = Shape(
+        num_features,
+        num_labels,
+        max(1, num_labels // max(1, round(CLUSTER * labels_per_row))),
+        float(nonzeros),
+        float(labels_per_row),
+        float(popularity),
+        float(feature_popularity),
+        float(noise),
+    )
+
+    @functools.cache
+    def model() -> Model:
+        return build_model(shape, np.random.default_rng((seed, MODEL)))
+
+    return cached(
+        cache,
+        name=name,
+        key={"generator": "synthetic", "version": VERSION, **parameters},
+        state={},
+        num_features=num_features,
+        num_labels=num_labels,
+        train=lambda: generate(shape, model(), train_samples, seed, TRAIN),
+        test=lambda: generate(shape, model(), test_samples, seed, TEST),
+    )
+
+
+class Shape(NamedTuple):
+    """The parameters of the distribution; see `synthetic`."""
+
+    num_features: int
+    num_labels: int
+    num_clusters: int
+    nonzeros: float
+    labels_per_row: float
+    popularity: float
+    feature_popularity: float
+    noise: float
+
+
+class Model(NamedTuple):
+    """What all rows have in common. A rank is a place in the order of popularity.
+
+    Attributes:
+        feature_names: ``(features,)`` int32, the column of each rank.
+        label_names: ``(labels,)`` int32, the number of each rank.
+        prototypes: ``(labels, PROTOTYPE)`` int32 feature ranks of each label rank.
+        idf: ``(features,)`` float32 weight of each rank.
+    """
+
+    feature_names: np.ndarray
+    label_names: np.ndarray
+    prototypes: np.ndarray
+    idf: np.ndarray
+
+
+def generate(shape: Shape, model: Model, rows: int, seed: int, stream: int) -> Iterator[Block]:
+    """Generates rows in chunks; memory is bounded by a chunk and the model.
+
+    Args:
+        shape: the distribution.
+        model: of the same shape.
+        rows: how many.
+        seed: of the rows.
+        stream: other streams of the same seed give other rows.
+
+    Yields:
+        The rows of each chunk.
+    """
+    row_counts = _count_table(shape.nonzeros, NONZEROS_SHAPE)
+    label_counts = _count_table(shape.labels_per_row, LABELS_SHAPE)
+    places = np.full(shape.num_features, -1, np.int64)
+    with tqdm(total=rows, unit=" rows", desc="generating", disable=None) as bar:
+        for chunk, start in enumerate(range(0, rows, CHUNK_ROWS)):
+            count = min(CHUNK_ROWS, rows - start)
+            rng = np.random.default_rng((seed, stream, chunk))
+            label_indptr, ranks = _draw_labels(shape, rng, label_counts, count)
+            features = _draw_features(shape, model, rng, row_counts, label_indptr, ranks, places)
+            # Ascending numbers, as in most files: the order shall not tell the first label.
+            owner = np.repeat(np.arange(count), np.diff(label_indptr))
+            numbers = model.label_names[ranks]
+            numbers = numbers[np.lexsort((numbers, owner))]
+            yield Block(features, Pattern(label_indptr, numbers))
+            bar.update(count)
+
+
+def build_model(shape: Shape, rng: np.random.Generator) -> Model:
+    """Draws the prototypes, and the numbers under which ranks appear."""
+    common = _zipf(
+        rng.random((shape.num_clusters, SHARED)), shape.num_features, shape.feature_popularity
+    )
+    prototypes = np.empty((shape.num_labels, PROTOTYPE), np.int32)
+    for start in range(0, shape.num_labels, 1 << 16):
+        part = prototypes[start : start + (1 << 16)]
+        part[:] = _zipf(rng.random(part.shape), shape.num_features, shape.feature_popularity)
+        part[:, :SHARED] = common[(start + np.arange(len(part))) % shape.num_clusters]
+    share = np.arange(1, shape.num_features + 1) ** -shape.feature_popularity
+    return Model(
+        rng.permutation(shape.num_features).astype(np.int32),
+        rng.permutation(shape.num_labels).astype(np.int32),
+        prototypes,
+        (1 + np.log(share.sum() / share)).astype(np.float32),
+    )
+
+
+def _draw_labels(
+    shape: Shape, rng: np.random.Generator, table: np.ndarray, rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns ``indptr`` and the label ranks of each row."""
+    first = _zipf(rng.random(rows), shape.num_labels, shape.popularity).astype(np.int64)
+    cluster = first % shape.num_clusters
+    size = (shape.num_labels - cluster + shape.num_clusters - 1) // shape.num_clusters
+    indptr = np.zeros(rows + 1, np.int64)
+    np.cumsum(np.minimum(_draw_counts(rng, table, rows), size), out=indptr[1:])
+    steps = rng.geometric(1 / (1 + shape.labels_per_row), indptr[-1])
+    steps *= 1 - 2 * rng.integers(0, 2, indptr[-1])
+    ranks = np.empty(indptr[-1], np.int32)
+    draw_labels(first, steps, shape.num_clusters, shape.num_labels, indptr, ranks)
+    return indptr, ranks
+
+
+def _draw_features(
+    shape: Shape,
+    model: Model,
+    rng: np.random.Generator,
+    table: np.ndarray,
+    label_indptr: np.ndarray,
+    ranks: np.ndarray,
+    places: np.ndarray,
+) -> CSR:
+    rows = len(label_indptr) - 1
+    indptr = np.zeros(rows + 1, np.int64)
+    np.cumsum(np.minimum(_draw_counts(rng, table, rows), shape.num_features), out=indptr[1:])
+    total = indptr[-1]
+    features = CSR(indptr, np.empty(total, np.int32), np.empty(total, np.float32))
+    draw_features(
+        label_indptr,
+        ranks,
+        model.prototypes,
+        rng.random(total),
+        rng.integers(0, PROTOTYPE, total, np.uint8),
+        _zipf(rng.random(total), shape.num_features, shape.feature_popularity),
+        shape.noise,
+        model.idf,
+        model.feature_names,
+        places,
+        *features,
+    )
+    return features
+
+
+def _zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:
+    """Turns uniform numbers into int32 ranks in [0, size): the density x^-exponent on [1, size+1).
+
+    A formula instead of a table of cumulated probabilities: no search, and no cache misses.
+    """
+    if abs(exponent - 1) < 1e-9:
+        x = (size + 1.0) ** uniform
+    else:
+        power = 1 - exponent
+        x = (1 + uniform * ((size + 1.0) ** power - 1)) ** (1 / power)
+    return np.minimum(x - 1, size - 1).astype(np.int32)
+
+
+def _count_table(mean: float, shape: float) -> np.ndarray:
+    """Cumulated probabilities of 0, 1, 2, ... for a negative binomial of mean ``mean - 1``."""
+    mean -= 1
+    ratio = mean / (mean + shape)
+    number = np.arange(int(mean + 40 * np.sqrt(mean + mean**2 / shape)) + 2)
+    steps = ratio * (number + shape) / (number + 1)
+    first = (1 - ratio) ** shape
+    return np.cumsum(first * np.concatenate(([1.0], np.cumprod(steps))))
+
+
+def _draw_counts(rng: np.random.Generator, table: np.ndarray, size: int) -> np.ndarray:
+    """Draws counts of at least 1, by strata: their mean hardly varies from chunk to chunk."""
+    uniform = (rng.permutation(size) + rng.random(size)) / size
+    return 1 + np.minimum(np.searchsorted(table, uniform, side="right"), len(table) - 1)

@@ -1,0 +1,252 @@
+"""Data sets given as files: XMC text, svmlight text, or pairs of SciPy matrices.
+
+References:
+    K. Bhatia et al., "The extreme classification repository: multi-label datasets and code", 2016,
+    http://manikvarma.org/downloads/XC/XMLRepository.html
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from slide import checks
+from slide.data.cache import cached, check_propensity
+from slide.data.dataset import PROPENSITY, Block, SparseDataset
+from slide.data.errors import DataError
+from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
+from slide.data.formats import npz
+from slide.data.formats.rows import (
+    LIMIT,
+    VARIANTS,
+    Sizes,
+    Variant,
+    count_rows,
+    read_blocks,
+    read_header,
+    text_variant,
+)
+
+__all__ = ["DataError", "read_blocks", "read_header", "xmc"]
+
+FORMATS = (*VARIANTS, "npz")
+
+
+def xmc(
+    *,
+    name: str,
+    root: str | Path,
+    cache: str | Path,
+    format: str = "xmc",
+    train_file: str = "train.txt",
+    test_file: str = "test.txt",
+    train_labels_file: str | None = None,
+    test_labels_file: str | None = None,
+    first_feature: int | None = None,
+    first_label: int | None = None,
+    train_samples: int | None = None,
+    test_samples: int | None = None,
+    num_features: int | None = None,
+    num_labels: int | None = None,
+    propensity: Sequence[float] = PROPENSITY,
+    lenient: bool = False,
+    hint: str = "",
+    fetch: Fetch | None = None,
+) -> SparseDataset:
+    """Opens a data set given as files, reading them the first time.
+
+    Formats:
+        xmc: text. The first line is ``rows features labels``; each further line is a row
+            ``label,label feature:value feature:value ...`` with columns from 0. A row without
+            labels begins with a space.
+        svmlight: such rows without the first line, features from 1. What follows a ``#`` is a
+            comment, and lines without anything else are no rows. Columns not asked for by number
+            are counted: as many as the largest numbers in both files say.
+        npz: SciPy's sparse matrices of any kind, features and labels in files of their own. What
+            is not zero is a label.
+
+    Args:
+        name: the data set's name.
+        root: folder of the files; nothing is written into it but what is fetched.
+        cache: folder for the arrays that were read.
+        format: one of the above.
+        train_file, test_file: names of the files below ``root``.
+        train_labels_file, test_labels_file: npz: names of the files with the labels.
+        first_feature, first_label: text: number of the first column; None: that of the format.
+        train_samples, test_samples: expected rows of the two files, if known.
+        num_features, num_labels: expected columns of both files, if known.
+        propensity: constants a and b of the set, for propensity-scored precision.
+        lenient: text: leave malformed lines out instead of raising; their number is logged.
+        hint: what to do by hand when a file is missing.
+        fetch: puts missing files into ``root``.
+
+    Returns:
+        The data set, over memory-mapped arrays.
+
+    Raises:
+        FileNotFoundError: a file is missing and cannot be fetched; says where to put it.
+        DataError: a file is malformed, or its counts are not the expected ones.
+        ValueError: an argument is of another type or out of range.
+    """
+    checks.one_of("format", format, FORMATS)
+    check_folders(root=root, cache=cache)
+    checks.flag("lenient", lenient)
+    check_propensity(propensity)
+    _check_counts(train_samples=train_samples, test_samples=test_samples)
+    _check_counts(num_features=num_features, num_labels=num_labels)
+    variant = _variant(format, first_feature, first_label, lenient)
+    names = _names(format, train_file=train_file, train_labels_file=train_labels_file)
+    train = _Files(names, Sizes(train_samples, num_features, num_labels), variant, lenient)
+    names = _names(format, test_file=test_file, test_labels_file=test_labels_file)
+    test = _Files(names, Sizes(test_samples, num_features, num_labels), variant, lenient)
+
+    def check(folder: Path) -> None:
+        _common_sizes(folder, train, test)
+        train.try_beginning(folder)
+        test.try_beginning(folder)
+
+    root = Path(root)
+    ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)
+    _, features, labels = _common_sizes(root, train, test)
+    widths = _Widths()
+    paths = {"train": train.paths(root), "test": test.paths(root)}
+    key = {"reader": "xmc", "format": format, "variant": variant, "lenient": lenient}
+    if variant is not None and not variant.header:
+        key["expected"] = [train.expected, test.expected]  # nothing else says how many columns
+    return cached(
+        cache,
+        name=name,
+        key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
+        state={split: [_state(path) for path in paths[split]] for split in paths},
+        num_features=widths.features if features is None else features,
+        num_labels=widths.labels if labels is None else labels,
+        train=lambda: widths.of(train.read(root)),
+        test=lambda: widths.of(test.read(root)),
+        propensity=propensity,
+    )
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a split.
+
+    Attributes:
+        names: below their folder: one of rows, or one of features and one of labels.
+        expected: what shall be in them.
+        variant: of the text; None: matrices.
+        lenient: leave malformed lines out.
+    """
+
+    names: tuple[str, ...]
+    expected: Sizes
+    variant: Variant | None
+    lenient: bool
+
+    def paths(self, folder: Path) -> list[Path]:
+        return [folder / name for name in self.names]
+
+    def sizes(self, folder: Path) -> Sizes:
+        """What the files say of themselves before they are read; else what is expected of them."""
+        paths = self.paths(folder)
+        if self.variant is None:
+            found = npz.read_sizes(*paths)
+        elif self.variant.header:
+            found = read_header(*paths)
+        else:
+            return self.expected
+        self.compare(folder, found, self.expected, "were expected")
+        return found
+
+    def compare(self, folder: Path, found: Sizes, wanted: Sizes, why: str) -> None:
+        """Raises DataError where known counts differ."""
+        for field, count, other in zip(Sizes._fields, found, wanted, strict=True):
+            if None not in (count, other) and count != other:
+                path = self.paths(folder)[-1 if field == "labels" else 0]
+                what = ":1: header" if self.variant and self.variant.header else ": file"
+                raise DataError(f"{path}{what} has {count} {field}, but {other} {why}")
+
+    def read(self, folder: Path) -> Iterator[Block]:
+        """The rows of the files."""
+        first, *others = self.paths(folder)
+        if self.variant is None:
+            return npz.read_blocks(first, *others)
+        return read_blocks(first, self.variant, self.expected, lenient=self.lenient)
+
+    def try_beginning(self, folder: Path) -> None:
+        """Raises DataError if the files begin with something else, such as a web page."""
+        if self.variant is None:
+            return  # their shapes have been read
+        next(self.read(folder), None)
+        if not self.variant.header:
+            rows = count_rows(*self.paths(folder))
+            self.compare(folder, Sizes(rows), self.expected, "were expected")
+
+
+class _Widths:
+    """The columns that the largest numbers in some blocks ask for."""
+
+    def __init__(self) -> None:
+        self._features = 0
+        self._labels = 0
+
+    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Passes blocks on."""
+        for block in blocks:
+            self._features = max(self._features, _width(block.features.indices))
+            self._labels = max(self._labels, _width(block.labels.indices))
+            yield block
+
+    def features(self) -> int:
+        return self._features
+
+    def labels(self) -> int:
+        return self._labels
+
+
+def _width(indices: np.ndarray) -> int:
+    return int(indices.max(initial=-1)) + 1
+
+
+def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
+    """What is known of both splits; the rows are those of the training split."""
+    sizes, others = train.sizes(folder), test.sizes(folder)
+    path = train.paths(folder)[0]
+    test.compare(folder, others, sizes._replace(rows=others.rows), f"are in {path}")
+    return sizes
+
+
+def _variant(
+    format: str, first_feature: int | None, first_label: int | None, lenient: bool
+) -> Variant | None:
+    """The variant of the text; None for matrices."""
+    if format != "npz":
+        return text_variant(format, first_feature, first_label)
+    given = {"first_feature": first_feature, "first_label": first_label, "lenient": lenient}
+    for option, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{option} is for text, not for format=npz")
+    return None
+
+
+def _names(format: str, **names: str | None) -> tuple[str, ...]:
+    """The names of the files of a split: rows, or features and labels."""
+    rows, labels = names
+    if format != "npz" and names.pop(labels) is not None:
+        raise ValueError(f"{labels} is for format=npz; format={format} has labels in {rows}")
+    for option, value in names.items():
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{option} must be the name of a file, not {value!r}")
+    return tuple(str(value) for value in names.values())
+
+
+def _check_counts(**counts: int | None) -> None:
+    for option, value in counts.items():
+        if value is not None:
+            checks.whole(option, value, 0)
+            checks.within(option, value, 0, LIMIT)
+
+
+def _state(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]

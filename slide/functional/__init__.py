@@ -1,0 +1,17 @@
+"""Operations with manual gradients, one file each.
+
+Gradients of inputs flow through autograd. The gradient of a weight is a list of row numbers and
+the gradients of these rows, because autograd would scatter it into a zero matrix of the weight's
+size. The backward pass leaves it on the weight (`slide.row_gradients.add_row_gradient`) for
+`slide.RowSparseAdam`. With ``sparse_grad=True`` it goes through autograd as a ``torch.sparse_coo``
+tensor instead, for the optimizers of PyTorch that take such gradients.
+"""
+
+from slide.functional.active_values import gather_active as gather_active
+from slide.functional.active_values import scatter_active as scatter_active
+from slide.functional.convolution import active_conv2d as active_conv2d
+from slide.functional.csr_product import CSRMatrix as CSRMatrix
+from slide.functional.csr_product import csr_matmul as csr_matmul
+from slide.functional.dropout import relu_dropout as relu_dropout
+from slide.functional.linear import active_linear as active_linear
+from slide.functional.sparse_input import sparse_linear as sparse_linear

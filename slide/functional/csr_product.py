@@ -1,0 +1,242 @@
+"""Products of a large sparse matrix with dense ones, streaming forward and backward.
+
+Autograd through ``torch.sparse`` transposes the matrix anew in each backward pass, which takes many
+times the product itself. Here the transpose is kept, so that both directions are the same kernel:
+PyTorch's product of a CSR matrix, which reads 32-bit indices at the memory's speed (64-bit ones it
+converts at each call).
+"""
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from slide import checks
+from slide.kernels import pattern_products as kernels
+from slide.kernels.ragged import gather_entries
+from slide.runtime import array_view, outside_autocast, untraced
+from slide.sparse import CSR, check_pattern
+
+# Rows of the matrix in a block of its transpose: as many numbers of an output's gradient stay in a
+# core's cache while the block reads them in random order.
+BLOCK_ROWS = 1 << 18
+MAX_ENTRIES = 2**31 - 1
+
+
+class _Block(NamedTuple):
+    """Rows ``[begin, end)`` of an ``(N, D)`` matrix, transposed: ``(D, end - begin)`` as CSR."""
+
+    begin: int
+    end: int
+    indptr: Tensor
+    indices: Tensor
+    values: Tensor
+
+
+class CSRMatrix:
+    """A sparse matrix that is made once and multiplied often; see `csr_matmul`.
+
+    Takes the memory of what it is made from where types allow; do not change that afterwards.
+
+    Args:
+        matrix: a `CSR` matrix, a ``torch.sparse_csr_tensor``, or any SciPy sparse matrix or array.
+            Entries that occur twice add up.
+        num_columns: D; needed for `CSR`, which does not know it.
+
+    Raises:
+        TypeError: for another type, or values that are not float32 or float64.
+        ValueError: for a malformed matrix, one with more than `MAX_ENTRIES` entries, or a tensor
+            that requires a gradient.
+
+    Attributes:
+        shape: ``(N, D)``.
+        indptr: ``(N + 1,)`` int32 tensor.
+        indices: ``(nnz,)`` int32 tensor, column numbers.
+        values: ``(nnz,)`` tensor, float32 or float64.
+    """
+
+    def __init__(self, matrix: CSR | Tensor | Any, num_columns: int | None = None):
+        csr, num_columns = _as_csr(matrix, num_columns)
+        if len(csr.indices) > MAX_ENTRIES:
+            raise ValueError(f"at most {MAX_ENTRIES} entries fit, not {len(csr.indices)}")
+        check_pattern("columns", csr, None, num_columns)
+        if csr.values.dtype not in (np.float32, np.float64):
+            raise TypeError(f"values must be float32 or float64, not {csr.values.dtype}")
+        if csr.values.shape != csr.indices.shape:
+            raise ValueError(f"{len(csr.values)} values do not fit {len(csr.indices)} indices")
+        self.shape = csr.num_rows, num_columns
+        self.indptr = torch.from_numpy(csr.indptr.astype(np.int32))
+        self.indices = torch.from_numpy(np.ascontiguousarray(csr.indices))
+        self.values = torch.from_numpy(np.ascontiguousarray(csr.values))
+        self._transpose: list[_Block] | None = None
+        self._order: list[_Block] | None = None
+        _use_up_warning()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy builds its index when it needs one.
+        return self.__dict__ | {"_transpose": None, "_order": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _use_up_warning()
+
+    def __repr__(self) -> str:
+        return f"CSRMatrix(shape={self.shape}, entries={len(self.values)}, {self.values.dtype})"
+
+    def with_values(self, values: Tensor) -> "CSRMatrix":
+        """A matrix with the same pattern and other values ``(nnz,)``; it shares their memory."""
+        arrays = array_view(self.indptr).astype(np.int64), array_view(self.indices)
+        return CSRMatrix(CSR(*arrays, array_view(values)), self.shape[1])
+
+    def transpose(self, values: Tensor | None = None) -> list[_Block]:
+        """The transpose in blocks, from an index that is built at the first call and kept.
+
+        Args:
+            values: ``(nnz,)`` entries in place of the matrix's own; they are put in order anew.
+        """
+        if values is None:
+            if self._transpose is None:
+                self._transpose = self._sort(array_view(self.values))
+            return self._transpose
+        if self._order is None:
+            self._order = self._sort(np.arange(len(self.indices), dtype=np.int32))
+        entries, blocks = array_view(values.contiguous()), []
+        for block in self._order:
+            ordered = torch.empty(len(block.values), dtype=values.dtype)
+            gather_entries(entries, array_view(block.values), array_view(ordered))
+            blocks.append(block._replace(values=ordered))
+        return blocks
+
+    def _sort(self, values: np.ndarray) -> list[_Block]:
+        indptr, indices = array_view(self.indptr), array_view(self.indices)
+        num_rows, num_columns = self.shape
+        # Of one length but for a row, and one block even if there is nothing in it.
+        bounds = np.linspace(0, num_rows, max(-(-num_rows // BLOCK_ROWS), 1) + 1).astype(np.int64)
+        blocks = []
+        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            part = slice(indptr[begin], indptr[end])
+            triple = values[part], indices[part], indptr[begin : end + 1] - indptr[begin]
+            turned = sparse.csr_array(triple, shape=(end - begin, num_columns)).tocsc()
+            arrays = (turned.indptr, turned.indices, turned.data)
+            blocks.append(_Block(begin, end, *map(torch.from_numpy, arrays)))
+        return blocks
+
+
+def _as_csr(matrix: Any, num_columns: int | None) -> tuple[CSR, int]:
+    """The arrays of any kind of matrix, with the types that kernels need, and its columns."""
+    if isinstance(matrix, CSR):
+        if num_columns is None:
+            raise ValueError("a CSR matrix needs num_columns, its number of columns")
+        checks.whole("num_columns", num_columns, 0)
+        return matrix, num_columns
+    if isinstance(matrix, Tensor):
+        if matrix.layout != torch.sparse_csr or matrix.ndim != 2:
+            raise TypeError(f"a tensor must be 2-d and sparse_csr, not {matrix.layout}")
+        if matrix.requires_grad:
+            raise ValueError("for a gradient of its values, pass these as `values` of csr_matmul")
+        parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
+        arrays = [array_view(part) for part in parts]
+    elif sparse.issparse(matrix):
+        matrix = matrix.tocsr()
+        arrays = [matrix.indptr, matrix.indices, matrix.data]
+    else:
+        raise TypeError(f"a CSR, torch.sparse_csr or SciPy matrix is needed, not {type(matrix)}")
+    if num_columns not in (None, matrix.shape[1]):
+        raise ValueError(f"num_columns={num_columns} does not fit a matrix {tuple(matrix.shape)}")
+    if matrix.shape[1] > MAX_ENTRIES:
+        raise ValueError(f"at most {MAX_ENTRIES} columns fit, not {matrix.shape[1]}")
+    indptr, indices = arrays[0].astype(np.int64), arrays[1].astype(np.int32, copy=False)
+    return CSR(indptr, indices, arrays[2]), matrix.shape[1]
+
+
+@untraced
+def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Tensor:
+    """``matrix @ x``, with gradients for ``x`` and, if given, for ``values``.
+
+    Args:
+        matrix: ``(N, D)``; made once, so that the index for the backward pass is, too. What
+            `CSRMatrix` takes is also taken here, but that index is then built at each backward.
+        x: ``(D,)`` or ``(D, K)``, float32 or float64.
+        values: ``(nnz,)`` entries in place of the matrix's own, on the same pattern. Their gradient
+            is dense; before each backward pass they are put into the transpose's order.
+
+    Returns:
+        ``(N,)`` or ``(N, K)``.
+
+    Raises:
+        ValueError: where shapes do not fit, or x is not on the CPU; TypeError: where types differ.
+    """
+    if not isinstance(matrix, CSRMatrix):
+        matrix = CSRMatrix(matrix, len(x) if isinstance(matrix, CSR) else None)
+    if x.ndim not in (1, 2) or len(x) != matrix.shape[1]:
+        raise ValueError(f"x {tuple(x.shape)} does not fit a matrix {matrix.shape}")
+    if values is not None and values.shape != matrix.values.shape:
+        raise ValueError(f"values {tuple(values.shape)} do not fit {len(matrix.values)} entries")
+    used = matrix.values if values is None else values
+    x, _, outside = outside_autocast(x, used)
+    if x.dtype != used.dtype:
+        raise TypeError(f"x is {x.dtype} but values are {used.dtype}; convert one of them")
+    for tensor in (x, used):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    with outside:
+        return _Product.apply(x, values, matrix)  # type: ignore[return-value]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx: Any, x: Tensor, values: Tensor | None, matrix: CSRMatrix):
+        ctx.matrix = matrix
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, values)
+        used = matrix.values if values is None else values.detach().contiguous()
+        return _multiply(matrix.indptr, matrix.indices, used, x, len(matrix.indptr) - 1)
+
+    @staticmethod
+    @once_differentiable
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, values = ctx.saved_tensors
+        matrix, grad, grad_x, grad_values = ctx.matrix, grads[0], None, None
+        if ctx.needs_input_grad[0]:
+            num_columns = matrix.shape[1]
+            for block in matrix.transpose(values):
+                own = grad[block.begin : block.end]
+                part = _multiply(block.indptr, block.indices, block.values, own, num_columns)
+                grad_x = part if grad_x is None else grad_x.add_(part)
+        if ctx.needs_input_grad[1]:
+            grad_values = torch.zeros_like(matrix.values)
+            if x.numel() and grad.numel():
+                kernels.sampled_product(
+                    array_view(matrix.indptr),
+                    array_view(matrix.indices),
+                    array_view(grad.contiguous().view(len(grad), -1)),
+                    array_view(x.contiguous().view(len(x), -1)),
+                    np.empty(0, array_view(grad_values).dtype),
+                    array_view(grad_values),
+                )
+        return grad_x, grad_values, None
+
+
+def _multiply(indptr: Tensor, indices: Tensor, values: Tensor, x: Tensor, num_rows: int) -> Tensor:
+    """The product of a CSR matrix with ``x`` ``(D,)`` or ``(D, K)``."""
+    if not x.numel() or not num_rows:
+        return x.new_zeros(num_rows, *x.shape[1:])
+    matrix = torch.sparse_csr_tensor(
+        indptr, indices, values, (num_rows, len(x)), check_invariants=False
+    )
+    if x.numel() == len(x) and torch.backends.mkl.is_available():
+        return (matrix @ x.reshape(-1)).view(num_rows, *x.shape[1:])
+    # Without MKL, PyTorch has no product with a vector.
+    return torch.sparse.mm(matrix, x.reshape(len(x), -1)).view(num_rows, *x.shape[1:])
+
+
+def _use_up_warning() -> None:
+    """PyTorch warns once a process that CSR tensors are in beta; which ours are is our affair."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0], [], [], (0, 0))

@@ -1,0 +1,63 @@
+"""ReLU and dropout in one pass over the values."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from slide import checks
+from slide.kernels import relu_dropout as kernels
+from slide.runtime import array_view, random_key, untraced
+
+
+@untraced
+def relu_dropout(x: Tensor, p: float) -> Tensor:
+    """``dropout(relu(x), p)`` of training.
+
+    PyTorch draws on one core and takes as long for it as for a matrix product of the layer; here
+    draws are counter-based, their key taken from torch's generator, and all is done in one visit.
+
+    Args:
+        x: floats of any shape.
+        p: share of values set to 0, in [0, 1); the others grow by 1 / (1 - p).
+
+    Returns:
+        The shape and type of ``x``.
+
+    Raises:
+        ValueError: for another share.
+    """
+    checks.share("p", p)
+    if not p:
+        return torch.relu(x)
+    if x.dtype not in (torch.float32, torch.float64):  # Kernels do not read these.
+        return F.dropout(torch.relu(x), p)
+    key = int(torch.randint(2**62, (), device="cpu"))
+    return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]
+
+
+class _ReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, key: int):
+        x, ctx.scale = x.detach().contiguous(), 1 / (1 - p)
+        out, least = torch.empty_like(x), np.uint64(round(p * 2**32))
+        kernels.relu_dropout(_flat(x), random_key(key), least, ctx.scale, _flat(out))
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (out,) = ctx.saved_tensors
+        grad_x = torch.empty_like(out)
+        kernels.relu_dropout_backward(
+            _flat(out), _flat(grads[0].contiguous()), ctx.scale, _flat(grad_x)
+        )
+        return grad_x, None, None
+
+
+def _flat(x: Tensor) -> np.ndarray:
+    return array_view(x).reshape(-1)

@@ -1,0 +1,230 @@
+"""A linear layer on an active set: ``x @ weight.T + bias``, and its gradients."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from slide import checks
+from slide.active_set import ActiveSet, check_sets
+from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
+from slide.functional.nonzero_rows import put_rows, rows_to_visit, take_rows
+from slide.kernels import pattern_products as kernels
+from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
+from slide.runtime import array_view, has_bfloat16, outside_autocast, untraced
+
+PRECISIONS = ("float32", "bfloat16", "auto")
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 1) -> None:
+    """Raise where inputs, weight and bias do not fit one another, or are of no use here."""
+    if not isinstance(x, Tensor):
+        hint = "; put a ToDense() before this layer" if hasattr(x, "to_dense") else ""
+        raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
+    for tensor in (x, weight):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    if weight.dtype not in DTYPES:
+        raise TypeError(f"weights must be float32, bfloat16 or float64, not {weight.dtype}")
+    if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[in_axis]:
+        raise ValueError(f"input {tuple(x.shape)} does not fit weight {tuple(weight.shape)}")
+    if bias is not None and bias.shape != (weight.shape[1 - in_axis],):
+        raise ValueError(f"bias {tuple(bias.shape)} does not fit weight {tuple(weight.shape)}")
+    if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
+        raise TypeError(f"input is {x.dtype} but weight is {weight.dtype}; convert one of them")
+
+
+def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
+    """Raise where inputs, weight, bias and active set do not fit one another."""
+    check_linear(x, weight, bias)
+    if active.out_features != len(weight):
+        raise ValueError(
+            f"an active set of {active.out_features} outputs does not fit {len(weight)} rows"
+        )
+    ids = active.ids
+    if ids.size and not (ids.min() >= 0 and ids.max() < active.out_features):
+        raise ValueError(
+            f"active ids must lie in [0, {len(weight)}), not in [{ids.min()}, {ids.max()}]"
+        )
+    check_sets(active, len(x))
+
+
+@untraced
+def active_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    active: ActiveSet,
+    precision: str = "float32",
+    sparse_grad: bool = False,
+) -> Tensor:
+    """``x @ weight.T + bias`` on an active set.
+
+    Args:
+        x: ``(B, D)``, float32, bfloat16 or float64.
+        weight: ``(N, D)``, the type of ``x``. Its gradient comes as rows (see the module).
+        bias: ``(N,)`` or None; likewise.
+        active: of N outputs.
+        precision: one of `PRECISIONS`; with ``"bfloat16"`` the matrix products of a shared set,
+            forward and backward, round their factors and results to that type, which is faster
+            where the processor has instructions for it, and slower elsewhere; ``"auto"`` does it
+            there alone. The weight stays as it is, and sums over the few entries of a gradient that
+            is mostly zero (`slide.functional.nonzero_entries`) are not rounded.
+        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
+
+    Returns:
+        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``; the type of the
+        weight.
+
+    Raises:
+        ValueError: where shapes do not fit, a tensor is not on the CPU, or weight or bias is no
+            leaf and ``sparse_grad`` is false; TypeError: where types differ or are not supported.
+    """
+    x, precision, outside = outside_autocast(x, weight, precision)
+    check_active(x, weight, bias, active)
+    checks.one_of("precision", precision, PRECISIONS)
+    if not sparse_grad:
+        check_leaves(weight, bias)
+    with outside:
+        if active.shared:
+            rounded = rounded_type(x, precision)
+            return _SharedLinear.apply(x, weight, bias, active, rounded, sparse_grad)  # type: ignore[return-value]
+        return _PerSampleLinear.apply(x, weight, bias, active, sparse_grad)  # type: ignore[return-value]
+
+
+def rounded_type(x: Tensor, precision: str) -> torch.dtype:
+    """The type that products round to: one of `PRECISIONS`, or that of ``x``."""
+    if precision == "auto":
+        precision = "bfloat16" if x.dtype == torch.float32 and has_bfloat16() else "float32"
+    return torch.bfloat16 if precision == "bfloat16" else x.dtype
+
+
+def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
+    """The rows, or entries, of a weight on a shared set."""
+    weight = weight.detach()
+    return weight if active.complete else weight.index_select(0, torch.from_numpy(active.ids))
+
+
+class _PerSampleLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        sparse_grad: bool,
+    ):
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
+        ids, rows, added, x = _for_kernels(active, weight, bias, x)
+        out = torch.empty(len(ids), dtype=x.dtype)
+        kernels.sampled_product(
+            active.indptr, ids, array_view(x), array_view(rows), added, array_view(out)
+        )
+        return out.to(weight.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
+        x, grad, num_samples = _exact(x), _exact(grads[0]), len(x)
+        visited = rows_to_visit(grad, active.indptr)
+        grad = array_view(grad)
+        if visited is not None:
+            indptr, ids, grad = take_rows(active.indptr, visited, active.ids, grad)
+            active = ActiveSet(active.out_features, ids, indptr, scratch=active.scratch)
+            x = x[torch.from_numpy(visited)]
+        grad_x, grad_weight, grad_bias = None, None, None
+        if ctx.needs_input_grad[0]:
+            grad_x = torch.zeros_like(x)
+            ids, rows, _, _ = _for_kernels(active, weight, None, x)
+            kernels.weighted_sum(active.indptr, ids, grad, array_view(rows), array_view(grad_x))
+            if visited is not None:
+                grad_x = put_rows(grad_x, visited, num_samples)
+            grad_x = grad_x.to(weight.dtype)
+        if ctx.needs_input_grad[1]:
+            # Products are taken when an optimizer wants them, and until then x may be changed.
+            gradient = FactoredRowGradient(active.transposed, grad, array_view(x.clone()))
+            grad_weight = hand_over(weight, gradient, ctx.sparse_grad)
+        if ctx.needs_input_grad[2]:
+            gradient = FactoredRowGradient(
+                active.transposed, grad, np.ones((len(x), 1), grad.dtype)
+            )
+            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def _exact(values: Tensor) -> Tensor:
+    """Contiguous, and of a type that kernels read: bfloat16 becomes float32."""
+    return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
+
+
+def _for_kernels(active: ActiveSet, weight: Tensor, bias: Tensor | None, x: Tensor):
+    """Row numbers, rows, biases (or none) and inputs for kernels, which do not read bfloat16.
+
+    Of a bfloat16 weight the rows in question are copied.
+    """
+    ids, weight, x = active.ids, weight.detach(), _exact(x.detach())
+    if weight.dtype == torch.bfloat16:
+        distinct, ids = np.unique(ids, return_inverse=True)
+        at = torch.from_numpy(distinct)
+        weight = weight.index_select(0, at).float()
+        bias = None if bias is None else bias.detach().index_select(0, at).float()
+        ids = ids.astype(np.int32)
+    none = np.empty(0, array_view(x).dtype)
+    return ids, weight, none if bias is None else array_view(bias), x
+
+
+class _SharedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        rounded: torch.dtype,
+        sparse_grad: bool,
+    ):
+        x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
+        ctx.save_for_backward(x, rows)
+        ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
+        if bias is None:
+            return (x @ rows.T).to(weight.dtype)
+        some = gather_rows(bias, active)
+        if rounded == weight.dtype:
+            return torch.addmm(some, x, rows.T)
+        return (x @ rows.T).to(weight.dtype).add_(some)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, rows = ctx.saved_tensors
+        exact, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
+        dtype, visited = exact.dtype, rows_to_visit(_exact(exact))
+        if visited is not None:
+            kept = torch.from_numpy(visited)
+            x, exact = x.index_select(0, kept), exact.index_select(0, kept)
+        grad = nonzeros(exact)
+        if grad is None:
+            grad = exact.to(x.dtype)
+        else:
+            x, rows = x.to(dtype), rows.to(dtype)
+        grad_x, grad_weight, grad_bias = None, None, None
+        if ctx.needs_input_grad[0]:
+            grad_x = input_gradient(grad, rows).to(dtype)
+            if visited is not None:
+                grad_x = put_rows(grad_x, visited, num_samples)
+        if ctx.needs_input_grad[1]:
+            gradient = weight_gradient(grad, x, active.ids, active.scratch, dtype)
+            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
+        if ctx.needs_input_grad[2]:
+            gradient = RowGradient(active.ids, exact.sum(0)[:, None])
+            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+        return grad_x, grad_weight, grad_bias, None, None, None

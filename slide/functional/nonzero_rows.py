@@ -1,0 +1,78 @@
+"""The samples of a batch that a loss is about, so that a backward pass visits no others.
+
+A loss over the hardest samples alone leaves gradients of zero for the rest (Shrivastava, Gupta and
+Girshick 2016, "Training region-based object detectors with online hard example mining", section
+4.2, who run a second forward pass over the hard ones to save their backward). The layers look which
+rows of the gradient are not zero and go on with these, whatever loss it came from.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
+from slide.runtime import array_view
+
+# Above this share of the samples, copying them costs about what leaving out the others saves.
+MOST = 0.75
+
+
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise ValueError unless ``fraction`` lies in (0, 1]."""
+    checks.positive(name, fraction)
+    checks.share(name, fraction, with_one=True)
+
+
+def hardest_count(fraction: float, num_samples: int) -> int:
+    """How many samples a share of them is: the nearest whole number, but one at least."""
+    return min(num_samples, max(1, round(fraction * num_samples)))
+
+
+def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:
+    """The samples whose gradient is not zero.
+
+    Args:
+        gradient: ``(B, A)``, or ``(nnz,)`` with ``indptr``; contiguous.
+        indptr: ``(B + 1,)`` int64 bounds of the samples' entries.
+
+    Returns:
+        ``(R,)`` int64, ascending; None where these are so many, or there are so few in all, that
+        all had better be visited.
+    """
+    if len(gradient if indptr is None else indptr[1:]) < 2:
+        return None
+    if indptr is None:
+        # Most often one column tells.
+        if np.count_nonzero(array_view(gradient)[:, :1]) > MOST * len(gradient):
+            return None
+        indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
+    marks = np.empty(len(indptr) - 1, np.bool_)
+    mark_nonzero_rows(indptr, array_view(gradient).reshape(-1), marks)
+    rows = np.flatnonzero(marks)
+    return None if len(rows) > MOST * len(marks) else rows
+
+
+def take_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Some rows of ragged arrays ``(nnz,)`` that share their bounds.
+
+    Args:
+        indptr: ``(B + 1,)`` int64 bounds.
+        rows: ``(R,)`` int64.
+        arrays: of any types.
+
+    Returns:
+        The bounds of the rows taken, ``(R + 1,)`` int64, and one array for each given.
+    """
+    bounds = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.diff(indptr)[rows], out=bounds[1:])
+    taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
+    for array, out in zip(arrays, taken, strict=True):
+        gather_ragged(indptr, array, rows, bounds, out)
+    return [bounds, *taken]
+
+
+def put_rows(values: Tensor, rows: np.ndarray, num_rows: int) -> Tensor:
+    """``(num_rows, D)`` with ``values`` ``(R, D)`` in ``rows`` and zeros elsewhere."""
+    out = values.new_zeros(num_rows, values.shape[1])
+    return out.index_copy_(0, torch.from_numpy(rows), values)

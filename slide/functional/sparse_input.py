@@ -1,0 +1,83 @@
+"""The product of a sparse input with a weight of one row a feature."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from slide.active_set import Transposed, transpose
+from slide.functional.convolution import active_conv2d as active_conv2d
+from slide.functional.csr_product import CSRMatrix as CSRMatrix
+from slide.functional.csr_product import csr_matmul as csr_matmul
+from slide.functional.nonzero_rows import rows_to_visit, take_rows
+from slide.kernels import pattern_products as kernels
+from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
+from slide.runtime import array_view, untraced
+from slide.sparse import CSR, Pattern
+
+
+@untraced
+def sparse_linear(
+    x: CSR,
+    weight: Tensor,
+    bias: Tensor | None,
+    transposed: Transposed | None = None,
+    sparse_grad: bool = False,
+) -> Tensor:
+    """``x @ weight + bias`` for a sparse ``x``: sums of weight rows, one a non-zero.
+
+    Args:
+        x: ``(B, D)`` CSR matrix; it gets no gradient.
+        weight: ``(D, H)``, one row a feature. Its gradient comes as rows (see the module).
+        bias: ``(H,)`` or None; its gradient comes by autograd.
+        transposed: the entries of ``x`` by column; needed for the weight's gradient.
+        sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
+
+    Returns:
+        ``(B, H)``.
+
+    Raises:
+        ValueError: if the weight is no leaf and ``sparse_grad`` is false; TypeError: for a weight
+            that is neither float32 nor float64.
+    """
+    if weight.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
+    if not sparse_grad:
+        check_leaves(weight)
+    return _SparseLinear.apply(x, weight, bias, transposed, sparse_grad)  # type: ignore[return-value]
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: CSR,
+        weight: Tensor,
+        bias: Tensor | None,
+        transposed: Transposed | None,
+        sparse_grad: bool,
+    ):
+        out = torch.zeros(x.num_rows, weight.shape[1], dtype=weight.dtype)
+        if bias is not None:
+            out += bias.detach()
+        kernels.weighted_sum(*x, array_view(weight), array_view(out))
+        ctx.x, ctx.weight, ctx.transposed, ctx.sparse_grad = x, weight, transposed, sparse_grad
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad, grad_weight = grads[0].contiguous(), None
+        if ctx.needs_input_grad[1]:
+            if ctx.transposed is None:
+                raise ValueError("the gradient of a sparse layer's weight needs `transposed`")
+            x, vectors, transposed = ctx.x, grad, ctx.transposed
+            visited = rows_to_visit(grad)
+            if visited is not None:
+                x = CSR(*take_rows(x.indptr, visited, x.indices, x.values))
+                transposed = transpose(Pattern(x.indptr, x.indices), transposed.scratch)
+                vectors = grad[torch.from_numpy(visited)]
+            gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))
+            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
+        return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None, None

@@ -1,0 +1,159 @@
+"""A stack of layers from sparse features to sampled outputs, and prediction with it."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slide import checks
+from slide.functional.dropout import relu_dropout
+from slide.nn.activation import Activation
+from slide.nn.sampled_linear import SampledLinear
+from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.sampling.indexed_sampling import FaissSampler
+from slide.sampling.sampling import FullSampler, Sampler
+from slide.sparse import CSR, Pattern
+
+SamplerFactory = Callable[[int, int], Sampler]
+
+
+def hidden_samplers(
+    sampler: partial[Sampler], hidden: Sequence[int], active: Sequence[int | None], seed: int
+) -> list[SamplerFactory | None]:
+    """Samplers for the hidden layers, like that of the output layer but for size and seed.
+
+    Args:
+        sampler: the output layer's, without its numbers of inputs and outputs.
+        hidden: widths of the hidden layers.
+        active: how many neurons each of them computes; None: all; empty: all of all layers.
+        seed: of the output layer's sampler.
+
+    Raises:
+        ValueError: for numbers that do not fit, or a sampler that cannot do it.
+    """
+    checks.listing("hidden", hidden)
+    checks.listing("hidden_active", active)
+    if active and len(active) != len(hidden):
+        raise ValueError(
+            f"hidden_active must have {len(hidden)} entries, as hidden has, not {list(active)}"
+        )
+    factories: list[SamplerFactory | None] = []
+    for i, size in enumerate(active):
+        if size is not None:
+            checks.whole("hidden_active", size, 1)
+            # FAISS takes dense inputs only, and the first layer's are sparse.
+            if sampler.func is FullSampler or (sampler.func is FaissSampler and i == 0):
+                raise ValueError(f"hidden_active={list(active)} needs sampler=lsh or uniform")
+        options = {"active": size, "weighting": "none", "seed": seed + 1 + i}
+        factories.append(None if size is None else partial(sampler, **options))
+    return factories
+
+
+class SlideNetwork(nn.Module):
+    """Sparse features, hidden layers with ReLU, sampled outputs.
+
+    Args:
+        in_features: number of features.
+        hidden: widths of the hidden layers, at least one.
+        out_features: number of outputs (labels).
+        sampler: called as ``sampler(in_features, out_features)`` for the output layer.
+        hidden_samplers: the same for each hidden layer; None for a layer that computes all its
+            neurons. An empty list: all of them do. Each layer's set depends on the output of the
+            layer before.
+        dropout: share of hidden values dropped in training, after each hidden layer.
+        precision: of the output layer's products; see `slide.functional.active_linear`.
+        init_scale: of the first layer; see `slide.nn.sparse_input_linear.SparseInputLinear`.
+        output_scale: of the output layer's first weights; see `slide.nn.sampled_linear.SampledLinear`.
+
+    Raises:
+        ValueError: for an impossible width, dropout, or number of samplers.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        out_features: int,
+        sampler: SamplerFactory,
+        hidden_samplers: Sequence[SamplerFactory | None] = (),
+        dropout: float = 0.0,
+        precision: str = "float32",
+        init_scale: float = 1.0,
+        output_scale: float = 1.0,
+    ):
+        super().__init__()
+        checks.listing("hidden", hidden)
+        if not hidden:
+            raise ValueError("hidden must name at least one width, such as [128], not []")
+        for width in hidden:
+            checks.whole("hidden", width, 1)
+        checks.share("dropout", dropout)
+        checks.positive("output_scale", output_scale)
+        samplers = list(hidden_samplers) or [None] * len(hidden)
+        if len(samplers) != len(hidden):
+            raise ValueError(f"{len(samplers)} hidden samplers do not fit {len(hidden)} layers")
+
+        def layer_sampler(i: int, inputs: int) -> Sampler | None:
+            factory = samplers[i]
+            return factory(inputs, hidden[i]) if factory else None
+
+        first_sampler = layer_sampler(0, in_features)
+        self.first = SparseInputLinear(in_features, hidden[0], first_sampler, init_scale)
+        self.hidden = nn.ModuleList(
+            SampledLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
+            for i in range(1, len(hidden))
+        )
+        self.dropout = dropout
+        self.output = SampledLinear(
+            *(hidden[-1], out_features, sampler(hidden[-1], out_features)),
+            precision=precision,
+            init_scale=output_scale,
+        )
+
+    def encode(self, features: CSR) -> Tensor:
+        """The last hidden layer ``(B, H)`` of a CSR matrix of features."""
+        x = self._activate(self.first(features))
+        for layer in self.hidden:
+            x = self._activate(layer(x))
+        return x
+
+    def _activate(self, activation: Activation) -> Tensor:
+        # Before it is made dense, so that it runs over the active values alone.
+        values = relu_dropout(activation.values, self.dropout if self.training else 0.0)
+        return activation._replace(values=values).to_dense()
+
+    def forward(self, features: CSR, labels: Pattern | None = None) -> Activation:
+        """Scores of the active outputs; ``labels`` are among them."""
+        return self.output(self.encode(features), labels)
+
+    @torch.no_grad()
+    def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """The k best outputs of each row of features; see `slide.nn.sampled_linear.SampledLinear.top_k`."""
+        training = self.training
+        self.eval()
+        try:
+            hidden = self.encode(features)
+        finally:
+            self.train(training)
+        return self.output.top_k(hidden, k, search)
+
+    def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
+        """For an optimizer: the first layer learns at ``lr * input_rate``, the others at ``lr``.
+
+        A feature's weights are touched only where it occurs, and Adam's steps have about the same
+        length however large a gradient is: at one rate for all, seldom features hardly move.
+        """
+        checks.positive("lr", lr)
+        checks.positive("input_rate", input_rate)
+        rest = [*self.hidden.parameters(), *self.output.parameters()]
+        first = list(self.first.parameters())
+        return [{"params": rest, "lr": lr}, {"params": first, "lr": lr * input_rate}]
+
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}"
+
+    def layers(self) -> list[SparseInputLinear | SampledLinear]:
+        """All layers, from input to output."""
+        return [self.first, *self.hidden, self.output]  # type: ignore[list-item]

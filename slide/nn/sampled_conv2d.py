@@ -1,0 +1,203 @@
+"""A convolution with sampled output channels, for any PyTorch model."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slide import checks
+from slide import functional as F
+from slide.active_set import ActiveSet
+from slide.functional.convolution import Channels, IntPair, as_pair, channel_ids, check_convolution
+from slide.nn.activation import Activation
+from slide.nn.sampled_layer import SampledLayer
+from slide.runtime import outside_autocast, untraced
+from slide.sampling.sampling import Sampler
+
+# Multiples of it fill [0, 1) evenly, however many they are.
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class SampledConv2d(SampledLayer):
+    """``nn.Conv2d`` that computes only the output channels which its sampler chooses.
+
+    To the sampler a filter is a row of ``I * kh * kw`` numbers, and an image one patch of it, of
+    the same length. The patches of a batch lie at different output positions, evenly spread and
+    without chance. (Mean patches would not do: they are flat, and a filter that looks for an edge
+    gives zero on them.) The set is shared by the batch, so looked-up channels are those whose
+    filters fit many patches.
+
+    The gradients of weight and bias come as rows (see `slide.functional.active_conv2d`), for
+    `slide.RowSparseAdam`; with ``sparse_grad`` as sparse tensors.
+
+    Args:
+        in_channels: I.
+        out_channels: O.
+        kernel_size, stride, padding, dilation: a number, or one for each of height and width.
+        groups: as in ``nn.Conv2d``.
+        bias: whether to add one.
+        sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
+            such as ``LSHSampler(I * kh * kw, O, active=A)``; None computes all.
+        sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
+
+    Raises:
+        ValueError: for a number out of range, channels that do not divide into the groups, a
+            sampler with another number of outputs, or a sampler beside several groups, whose
+            filters see different channels and cannot be compared.
+
+    Attributes:
+        weight: ``(O, I / groups, kh, kw)``, uniform in +-1/sqrt(I / groups * kh * kw) at first, as
+            in ``nn.Conv2d``.
+        bias: ``(O,)``, zero at first, or None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: IntPair,
+        stride: IntPair = 1,
+        padding: IntPair = 0,
+        dilation: IntPair = 1,
+        groups: int = 1,
+        bias: bool = True,
+        sampler: Sampler | None = None,
+        sparse_grad: bool = False,
+    ):
+        self.kernel_size = as_pair("kernel_size", kernel_size, 1)
+        checks.whole("in_channels", in_channels, 1)
+        checks.whole("out_channels", out_channels, 1)
+        checks.whole("groups", groups, 1)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{in_channels} and {out_channels} channels do not divide into {groups} groups"
+            )
+        if sampler is not None and groups > 1:
+            raise ValueError(f"a sampler needs groups=1, not {groups}")
+        per_output = in_channels // groups * math.prod(self.kernel_size)
+        super().__init__(per_output, out_channels, sampler, sparse_grad)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.stride = as_pair("stride", stride, 1)
+        self.padding = as_pair("padding", padding, 0)
+        self.dilation = as_pair("dilation", dilation, 1)
+        self.groups = groups
+        bound = 1 / math.sqrt(per_output)
+        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = nn.Parameter(weight.uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
+        """Moves and converts as any module does, but for the order of the weight in memory.
+
+        With ``to(memory_format=torch.channels_last)`` a kernel would no longer be one run of
+        numbers. Nothing is lost: kernels in use are brought into that order in any case.
+        """
+        super()._apply(fn, recurse)
+        self.weight.data = self.weight.data.contiguous()
+        return self
+
+    @untraced
+    def forward(self, x: Tensor, in_channels: Channels = None) -> Activation:
+        """The chosen output channels, in ascending order; in ``eval()``, all O.
+
+        Args:
+            x: ``(B, I, H, W)``; or ``(B, A_in, H, W)`` where ``in_channels`` names these channels.
+            in_channels: which inputs to use; see `slide.functional.active_conv2d`.
+
+        Returns:
+            ``values`` ``(B, A, H', W')`` and ``active``, the set, with the weights that its sampler
+            gives channels drawn by chance. ``to_dense()`` gives ``(B, O, H', W')`` with zeros for
+            the other channels. To go on with a second such layer:
+            ``second(torch.relu(out.values), out.active.ids)``.
+
+        Raises:
+            ValueError: as `slide.functional.active_conv2d`, or for a sampler with a set a sample;
+            TypeError: as that function.
+        """
+        x, _, outside = outside_autocast(x, self.weight)
+        check_convolution(x, self.weight, self.bias, self.groups)
+        with outside:
+            active = self._choose(self._patches(x, in_channels), self.weight.flatten(1), None)
+        if not active.shared:
+            raise ValueError(
+                "a convolution needs one set for the batch, from a sampler of mode='shared'"
+            )
+        active = _ascending(active)
+        values = F.active_conv2d(
+            x,
+            self.weight,
+            self.bias,
+            in_channels,
+            None if active.complete else active.ids,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            self.sparse_grad,
+        )
+        return Activation(values, active, len(x))
+
+    @torch.no_grad()
+    def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:
+        """What the filters see of each image at one position, ``(B, I * kh * kw)``."""
+        ids = torch.from_numpy(channel_ids("in_channels", in_channels, self.in_channels)).long()
+        if x.shape[1] not in (self.in_channels, len(ids)):
+            raise ValueError(
+                f"x {tuple(x.shape)} must have {self.in_channels} channels or the {len(ids)} used"
+            )
+        axes = zip(
+            x.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation, strict=True
+        )
+        lines = [_Lines(*axis) for axis in axes]
+        shares = torch.arange(len(x), dtype=torch.float64) * _GOLDEN % 1
+        places = (shares * lines[0].places * lines[1].places).long()
+        rows, row_inside = lines[0].seen_from(places // lines[1].places)
+        columns, column_inside = lines[1].seen_from(places % lines[1].places)
+        samples = torch.arange(len(x))[:, None, None]
+        seen = x[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        seen = seen * (row_inside[:, :, None] & column_inside[:, None, :])[:, None]
+        patches = x.new_zeros(len(x), self.in_channels, *self.kernel_size)
+        packed = x.shape[1] != self.in_channels
+        return patches.index_copy_(1, ids, seen if packed else seen[:, ids]).flatten(1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"groups={self.groups}, sampler={type(self.sampler).__name__}"
+        )
+
+
+def _ascending(active: ActiveSet) -> ActiveSet:
+    """A shared set without targets, its ids in order."""
+    order, weights = np.argsort(active.ids), active.log_weights
+    return replace(
+        active, ids=active.ids[order], log_weights=None if weights is None else weights[order]
+    )
+
+
+class _Lines(NamedTuple):
+    """The rows of an image, or its columns, under a kernel."""
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def places(self) -> int:
+        """Positions of the kernel."""
+        reach = self.dilation * (self.kernel - 1)
+        return max(1, (self.size + 2 * self.padding - reach - 1) // self.stride + 1)
+
+    def seen_from(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Lines under the kernel at positions ``(B,)``: ``(B, kernel)``, and which exist."""
+        steps = torch.arange(self.kernel) * self.dilation
+        lines = places[:, None] * self.stride - self.padding + steps
+        return lines.clamp(0, self.size - 1), (lines >= 0) & (lines < self.size)

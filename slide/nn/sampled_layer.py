@@ -1,0 +1,68 @@
+"""What all sampled layers share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slide import checks
+from slide.active_set import ActiveSet
+from slide.sampling.sampling import FullSampler, Sampler
+from slide.sparse import CSR, Pattern
+
+
+class SampledLayer(nn.Module):
+    """What sampled layers share: a sampler, which is part of the layer's state."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self, in_features: int, out_features: int, sampler: Sampler | None, sparse_grad: bool
+    ):
+        super().__init__()
+        checks.whole("in_features", in_features, 1)
+        checks.whole("out_features", out_features, 1)
+        checks.flag("sparse_grad", sparse_grad)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.sparse_grad = sparse_grad
+        self.sampler = sampler or FullSampler(in_features, out_features)
+        if self.sampler.out_features != out_features:
+            raise ValueError(
+                f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "
+                f"{out_features}"
+            )
+
+    def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Pattern | None) -> ActiveSet:
+        """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of one output each.
+
+        Prediction computes all outputs: it must depend neither on draws nor on the batch.
+        """
+        if not self.training and labels is None:
+            return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
+        self.sampler.update(rows, self.bias, x if self.training else None)
+        return self.sampler.select(x, labels)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The sampler's state; part of ``state_dict``."""
+        return to_tensors(self.sampler.state_dict())
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_extra_state` gave."""
+        self.sampler.load_state_dict(to_arrays(state))
+
+
+def to_tensors(state: Any) -> Any:
+    """Nested dicts with arrays turned into tensors, which ``torch.save`` reads back safely."""
+    if isinstance(state, dict):
+        return {key: to_tensors(value) for key, value in state.items()}
+    return torch.from_numpy(state) if hasattr(state, "__array_interface__") else state
+
+
+def to_arrays(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: to_arrays(value) for key, value in state.items()}
+    return state.numpy() if isinstance(state, Tensor) else state

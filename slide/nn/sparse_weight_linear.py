@@ -1,0 +1,86 @@
+"""A linear layer whose weight is a sparse matrix."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slide import functional as F
+from slide.sparse import CSR
+
+
+class SparseWeightLinear(nn.Module):
+    """``nn.Linear`` whose weight is a large sparse matrix with a fixed pattern.
+
+    Forward and backward stream over the entries; see `slide.functional.csr_matmul`. The entries'
+    gradient is an ordinary dense one, for any of PyTorch's optimizers.
+
+    Args:
+        matrix: ``(N, D)`` weight.
+        bias: whether to add one.
+        trainable: whether the entries are a parameter. If they are not, the matrix is used as it
+            is, and one matrix may serve several layers.
+
+    Attributes:
+        matrix: the pattern, and the entries at first.
+        values: ``(nnz,)`` entries; a parameter, or a buffer.
+        bias: ``(N,)``, zero at first, or None.
+    """
+
+    values: Tensor
+
+    def __init__(self, matrix: F.CSRMatrix, bias: bool = True, trainable: bool = True):
+        super().__init__()
+        self.matrix = matrix
+        self.out_features, self.in_features = matrix.shape
+        self.trainable = trainable
+        if trainable:
+            self.values = nn.Parameter(matrix.values.clone())
+        else:
+            self.register_buffer("values", matrix.values)
+        dtype = matrix.values.dtype
+        self.bias = nn.Parameter(torch.zeros(self.out_features, dtype=dtype)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x @ matrix.T + bias``: ``(..., D)`` to ``(..., N)``.
+
+        Raises:
+            ValueError: for another last dimension; TypeError: where types differ.
+        """
+        if x.shape[-1:] != (self.in_features,):
+            raise ValueError(f"input {tuple(x.shape)} does not fit a matrix {self.matrix.shape}")
+        if not self.trainable and self.matrix.values is not self.values:
+            # After `double()`, say.
+            self.matrix = self.matrix.with_values(self.values)
+            self.values = self.matrix.values
+        columns = x.reshape(-1, self.in_features).T
+        y = F.csr_matmul(self.matrix, columns, self.values if self.trainable else None).T
+        y = y.reshape(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, entries={len(self.values)}"
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The pattern; part of ``state_dict``."""
+        return {"indptr": self.matrix.indptr, "indices": self.matrix.indices}
+
+    def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
+        if not self.trainable:
+            # What is loaded must not get into the matrix, which others may use.
+            self.values = self.values.clone()
+        super()._load_from_state_dict(*arguments, **keywords)
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_extra_state` gave, around the values loaded before."""
+        if len(state["indptr"]) != self.out_features + 1:
+            raise ValueError(
+                f"a pattern of {len(state['indptr']) - 1} rows does not fit a layer of "
+                f"{self.out_features} outputs"
+            )
+        indptr, indices = state["indptr"].numpy().astype(np.int64), state["indices"].numpy()
+        csr = CSR(indptr, indices, self.values.detach().numpy())
+        self.matrix = F.CSRMatrix(csr, self.in_features)
+        if not self.trainable:
+            self.values = self.matrix.values

@@ -1,0 +1,187 @@
+"""Row-sparse Adam: the rows that a step touched are updated in place, and nothing else."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from slide import checks
+from slide.kernels import adam as kernels
+from slide.kernels.adam import AdamHyper, AdamRows
+from slide.row_gradients import (
+    AnyRowGradient,
+    FactoredRowGradient,
+    as_rows,
+    num_rows,
+    take_row_gradients,
+)
+from slide.runtime import array_view, num_threads
+
+_EMPTY = np.empty(0, np.int32)
+
+
+class RowSparseAdam(torch.optim.Optimizer):
+    """Adam (Kingma and Ba 2015) for weights whose gradients come as rows.
+
+    Takes the row gradients that slide's layers leave on their weights, and ordinary sparse and
+    dense gradients, too. With all rows touched at each step it equals ``torch.optim.AdamW``.
+    Otherwise it is *lazy*: moments and decay of a row stand still while the row is not touched, and
+    the bias correction counts all steps, not those of the row. Weights in bfloat16 have float32
+    moments; a move of less than 1/512 of an entry is rounded away.
+
+    Args:
+        params: parameters or parameter groups.
+        lr: learning rate, above 0.
+        betas: decay of the two moments, each in [0, 1).
+        eps: added to the root of the second moment.
+        weight_decay: decoupled decay, per step in which a row is touched.
+        correct_skipped: first decay a row's moments by the number of steps that it missed, so that
+            they equal dense Adam's; costs 4 bytes a row.
+        rowwise: keep one second moment a row, of the mean square of its gradient, instead of one an
+            entry: a third less memory to move, where that is what a step waits for (sets per
+            sample).
+
+    Raises:
+        ValueError: for a number out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        correct_skipped: bool = False,
+        rowwise: bool = False,
+    ):
+        checks.positive("lr", lr)
+        checks.listing("betas", betas)
+        if len(betas) != 2:
+            raise ValueError(f"betas must be two numbers in [0, 1), not {betas!r}")
+        for beta in betas:
+            checks.share("betas", beta)
+        checks.positive("eps", eps)
+        checks.not_negative("weight_decay", weight_decay)
+        checks.flag("correct_skipped", correct_skipped)
+        checks.flag("rowwise", rowwise)
+        defaults = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "correct_skipped": correct_skipped,
+            "rowwise": rowwise,
+        }
+        super().__init__(params, defaults)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget dense and row gradients."""
+        super().zero_grad(set_to_none)
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.row_gradients = []
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update all parameters that have a gradient.
+
+        Raises:
+            ValueError: for a parameter that is not contiguous.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                # Used up here: PyTorch's own zero_grad does not know row gradients.
+                gradient = take_row_gradients(p)
+                if gradient is not None:
+                    self._update(p, group, gradient)
+        return loss
+
+    def _update(self, p: torch.Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
+        if not p.is_contiguous():
+            raise ValueError(
+                f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
+                "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
+            )
+        state = self.state[p]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(p, dtype=_moment_type(p))
+            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
+            if group["rowwise"]:
+                state["exp_avg_sq"] = state["exp_avg"].new_zeros(num_rows(p), 1)
+            if group["correct_skipped"]:
+                state["last_step"] = torch.zeros(num_rows(p), dtype=torch.int32)
+        state["step"] += 1
+        hyper = AdamHyper(
+            float(group["lr"]),
+            float(group["betas"][0]),
+            float(group["betas"][1]),
+            float(group["eps"]),
+            float(group["weight_decay"]),
+            int(state["step"]),
+        )
+        tensors = [p, state["exp_avg"], state["exp_avg_sq"]]
+        if group["correct_skipped"]:
+            tensors.append(state["last_step"])
+        if p.dtype == torch.bfloat16:
+            _update_copies(tensors, hyper, gradient)
+            return
+        rows = _as_adam_rows(tensors)
+        chunks = 4 * num_threads()
+        if isinstance(gradient, FactoredRowGradient):
+            t = gradient.transposed
+            kernels.adam_factored(
+                rows,
+                hyper,
+                kernels.Factors(
+                    t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
+                ),
+                chunks,
+            )
+        else:
+            kernels.adam_rows(rows, hyper, gradient.ids, array_view(gradient.rows), chunks)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put back what ``state_dict`` gave."""
+        super().load_state_dict(state_dict)
+        saved = (i for group in state_dict["param_groups"] for i in group["params"])
+        own = (p for group in self.param_groups for p in group["params"])
+        for i, p in zip(saved, own, strict=True):
+            # The base class turned all state into the parameter's type.
+            for name, value in state_dict["state"].get(i, {}).items():
+                if isinstance(value, torch.Tensor):
+                    dtype = torch.int32 if name == "last_step" else _moment_type(p)
+                    self.state[p][name] = value.detach().to(dtype, copy=True)
+
+
+def _moment_type(p: torch.Tensor) -> torch.dtype:
+    return torch.float32 if p.dtype == torch.bfloat16 else p.dtype
+
+
+def _as_adam_rows(tensors: list[torch.Tensor]) -> AdamRows:
+    """Weight, moments and, or not, the last steps, for kernels."""
+    weight, first, second, *last = tensors
+    last_step = array_view(last[0]) if last else _EMPTY
+    return AdamRows(as_rows(weight), as_rows(first), as_rows(second), last_step)
+
+
+def _update_copies(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRowGradient) -> None:
+    """Adam on float32 copies of the touched rows: kernels do not read bfloat16."""
+    at = torch.from_numpy(gradient.ids).long()
+    weight, *others = [tensor.index_select(0, at) for tensor in tensors]
+    copies = [weight.float(), *others]
+    kernels.adam_rows(
+        _as_adam_rows(copies),
+        hyper,
+        np.arange(len(at), dtype=np.int32),
+        array_view(gradient.values().float().contiguous()),
+        4 * num_threads(),
+    )
+    for tensor, copy in zip(tensors, copies, strict=True):
+        tensor.index_copy_(0, at, copy.to(tensor.dtype))

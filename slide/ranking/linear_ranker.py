@@ -1,0 +1,209 @@
+"""Sparse linear one-vs-rest classifiers that re-rank the outputs which a network found.
+
+A network shares what it learns among labels; a linear classifier of a label's own remembers which
+features speak for it alone. Their errors differ, and the mean of their scores is better than either
+(`LinearRanker.rerank`). The classifiers are those of DiSMEC (Babbar and Schölkopf 2017, section 2)
+but for their negatives: not all rows, only those where the network puts the label high, as in the
+re-ranker of Astec (Dahiya et al. 2021); `slide.ranking.training.fit_ranker` says which.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from slide import checks
+from slide.config import defaults as rules
+from slide.kernels import dual_descent as kernels
+from slide.kernels.dual_descent import Lists, Solver
+from slide.runtime import num_threads
+from slide.sparse import CSR, Pattern, check_pattern
+
+
+class LinearRanker:
+    """One linear classifier a label, with squared hinge, L2 penalty and few non-zero weights.
+
+    A score is ``offset + <w, x>``: without evidence, a label is as surely wrong as a trained
+    negative, and negatives that share no feature with a label's positives need no training.
+
+    Args:
+        cost: C, of the squared hinge against |w|^2 / 2.
+        offset: of all scores, below 0.
+        threshold: weights of a smaller magnitude are dropped.
+        passes: most passes over a label's rows.
+        tolerance: of the dual's projected gradient, at which a label is done.
+        mix: share of the linear score in the final one, in [0, 1]; None: by the number of labels of
+            a training row (`slide.config.defaults.linear_share`).
+        depth: how many of a network's best labels are ranked anew.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Attributes:
+        weights: CSR ``(N, D)`` after `fit`.
+        share: of the linear score, after `fit`.
+    """
+
+    def __init__(
+        self,
+        cost: float = 1.0,
+        offset: float = -1.0,
+        threshold: float = 0.05,
+        passes: int = 20,
+        tolerance: float = 0.1,
+        mix: float | None = None,
+        depth: int = 50,
+    ):
+        checks.positive("cost", cost)
+        checks.within("offset", offset, -1.0, 0.0)
+        checks.not_negative("threshold", threshold)
+        checks.whole("passes", passes, 1)
+        checks.positive("tolerance", tolerance)
+        if mix is not None:
+            checks.share("mix", mix, with_one=True)
+        checks.whole("depth", depth, 1)
+        self.threshold = threshold
+        self.mix = mix
+        self.share = 0.0
+        self.depth = depth
+        self.solver = Solver(float(cost), float(offset), passes, float(tolerance))
+        self.num_features = 0
+        self.weights: CSR | None = None
+
+    def fit(
+        self,
+        features: CSR,
+        labels: Pattern,
+        candidates: Pattern,
+        num_features: int,
+        num_labels: int,
+    ) -> "LinearRanker":
+        """Train on each label's positives, and on the rows that have it as a candidate only.
+
+        Args:
+            features: ``(R, D)`` training rows.
+            labels: of R rows, in [0, N).
+            candidates: of R rows, labels that a network puts high, whether they are the row's or
+                not.
+            num_features, num_labels: D and N.
+
+        Returns:
+            itself.
+
+        Raises:
+            ValueError: for ids out of range, numbers of rows that differ, or values that are not
+                finite.
+        """
+        check_pattern("features", features, None, num_features)
+        if not np.isfinite(features.values).all():
+            raise ValueError("features hold NaN or infinite values")
+        check_pattern("labels", labels, features.num_rows, num_labels)
+        check_pattern("candidates", candidates, features.num_rows, num_labels)
+        labels_per_row = len(labels.indices) / max(labels.num_rows, 1)
+        self.share = rules.linear_share(labels_per_row) if self.mix is None else self.mix
+        lists = _training_lists(labels, candidates, num_labels)
+        owner = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
+        squares = np.bincount(owner, features.values**2, minlength=features.num_rows)
+        threads, longest = num_threads(), int(np.diff(lists.indptr).max(initial=0))
+        scratch = np.zeros((threads, num_features), np.float32)
+        orders = np.empty((threads, longest), np.int64)
+        alphas = np.zeros(len(lists.rows), np.float32)
+        kernels.fit(features, squares, lists, self.solver, scratch, orders, alphas)
+        indptr = np.zeros(num_labels + 1, np.int64)
+        found = features, lists, alphas, self.threshold, scratch, indptr
+        kernels.collect(*found, np.empty(0, np.int32), np.empty(0, np.float32))
+        np.cumsum(indptr, out=indptr)
+        indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+        if len(indices):
+            kernels.collect(*found, indices, values)
+        self.num_features = num_features
+        self.weights = CSR(indptr, indices, values)
+        return self
+
+    def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
+        """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf where an id is below 0.
+
+        Raises:
+            RuntimeError: before `fit`; ValueError: for columns or ids out of range.
+        """
+        if self.weights is None:
+            raise RuntimeError("the classifiers are not trained: call fit first")
+        check_pattern("features", features, None, self.num_features)
+        _check_ids(ids, features.num_rows, self.weights.num_rows)
+        dense = np.zeros((num_threads(), self.num_features), np.float32)
+        out = np.empty(ids.shape, np.float32)
+        ids = ids.astype(np.int64, copy=False)
+        kernels.scores(features, self.weights, self.solver.offset, ids, dense, out)
+        return out
+
+    def rerank(
+        self, features: CSR, ids: np.ndarray, scores: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k best of the labels that a network found, by both scores.
+
+        Args:
+            features: ``(B, D)``.
+            ids: ``(B, K)`` labels, with K >= k; below 0: none.
+            scores: ``(B, K)`` the network's. The squared hinge, or another loss that aims at
+                scores from -1 to 1, makes them comparable.
+            k: how many to return.
+
+        Returns:
+            scores and ids, both ``(B, k)``, best first.
+
+        Raises:
+            ValueError: for a number out of range; RuntimeError: before `fit`.
+        """
+        if not 1 <= k <= ids.shape[1]:
+            raise ValueError(f"k must be in [1, {ids.shape[1]}], not {k}")
+        if scores.shape != ids.shape:
+            raise ValueError(f"scores of shape {scores.shape} do not fit ids of shape {ids.shape}")
+        own, known = self.scores(features, ids), ids >= 0
+        mixed = np.full(ids.shape, -np.inf, np.float32)
+        mixed[known] = (1 - self.share) * scores[known] + self.share * own[known]
+        order = np.argsort(-mixed, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(mixed, order, 1), np.take_along_axis(ids, order, 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The weights, and how scores are made of them; `slide.files.write_tensors` takes it.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        if self.weights is None:
+            raise RuntimeError("the classifiers are not trained: call fit first")
+        arrays = {name: torch.from_numpy(a) for name, a in self.weights._asdict().items()}
+        numbers = {"offset": self.solver.offset, "share": self.share, "depth": self.depth}
+        return {"num_features": self.num_features, **numbers, **arrays}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        self.solver = self.solver._replace(offset=state["offset"])
+        self.share, self.depth = state["share"], state["depth"]
+        weights = (state[name].numpy() for name in CSR._fields)
+        self.num_features, self.weights = int(state["num_features"]), CSR(*weights)
+
+
+def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
+    if ids.ndim != 2 or len(ids) != num_rows:
+        raise ValueError(f"ids of shape {ids.shape} do not fit {num_rows} rows")
+    if ids.size and ids.max() >= num_labels:
+        raise ValueError(f"ids must be below {num_labels}, not {ids.max()}")
+
+
+def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Lists:
+    """Each label's rows: its positives, and the rows that have it as a candidate only."""
+    num_rows = labels.num_rows
+
+    def pairs(pattern: Pattern) -> np.ndarray:
+        """One number an entry, by label and then row."""
+        row = np.repeat(np.arange(num_rows), np.diff(pattern.indptr))
+        return pattern.indices.astype(np.int64) * num_rows + row
+
+    # By pair, positives first, so that the first of equal ones is the one to keep.
+    every = np.sort(np.concatenate([2 * pairs(labels), 2 * pairs(candidates) + 1]))
+    pair, proposed = every >> 1, every & 1
+    kept = np.concatenate([[True], pair[1:] != pair[:-1]]) if len(pair) else np.empty(0, bool)
+    pair, signs = pair[kept], 1 - 2 * proposed[kept].astype(np.float32)
+    indptr = np.searchsorted(pair, np.arange(num_labels + 1) * num_rows).astype(np.int64)
+    return Lists(indptr, (pair % max(num_rows, 1)).astype(np.int32), signs)

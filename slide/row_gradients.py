@@ -1,0 +1,185 @@
+"""Gradients that are zero outside of some rows, and how they reach an optimizer."""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from slide.active_set import Transposed
+from slide.kernels import pattern_products as kernels
+from slide.runtime import array_view
+
+# So many gradients nobody accumulates: the weight is in no optimizer that knows them.
+MANY_PENDING = 1_000
+
+
+@dataclass(frozen=True)
+class RowGradient:
+    """A gradient that is zero outside some rows.
+
+    Attributes:
+        ids: ``(R,)`` int32, distinct row numbers.
+        rows: ``(R, D)`` floats, their gradients.
+    """
+
+    ids: np.ndarray
+    rows: torch.Tensor
+
+    def values(self) -> torch.Tensor:
+        """The rows' gradients ``(R, D)``."""
+        return self.rows
+
+    def scaled(self, factor: float, copy: bool = False) -> "RowGradient":
+        """``factor`` times it, on request in memory of its own in any case."""
+        same = factor == 1 and not copy
+        return self if same else RowGradient(self.ids, self.rows * factor)
+
+
+@dataclass(frozen=True)
+class FactoredRowGradient:
+    """A row gradient as its factors ``G^T H``, so that it need not be written out.
+
+    Attributes:
+        transposed: the pattern of G, by row of the weight.
+        coefficients: ``(nnz,)`` floats, the entries of G in the pattern's order.
+        vectors: ``(B, D)`` floats, H.
+    """
+
+    transposed: Transposed
+    coefficients: np.ndarray
+    vectors: np.ndarray
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self.transposed.ids
+
+    def values(self) -> torch.Tensor:
+        """The rows' gradients ``(R, D)``, computed now."""
+        t = self.transposed
+        out = np.empty((len(t.ids), self.vectors.shape[1]), self.vectors.dtype)
+        kernels.row_gradient(t.starts, t.entries, t.samples, self.coefficients, self.vectors, out)
+        return torch.from_numpy(out)
+
+    def scaled(self, factor: float, copy: bool = False) -> "FactoredRowGradient":
+        """``factor`` times it; `values` are in memory of their own anyway."""
+        if factor == 1:
+            return self
+        return replace(self, coefficients=self.coefficients * self.coefficients.dtype.type(factor))
+
+
+AnyRowGradient = RowGradient | FactoredRowGradient
+
+
+def check_leaves(*parameters: torch.Tensor | None) -> None:
+    """Raise for tensors whose row gradients nobody would find."""
+    for parameter in parameters:
+        if parameter is not None and parameter.requires_grad and not parameter.is_leaf:
+            raise ValueError(
+                "this weight is computed from other tensors, which row gradients left on it would "
+                "not reach: use sparse_grad=True"
+            )
+
+
+def hand_over(parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
+    """What a backward pass returns as the gradient of ``parameter``.
+
+    Either a sparse tensor, which goes on through autograd, or None: then the gradient was left on
+    the parameter, for `slide.RowSparseAdam`.
+    """
+    if sparse:
+        return to_sparse(parameter, gradient)
+    add_row_gradient(parameter, gradient)
+    return None
+
+
+def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor:
+    """A row gradient of ``parameter`` as ``torch.sparse_coo`` tensor of its shape and type.
+
+    Rows occur once each, but are not in order, so that the tensor does not count as coalesced.
+    """
+    axes = row_axes(parameter)
+    values = gradient.values().to(parameter.dtype).view(-1, *parameter.shape[axes:])
+    places = np.unravel_index(gradient.ids.astype(np.int64), parameter.shape[:axes])
+    ids = torch.from_numpy(np.stack(places))
+    return torch.sparse_coo_tensor(ids, values, parameter.shape, check_invariants=False)
+
+
+def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
+    """Leave a gradient on ``parameter`` for `slide.RowSparseAdam`, beside earlier ones."""
+    pending = getattr(parameter, "row_gradients", None)
+    if pending is None:
+        pending = parameter.row_gradients = []  # type: ignore[attr-defined]
+    pending.append(gradient)
+    if len(pending) == MANY_PENDING:
+        warnings.warn(
+            f"{MANY_PENDING} backward passes left gradients on a weight {tuple(parameter.shape)}, "
+            "and no RowSparseAdam took them; other optimizers need sparse_grad=True",
+            stacklevel=2,
+        )
+
+
+def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
+    """All gradients of ``parameter``, added up, and taken off it; None if there are none.
+
+    Those left by `add_row_gradient`, and its ``grad``, sparse or dense, which stays where it is.
+
+    Raises:
+        ValueError: for a sparse ``grad`` that is not made of rows.
+    """
+    gradients: list[AnyRowGradient] = list(getattr(parameter, "row_gradients", ()))
+    if gradients:
+        parameter.row_gradients = []  # type: ignore[attr-defined]
+    grad = parameter.grad
+    if grad is not None and grad.layout == torch.sparse_coo:
+        axes, found = row_axes(parameter), grad.sparse_dim()
+        if found != axes:
+            raise ValueError(f"a sparse gradient needs {axes} sparse dimension, not {found}")
+        grad = grad.coalesce()
+        rows = grad.values().reshape(grad.values().shape[0], -1).contiguous()
+        places = tuple(array_view(grad.indices()))
+        ids = np.asarray(np.ravel_multi_index(places, parameter.shape[:axes]), np.int32)
+        gradients.append(RowGradient(ids, rows))
+    elif grad is not None:
+        rows = grad.reshape(num_rows(parameter), -1).contiguous()
+        gradients.append(RowGradient(np.arange(len(rows), dtype=np.int32), rows))
+    return add_up(gradients) if gradients else None
+
+
+def add_up(gradients: list[AnyRowGradient]) -> AnyRowGradient:
+    """One gradient with distinct rows out of several."""
+    if len(gradients) == 1:
+        return gradients[0]
+    ids, places = np.unique(np.concatenate([g.ids for g in gradients]), return_inverse=True)
+    values = torch.cat([g.values() for g in gradients])
+    total = values.new_zeros(len(ids), values.shape[1])
+    return RowGradient(ids, total.index_add_(0, torch.from_numpy(places), values))
+
+
+def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """The pending row gradients of ``parameter`` added up in its own shape; for checks."""
+    out = torch.zeros_like(parameter)
+    for gradient in getattr(parameter, "row_gradients", []):
+        ids = torch.from_numpy(gradient.ids).long()
+        out.view(num_rows(out), -1).index_add_(0, ids, gradient.values())
+    return out
+
+
+def row_axes(parameter: torch.Tensor) -> int:
+    """How many of the first axes count rows: 2 of a convolution's weight, 1 of others."""
+    return 2 if parameter.ndim > 2 else 1
+
+
+def num_rows(parameter: torch.Tensor) -> int:
+    """Into how many rows a parameter divides: N, and for a convolution's kernels O x I."""
+    return math.prod(parameter.shape[: row_axes(parameter)])
+
+
+def as_rows(parameter: torch.Tensor) -> np.ndarray:
+    """A parameter's memory as ``(N, D)``.
+
+    A bias ``(N,)`` counts as ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` as
+    ``(O * I, kh * kw)``: output ``o`` meets input ``i`` in row ``o * I + i``.
+    """
+    return array_view(parameter).reshape(num_rows(parameter), -1)

@@ -1,0 +1,202 @@
+"""Images out of idx files, and everything that can be wrong with such files."""
+
+import gzip
+import os
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slide.data import DataError, mnist
+from slide.data.sources.mnist import FILES, read_blocks
+
+NAMES = [name for pair in FILES.values() for name in pair]
+
+
+def idx(values, magic=None, shape=None):
+    """Bytes of an idx file of an array of bytes."""
+    header = bytes([0, 0, 8, values.ndim]) if magic is None else magic
+    sizes = np.array(values.shape if shape is None else shape, ">u4")
+    return header + sizes.tobytes() + values.astype(np.uint8).tobytes()
+
+
+def make_images(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (rows, 28, 28), np.uint8) * (rng.random((rows, 28, 28)) < 0.2)
+    return images.astype(np.uint8), rng.integers(0, 10, rows).astype(np.uint8)
+
+
+def write(folder, rows=(7, 3), packed=True):
+    """A set under the usual names; returns its images and labels by split."""
+    made = {}
+    for split, count in zip(FILES, rows, strict=True):
+        made[split] = make_images(count, seed=count)
+        for name, values in zip(FILES[split], made[split], strict=True):
+            data = idx(values)
+            path = folder / (f"{name}.gz" if packed else name)
+            path.write_bytes(gzip.compress(data) if packed else data)
+    return made
+
+
+def read(folder, **arguments):
+    return mnist(name="mnist", root=folder, cache=folder / "cache", **arguments)
+
+
+def dense(split):
+    rows = np.repeat(np.arange(len(split)), np.diff(split.features.indptr))
+    out = np.zeros((len(split), 784), np.float32)
+    out[rows, split.features.indices] = split.features.values
+    return out
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_images_are_read_as_they_were_written(tmp_path, packed):
+    made = write(tmp_path, packed=packed)
+    data = read(tmp_path)
+    assert (data.num_features, data.num_labels) == (784, 10)
+    for split, (images, labels) in made.items():
+        found = getattr(data, split)
+        np.testing.assert_array_equal(dense(found), images.reshape(-1, 784) / np.float32(255))
+        assert (found.features.values > 0).all()
+        assert found.labels.indices.tolist() == labels.tolist()
+        assert found.labels.indptr.tolist() == list(range(len(images) + 1))
+        types = [a.dtype for a in (*found.features, *found.labels)]
+        assert types == ["i8", "i4", "f4", "i8", "i4"]
+
+
+def test_chunks_join(tmp_path, monkeypatch):
+    made = write(tmp_path, rows=(11, 5))
+    monkeypatch.setattr(import_module("slide.data.sources.mnist"), "CHUNK_ROWS", 4)
+    data = read(tmp_path)
+    np.testing.assert_array_equal(
+        dense(data.train), made["train"][0].reshape(-1, 784) / np.float32(255)
+    )
+    assert data.train.labels.indices.tolist() == made["train"][1].tolist()
+
+
+def test_black_and_white_images(tmp_path):
+    write(tmp_path, packed=False)
+    images = np.stack([np.zeros((28, 28)), np.full((28, 28), 255)])
+    (tmp_path / NAMES[0]).write_bytes(idx(images))
+    (tmp_path / NAMES[1]).write_bytes(idx(np.array([0, 9])))
+    train = read(tmp_path).train
+    assert train.features.indptr.tolist() == [0, 0, 784]
+    assert set(train.features.values) == {1.0}
+
+
+def test_a_packed_file_may_be_called_plain_and_the_other_way_round(tmp_path):
+    made = write(tmp_path)
+    (tmp_path / f"{NAMES[0]}.gz").rename(tmp_path / NAMES[0])
+    plain = gzip.decompress((tmp_path / f"{NAMES[2]}.gz").read_bytes())
+    (tmp_path / f"{NAMES[2]}.gz").write_bytes(plain)
+    data = read(tmp_path)
+    for split, (images, _) in made.items():
+        np.testing.assert_array_equal(dense(getattr(data, split)) > 0, images.reshape(-1, 784) > 0)
+
+
+def test_it_is_read_once_and_again_when_a_file_changes(tmp_path):
+    write(tmp_path)
+    assert len(read(tmp_path).train) == 7
+    Path(read(tmp_path).folder / "here").touch()
+    assert (read(tmp_path).folder / "here").exists()
+    write(tmp_path, rows=(8, 3))
+    data = read(tmp_path)
+    assert len(data.train) == 8
+    assert not (data.folder / "here").exists()
+
+
+def bad(folder, name, data):
+    """The message for a set in which one file holds ``data``."""
+    write(folder, packed=False)
+    (folder / name).write_bytes(data)
+    with pytest.raises(DataError) as error:
+        read(folder)
+    assert not list((folder / "cache").glob("*/meta.json")), "nothing wrong may be kept"
+    return str(error.value)
+
+
+IMAGES, LABELS = make_images(7, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        (NAMES[0], b"", "it is cut off"),
+        (NAMES[0], idx(IMAGES)[:10], "it is cut off"),
+        (NAMES[0], idx(IMAGES)[:-1], "it is cut off"),
+        (NAMES[1], idx(LABELS)[:-1], "it is cut off"),
+        (NAMES[0], gzip.compress(idx(IMAGES))[:-9], "it is cut off"),
+        (NAMES[0], idx(IMAGES) + b"\0", "it is longer than its 7 rows"),
+        (NAMES[1], idx(LABELS) + b"\0", "it is longer than its 7 rows"),
+        (NAMES[0], b"<!DOCTYPE html>", "it begins with 3c 21 44 4f instead of 00 00 08 03"),
+        (NAMES[0], idx(LABELS), "it begins with 00 00 08 01 instead of 00 00 08 03"),
+        (NAMES[1], idx(IMAGES), "it begins with 00 00 08 03 instead of 00 00 08 01"),
+        (NAMES[0], idx(IMAGES, magic=b"\0\0\x0d\3"), "it begins with 00 00 0d 03"),
+        (NAMES[0], idx(IMAGES[:, :14]), r"its rows are of shape (14, 28) instead of (28, 28)"),
+        (NAMES[0], idx(IMAGES[:0]), "there are no images in it"),
+        (NAMES[1], idx(LABELS[:5]), "it has 5 labels for the 7 images of"),
+        (NAMES[0], idx(IMAGES, shape=(2**32 - 1, 28, 28)), None),
+        (NAMES[1], idx(np.array([0, 1, 2, 3, 10, 5, 6])), "label 10 of image 4 is not in [0, 10)"),
+        (NAMES[3], idx(np.array([255, 1, 2])), "label 255 of image 0 is not in [0, 10)"),
+    ],
+)
+def test_bad_files(tmp_path, name, data, message):
+    said = bad(tmp_path, name, data)
+    if message is None:  # 2^32 - 1 images are promised: nothing of that size may be allocated
+        assert "it has 7 labels for the 4294967295 images of" in said
+    else:
+        assert said.startswith(f"{tmp_path / name}: {message}")
+
+
+def test_damaged_gzip(tmp_path):
+    data = bytearray(gzip.compress(idx(IMAGES)))
+    for at in (12, len(data) // 2, len(data) - 6):
+        damaged = data.copy()
+        damaged[at] ^= 0xFF
+        said = bad(tmp_path, NAMES[0], bytes(damaged))
+        assert said.startswith(f"{tmp_path / NAMES[0]}: "), at
+
+
+def test_missing_files_are_named(tmp_path):
+    write(tmp_path)
+    (tmp_path / f"{NAMES[3]}.gz").unlink()
+    with pytest.raises(FileNotFoundError) as error:
+        read(tmp_path, hint="Look under the table.")
+    assert f"{tmp_path}/{NAMES[3]}.gz is missing" in str(error.value)
+    assert "Look under the table." in str(error.value)
+
+
+def test_missing_files_are_fetched_and_checked(tmp_path):
+    checked = []
+
+    def fetch(root, check):
+        write(root)
+        check(root)
+        checked.append(root)
+        (root / f"{NAMES[1]}.gz").write_bytes(b"other")
+        with pytest.raises(DataError, match="begins with"):
+            check(root)
+        write(root)
+
+    data = read(tmp_path / "new", fetch=fetch)
+    assert (len(data.train), len(data.test)) == (7, 3)
+    read(tmp_path / "new", fetch=fetch)
+    assert checked == [tmp_path / "new"]
+
+
+@pytest.mark.parametrize("option", ["root", "cache"])
+def test_arguments_of_another_type(tmp_path, option):
+    arguments = {"root": tmp_path, "cache": tmp_path, option: 5}
+    with pytest.raises(ValueError, match=f"{option} must be the path of a folder, not 5"):
+        mnist(name="mnist", **arguments)
+
+
+@pytest.mark.skipif("SLIDE_DATA" not in os.environ, reason="SLIDE_DATA names no folder")
+def test_the_real_files():
+    folder = Path(os.environ["SLIDE_DATA"]) / "mnist"
+    paths = [folder / f"{name}.gz" for name in FILES["test"]]
+    rows = list(read_blocks(*paths))
+    assert sum(len(block.labels.indices) for block in rows) == 10_000
+    classes = np.bincount(np.concatenate([block.labels.indices for block in rows]))
+    assert classes.tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

@@ -1,0 +1,322 @@
+"""Skip-grams of plain text, against a twin that goes word by word."""
+
+import math
+import os
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slide import runtime
+from slide.data import DataError, text
+from slide.kernels.subsample_words import subsample_words
+
+MODULE = import_module("slide.data.sources.text")
+SOME = "a rose is a rose is a rose and so is this one , said a rose is a rose "
+
+
+def read(folder, content, **arguments):
+    if isinstance(content, str):
+        content = content.encode()
+    (folder / "some.txt").write_bytes(content)
+    settings = {"file": "some.txt", "subsample": 0, "min_count": 1, "test_share": 0.3}
+    arguments = {"cache": folder / "cache", **settings, **arguments}
+    return text(name="text", root=folder, **arguments)
+
+
+def rows_of(split):
+    """``[(centre, [labels])]``, after a look at the features."""
+    indptr, indices, values = split.features
+    assert indptr.tolist() == list(range(len(split) + 1))
+    assert (values == 1).all()
+    bounds = split.labels.indptr
+    labels = [split.labels.indices[bounds[i] : bounds[i + 1]].tolist() for i in range(len(split))]
+    return list(zip(indices.tolist(), labels, strict=True))
+
+
+def vocabulary_of(data):
+    """``[(word, count)]`` as written down."""
+    lines = (data.folder / "vocab.txt").read_text("utf-8").splitlines()
+    return [(word, int(count)) for word, count in map(str.split, lines)]
+
+
+def naive_vocabulary(content, min_count=1, max_vocabulary=None):
+    counts = Counter(content.split())
+    order = sorted(counts, key=lambda word: (-counts[word], word))[:max_vocabulary]
+    return [(word, counts[word]) for word in order if counts[word] >= min_count]
+
+
+def naive_random(key, counter):
+    """SplitMix64, to a number in [0, 1)."""
+    mask = 2**64 - 1
+    z = (int(key) + (counter + 1) * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return ((z ^ (z >> 31)) >> 11) / 2**53
+
+
+def naive_rows(part, vocabulary, window=2, subsample=0.0, seed=0, stream=0):
+    ids = {word: i for i, (word, _) in enumerate(vocabulary)}
+    total = sum(count for _, count in vocabulary)
+    key = runtime.random_key(seed, stream)
+    kept = []
+    for number, word in enumerate(part.split()):
+        if word in ids:
+            frequency = vocabulary[ids[word]][1] / total
+            stays = math.sqrt(subsample / frequency) if subsample else 1
+            if naive_random(key, number) < stays:
+                kept.append(ids[word])
+    rows = []
+    for i, centre in enumerate(kept):
+        around = kept[max(0, i - window) : i] + kept[i + 1 : i + 1 + window]
+        if around:
+            rows.append((centre, sorted(set(around))))
+    return rows
+
+
+def naive_border(content, test_share):
+    data = content.encode()
+    border = round(len(data) * (1 - test_share))
+    while border < len(data) and not data[border : border + 1].isspace():
+        border += 1
+    return border
+
+
+def assert_rows(data, content, test_share=0.3, vocabulary=None, **arguments):
+    vocabulary = vocabulary or naive_vocabulary(content)
+    border = naive_border(content, test_share)
+    raw = content.encode()
+    for stream, part in enumerate((raw[:border], raw[border:])):
+        split = (data.train, data.test)[stream]
+        expected = naive_rows(part.decode(), vocabulary, stream=stream, **arguments)
+        assert rows_of(split) == expected
+
+
+def random_text(seed, words=3000, distinct=60):
+    rng = np.random.default_rng(seed)
+    drawn = (distinct * rng.random(words) ** 3).astype(int)
+    spaces = rng.choice([" ", "  ", "\n", "\t", "\r\n", " \n\n"], words)
+    names = [f"w{i}" if i % 3 else f"wörter{i}" for i in range(distinct)]
+    return "".join(names[i] + space for i, space in zip(drawn, spaces, strict=True))
+
+
+def test_a_text_by_hand(tmp_path):
+    data = read(tmp_path, "b a b c a d   e b c", window=1, test_share=0.3)
+    assert vocabulary_of(data) == [("b", 3), ("a", 2), ("c", 2), ("d", 1), ("e", 1)]
+    assert (data.num_features, data.num_labels) == (5, 5)
+    # 13 of 19 bytes: the border falls into the spaces before e.
+    assert rows_of(data.train) == [
+        (0, [1]),
+        (1, [0]),
+        (0, [1, 2]),
+        (2, [0, 1]),
+        (1, [2, 3]),
+        (3, [1]),
+    ]
+    assert rows_of(data.test) == [(4, [0]), (0, [2, 4]), (2, [0])]
+    assert [a.dtype for a in (*data.train.features, *data.train.labels)] == [
+        *("i8", "i4", "f4", "i8", "i4")
+    ]
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 40])
+def test_windows_agree_with_the_twin(tmp_path, window):
+    content = random_text(window, words=300, distinct=20)
+    assert_rows(read(tmp_path, content, window=window), content, window=window)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_subsampling_agrees_with_the_twin(tmp_path, seed):
+    content = random_text(1)
+    data = read(tmp_path, content, subsample=0.01, seed=seed)
+    assert_rows(data, content, subsample=0.01, seed=seed)
+    assert 300 < len(data.train) < 1900
+
+
+def test_rare_words_are_left_out_before_windows_are_formed(tmp_path):
+    content = random_text(2)
+    vocabulary = naive_vocabulary(content, min_count=30)
+    assert 5 < len(vocabulary) < 55
+    data = read(tmp_path, content, min_count=30, subsample=0.02)
+    assert vocabulary_of(data) == vocabulary
+    assert_rows(data, content, vocabulary=vocabulary, subsample=0.02)
+    fewer = read(tmp_path, content, min_count=30, max_vocabulary=4)
+    assert vocabulary_of(fewer) == vocabulary[:4]
+    assert_rows(fewer, content, vocabulary=vocabulary[:4])
+
+
+@pytest.mark.parametrize(("chunk_bytes", "chunk_labels"), [(7, 4), (64, 30), (1000, 1)])
+def test_chunks_do_not_matter(tmp_path, monkeypatch, chunk_bytes, chunk_labels):
+    content = random_text(4, words=400)
+    monkeypatch.setattr(MODULE, "CHUNK_LABELS", chunk_labels)
+    whole = MODULE.read_words
+    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, chunk_bytes))
+    data = read(tmp_path, content, subsample=0.05, window=3)
+    assert vocabulary_of(data) == naive_vocabulary(content)
+    assert_rows(data, content, subsample=0.05, window=3)
+
+
+def test_the_seed_decides_and_nothing_else(tmp_path):
+    content = random_text(5)
+    first = rows_of(read(tmp_path, content, subsample=0.01).train)
+    again = rows_of(read(tmp_path, content, subsample=0.01, cache=tmp_path / "other").train)
+    assert first == again
+    assert first != rows_of(read(tmp_path, content, subsample=0.01, seed=1).train)
+
+
+def test_words_stay_as_often_as_published():
+    rng = np.random.default_rng(0)
+    counts = np.array([60_000, 25_000, 10_000, 4000, 1000])
+    words = rng.permutation(np.repeat(np.arange(5, dtype=np.int32), counts))
+    t = 0.02
+    keep = np.sqrt(t / (counts / counts.sum()))
+    out = np.empty_like(words)
+    stayed = out[: subsample_words(words, 0, runtime.random_key(1), keep, out)]
+    found = np.bincount(stayed, minlength=5)
+    expected = counts * np.minimum(keep, 1)
+    spread = np.sqrt(expected * (1 - np.minimum(keep, 1)))
+    assert (np.abs(found - expected) <= 4 * spread).all()
+    assert found[4] == 1000, "a word below the threshold always stays"
+
+
+def test_lower_case(tmp_path):
+    content = "Der Ärger DER Straße der Ärger " * 4
+    assert len(vocabulary_of(read(tmp_path, content))) == 5
+    data = read(tmp_path, content, lower=True)
+    assert vocabulary_of(data) == [("der", 12), ("ärger", 8), ("straße", 4)]
+    assert_rows(data, content.lower())
+
+
+def test_a_byte_order_mark_is_no_word(tmp_path):
+    data = read(tmp_path, b"\xef\xbb\xbf" + SOME.encode())
+    assert vocabulary_of(data) == naive_vocabulary(SOME)
+
+
+def test_limits_take_the_first_rows(tmp_path):
+    content = random_text(6)
+    whole = read(tmp_path, content)
+    part = read(tmp_path, content, train_samples=50, test_samples=7)
+    assert rows_of(part.train) == rows_of(whole.train)[:50]
+    assert rows_of(part.test) == rows_of(whole.test)[:7]
+    assert part.num_labels == whole.num_labels
+    more = read(tmp_path, content, train_samples=10**6, test_samples=len(whole.test))
+    assert rows_of(more.train) == rows_of(whole.train)
+    assert rows_of(more.test) == rows_of(whole.test)
+
+
+def test_it_is_read_once_and_again_when_the_text_changes(tmp_path):
+    data = read(tmp_path, SOME * 3)
+    path = tmp_path / "some.txt"
+    stat = path.stat()
+    (data.folder / "vocab.txt").unlink()
+    (data.folder / "here").touch()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    again = text(
+        name="text", root=tmp_path, file="some.txt", cache=tmp_path / "cache",
+        subsample=0, min_count=1, test_share=0.3,
+    )  # fmt: skip
+    assert (again.folder / "here").exists()
+    assert vocabulary_of(again) == naive_vocabulary(SOME * 3), "a missing vocabulary is written"
+    changed = read(tmp_path, SOME * 4)
+    assert changed.folder == data.folder
+    assert not (changed.folder / "here").exists()
+    assert vocabulary_of(changed) == naive_vocabulary(SOME * 4)
+    assert not list(changed.folder.glob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        ("", {}, "there are no words in it"),
+        (" \n ", {}, "there are no words in it"),
+        (
+            "a b a",
+            {"min_count": 3},
+            "no word occurs min_count=3 times; the most frequent one, 'a', ",
+        ),
+        ("one", {}, "the train part has no two words"),
+        ("one two three four five-and-more-letters", {}, "the test part has no two words"),
+        ("a" * 10 + " b" * 3, {"test_share": 0.01}, "the test part has no two words"),
+        (b"fine until here \xff and more", {}, "byte 16 does not belong to text in UTF-8"),
+        ("fine".encode("utf-16"), {}, "byte 0 does not belong to text in UTF-8"),
+        ("a b " * 100 + "x" * 140_000 + " c" * 50_000, {}, "no white space for 65536 bytes from"),
+    ],
+)
+def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
+    whole = MODULE.read_words
+    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, 1 << 16))
+    with pytest.raises(DataError) as error:
+        read(tmp_path, content, **arguments)
+    assert str(error.value).startswith(f"{tmp_path}/some.txt: {message}")
+    assert not list(tmp_path.glob("cache/*/meta.json")), "nothing wrong may be kept"
+
+
+def test_the_place_of_a_wrong_byte_counts_from_the_beginning(tmp_path, monkeypatch):
+    content = SOME.encode() * 20
+    whole = MODULE.read_words
+    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, 50))
+    with pytest.raises(DataError, match=r"byte 1041 does not belong"):
+        read(tmp_path, content[:1040] + b" \xc3 " + content)
+
+
+def test_a_border_within_a_word_that_never_ends(tmp_path):
+    with pytest.raises(DataError, match="no white space for 65536 bytes from byte 70000 on"):
+        read(tmp_path, b"a" * 140_000, test_share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "bound"),
+    [
+        ("window", 0, "a whole number of at least 1"),
+        ("window", 1.5, "a whole number of at least 1"),
+        ("subsample", -1, "a number of at least 0"),
+        ("min_count", 0, "a whole number of at least 1"),
+        ("max_vocabulary", 0, "a whole number of at least 1"),
+        ("lower", 1, "true or false"),
+        ("test_share", 0, "a number above 0"),
+        ("test_share", 1.0, r"in \[0, 1\)"),
+        ("test_share", "x", "a number above 0"),
+        ("train_samples", 0, "a whole number of at least 1"),
+        ("test_samples", -4, "a whole number of at least 1"),
+        ("seed", -1, "a whole number of at least 0"),
+        ("cache", None, "the path of a folder"),
+        ("file", None, "the name of a file"),
+        ("propensity", [1], "two numbers"),
+    ],
+)
+def test_arguments_out_of_range_are_named(tmp_path, option, value, bound):
+    with pytest.raises(ValueError, match=rf"^{option} must be {bound}.*, not "):
+        read(tmp_path, SOME, **{option: value})
+
+
+def test_only_text8_is_fetched(tmp_path):
+    fetched = []
+
+    def fetch(root, check):
+        (root / "text8").write_text("")
+        with pytest.raises(DataError, match="the file is empty"):
+            check(root)
+        (root / "text8").write_text(SOME * 3)
+        check(root)
+        fetched.append(root)
+
+    settings = {"cache": tmp_path / "cache", "subsample": 0, "min_count": 1, "test_share": 0.3}
+    data = text(name="text", root=tmp_path, fetch=fetch, **settings)
+    assert fetched == [tmp_path]
+    assert vocabulary_of(data) == naive_vocabulary(SOME * 3)
+    with pytest.raises(FileNotFoundError, match=r"other.txt is missing. Write one. Put other.txt"):
+        text(name="t", root=tmp_path, file="other.txt", fetch=fetch, hint="Write one.", **settings)
+    assert fetched == [tmp_path]
+
+
+@pytest.mark.skipif("SLIDE_DATA" not in os.environ, reason="SLIDE_DATA names no folder")
+def test_a_real_text(tmp_path):
+    root = Path(os.environ["SLIDE_DATA"]) / "text"
+    data = text(name="text", root=root, file="sample.txt", cache=tmp_path, train_samples=10**6)
+    content = (root / "sample.txt").read_text()
+    vocabulary = naive_vocabulary(content, min_count=5)
+    assert vocabulary_of(data) == vocabulary
+    expected = naive_rows(content[:1_000_000], vocabulary, subsample=1e-4)[:1000]
+    assert rows_of(data.train.slice(0, 1000)) == expected

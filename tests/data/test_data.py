@@ -1,0 +1,210 @@
+"""Splits, batches, and the configurations that open data sets."""
+
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from helpers import job
+
+import slide.data
+from slide.data import Batches, Split, holdout
+from slide.sparse import CSR, Pattern
+from slide.training.evaluation import evaluate
+from slide.training.metrics import inverse_propensities
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_split(num_rows=23, seed=0):
+    """Rows of random lengths; the values tell the place in the file."""
+    rng = np.random.default_rng(seed)
+    indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 6, num_rows))])
+    label_indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 4, num_rows))])
+    features = CSR(
+        indptr, rng.integers(0, 50, indptr[-1], np.int32), np.arange(indptr[-1], dtype=np.float32)
+    )
+    labels = Pattern(label_indptr, rng.integers(0, 30, label_indptr[-1], np.int32))
+    return Split(features, labels, 50, 30)
+
+
+def row(features, labels, index):
+    """Row ``index`` as lists."""
+    at = slice(*features.indptr[index : index + 2])
+    own = slice(*labels.indptr[index : index + 2])
+    return features.indices[at].tolist(), features.values[at].tolist(), labels.indices[own].tolist()
+
+
+def rows(part):
+    return [row(part.features, part.labels, i) for i in range(part.features.num_rows)]
+
+
+def assert_types(part):
+    arrays = [*part.features, *part.labels]
+    assert [a.dtype for a in arrays] == ["i8", "i4", "f4", "i8", "i4"]
+    assert all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays)
+
+
+# Splits
+
+
+def test_split_refuses_parts_of_different_length():
+    split = make_split()
+    with pytest.raises(ValueError, match="features have 23 rows, labels 22"):
+        Split(split.features, split.slice(0, 22).labels, 50, 30)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 23), (0, 0), (5, 6), (7, 23), (23, 23)])
+def test_slice_is_a_view_of_rows(start, stop):
+    split = make_split()
+    part = split.slice(start, stop)
+    assert_types(part)
+    assert len(part) == stop - start
+    assert part.features.indptr[0] == part.labels.indptr[0] == 0
+    assert rows(part) == rows(split)[start:stop]
+    if len(part.features.values):
+        assert np.shares_memory(part.features.values, split.features.values)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 3), (0, 24)])
+def test_slice_checks_its_bounds(start, stop):
+    with pytest.raises(IndexError, match=rf"\[{start}, {stop}\) are not within \[0, 23\)"):
+        make_split().slice(start, stop)
+
+
+@pytest.mark.parametrize("order", [[], [0], [22, 0, 5, 5], list(range(23))])
+def test_take_copies_rows_in_order(order):
+    split = make_split()
+    part = split.take(np.array(order, np.int64))
+    assert_types(part)
+    assert rows(part) == [rows(split)[i] for i in order]
+    assert not np.shares_memory(part.features.values, split.features.values)
+
+
+@pytest.mark.parametrize("bad", [-1, 23])
+def test_take_checks_row_numbers(bad):
+    with pytest.raises(IndexError, match=rf"row {bad} is not in \[0, 23\)"):
+        make_split().take(np.array([0, bad]))
+
+
+@pytest.mark.parametrize(("fraction", "size"), [(0.25, 6), (0.001, 1), (0.999, 22)])
+def test_holdout_divides_the_rows(fraction, size):
+    split = make_split()
+    rest, aside = holdout(split, fraction, seed=1)
+    assert len(aside) == size
+    assert sorted(rows(rest) + rows(aside)) == sorted(rows(split))
+    again = holdout(split, fraction, seed=1)
+    assert [rows(part) for part in again] == [rows(rest), rows(aside)]
+
+
+def test_holdout_depends_on_the_seed():
+    split = make_split()
+    assert rows(holdout(split, 0.5, seed=1)[1]) != rows(holdout(split, 0.5, seed=2)[1])
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, float("nan")])
+def test_holdout_checks_the_fraction(fraction):
+    with pytest.raises(ValueError, match=r"fraction must be in \(0, 1\)"):
+        holdout(make_split(), fraction, seed=0)
+    with pytest.raises(ValueError, match="1 rows cannot be divided"):
+        holdout(make_split(1), 0.5, seed=0)
+
+
+# Propensities
+
+
+def test_a_run_uses_the_constants_of_its_set(tmp_path):
+    data = replace(job.make_data(tmp_path), propensity=(0.6, 2.6))
+    trainer = job.make_trainer(tmp_path, data)
+    expected = inverse_propensities(data.train.labels, data.num_labels, 0.6, 2.6)
+    np.testing.assert_array_equal(trainer.weights, expected)
+    assert (expected != inverse_propensities(data.train.labels, data.num_labels)).any()
+    summary = trainer.fit()
+    inverse = summary["psp_at_1"], summary["psp_at_3"], summary["psp_at_5"]
+    again = evaluate(trainer.network, data.test, expected)
+    assert inverse == tuple(round(again[f"psp_at_{k}"], 6) for k in (1, 3, 5))
+    (line,) = job.lines(tmp_path / "run", "eval/psp_at_1")
+    assert {"eval/psp_at_3", "eval/psp_at_5"} <= set(line)
+
+
+# Batches
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 5, 23, 100])
+def test_each_row_occurs_once_an_epoch(shuffle, batch_size):
+    split = make_split()
+    batches = Batches(split, batch_size, seed=0, shuffle=shuffle)
+    seen = []
+    for batch in batches.epoch(0):
+        assert_types(batch)
+        assert batch.rows.dtype == np.int64
+        assert rows(batch) == [rows(split)[i] for i in batch.rows]
+        seen.append(batch.rows)
+    assert len(seen) == len(batches) == -(-23 // batch_size)
+    assert all(len(part) == batch_size for part in seen[:-1])
+    order = np.concatenate(seen).tolist()
+    assert sorted(order) == list(range(23))
+    assert (order == sorted(order)) is not shuffle
+
+
+def test_batches_depend_on_seed_epoch_and_step_alone():
+    split = make_split()
+    one, other = Batches(split, 4, seed=7), Batches(split, 4, seed=7)
+    forward = {(e, i): one.batch(e, i).rows.tolist() for e in range(3) for i in range(len(one))}
+    backward = {key: other.batch(*key).rows.tolist() for key in reversed(forward)}
+    assert forward == backward
+    orders = [[forward[e, i] for i in range(len(one))] for e in range(3)]
+    orders.append([batch.rows.tolist() for batch in Batches(split, 4, seed=8).epoch(0)])
+    assert len({str(order) for order in orders}) == 4
+
+
+@pytest.mark.parametrize("start", [0, 2, 6])
+def test_an_epoch_continues_where_it_was_left(start):
+    batches = Batches(make_split(), 4, seed=7)
+    whole = [rows(batch) for batch in batches.epoch(5)]
+    assert [rows(batch) for batch in Batches(make_split(), 4, 7).epoch(5, start)] == whole[start:]
+
+
+def test_writing_to_a_batch_changes_no_order():
+    batches = Batches(make_split(), 4, seed=7)
+    before = batches.batch(0, 0).rows.copy()
+    batches.batch(0, 0).rows[:] = 0
+    np.testing.assert_array_equal(batches.batch(0, 0).rows, before)
+
+
+def test_batches_of_an_empty_split():
+    assert list(Batches(make_split(0), 4, seed=0).epoch(0)) == []
+
+
+def test_batches_check_their_arguments():
+    split = make_split()
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
+        Batches(split, 0, seed=0)
+    with pytest.raises(ValueError, match="seed must not be negative, not -1"):
+        Batches(split, 4, seed=-1)
+    batches = Batches(split, 4, seed=0)
+    for index in (-1, 6):
+        with pytest.raises(IndexError, match=rf"step {index} is not in \[0, 6\)"):
+            batches.batch(0, index)
+    with pytest.raises(IndexError, match="epoch must not be negative, not -1"):
+        batches.batch(-1, 0)
+    with pytest.raises(IndexError, match=r"step 7 is not in \[0, 6\]"):
+        batches.epoch(0, start=7)
+
+
+# Configurations
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf" / "dataset").glob("*.yaml")))
+def test_every_configuration_opens_with_its_command_and_fits_its_function(path):
+    text = path.read_text()
+    assert text.startswith(f"# python train.py dataset={path.stem}")
+    options = yaml.safe_load(text)
+    package, _, name = options.pop("_target_").rpartition(".")
+    assert package == "slide.data"
+    assert set(options) <= set(signature(getattr(slide.data, name)).parameters)
+    assert options["name"] == path.stem
+    assert (ROOT / "datasets" / path.stem / "README.md").is_file()

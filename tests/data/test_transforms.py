@@ -1,0 +1,371 @@
+"""Transformed data sets, against looped twins, and the functions they are made of."""
+
+import json
+import math
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers import job
+from helpers.matrices import make_csr, make_pattern
+
+from slide.data import SparseDataset, Split, synthetic, transform, transforms
+from slide.data import dataset as dataset_module
+from slide.data.cache import cached
+from slide.data.dataset import Block
+from slide.sparse import CSR, Pattern
+
+FEATURES, LABELS = 40, 12
+
+
+def make_rows(rng, rows):
+    """Counts; label l is rarer the higher l, and label 0 occurs nowhere."""
+    features = make_csr(rng, rng.integers(0, 9, rows), FEATURES)
+    features = features._replace(values=rng.integers(1, 6, len(features.values)).astype("f4"))
+    lists = [[l for l in range(1, LABELS) if rng.random() < 0.5 / (1 + l)] for _ in range(rows)]
+    return Block(features, Pattern.from_lists(lists))
+
+
+def make_data(folder, train=None, test=None, state=1, **options):
+    """A cached data set of 57 and 23 rows, or of other blocks."""
+    rng = np.random.default_rng(0)
+    train, test = train or make_rows(rng, 57), test or make_rows(rng, 23)
+    return cached(
+        folder, name="made", key={"made": 1}, state={"state": state}, num_features=FEATURES,
+        num_labels=LABELS, train=lambda: [train], test=lambda: [test], **options,
+    )  # fmt: skip
+
+
+def to_lists(part):
+    """``[({feature: value}, [label, ...]), ...]``"""
+    features, labels = part.features, part.labels
+    spans = zip(pairwise(features.indptr), pairwise(labels.indptr), strict=True)
+    return [
+        (
+            dict(zip(features.indices[a:b].tolist(), features.values[a:b].tolist(), strict=True)),
+            labels.indices[c:d].tolist(),
+        )
+        for (a, b), (c, d) in spans
+    ]
+
+
+def naive(data, split, tf_idf, l2_norm, hashed_features, min_label_count):
+    """The twin of `transform`: rows as dictionaries, sums as loops."""
+    train = to_lists(data.train)
+    uses = [sum(1 for row, _ in train if row.get(j)) for j in range(data.num_features)]
+    counts = [sum(label in labels for _, labels in train) for label in range(data.num_labels)]
+    kept = [label for label in range(data.num_labels) if counts[label] >= min_label_count]
+    columns, signs = transforms.hash_columns(data.num_features, max(hashed_features, 1))
+    for row, labels in to_lists(split):
+        if tf_idf:
+            n = len(train)
+            row = {j: v * (math.log((1 + n) / (1 + uses[j])) + 1) for j, v in row.items()}
+        if hashed_features:
+            sums = dict.fromkeys(sorted(int(columns[j]) for j in row), 0.0)
+            for j, v in row.items():
+                sums[int(columns[j])] += v * float(signs[j])
+            row = {j: v for j, v in sums.items() if v}
+        if l2_norm:
+            norm = math.sqrt(sum(v * v for v in row.values()))
+            row = {j: v / (norm or 1) for j, v in row.items()}
+        yield row, [kept.index(label) for label in labels if label in kept]
+
+
+ARGUMENTS = [
+    {"tf_idf": True},
+    {"l2_norm": True},
+    {"hashed_features": 7},
+    {"min_label_count": 5},
+    {"tf_idf": True, "l2_norm": True},
+    {"tf_idf": True, "hashed_features": 7, "l2_norm": True, "min_label_count": 3},
+]
+NOTHING = {"tf_idf": False, "l2_norm": False, "hashed_features": 0, "min_label_count": 0}
+
+
+@pytest.mark.parametrize("block", [1, 8, 10_000])
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda a: "+".join(a))
+def test_a_set_is_its_naive_twin(tmp_path, monkeypatch, arguments, block):
+    monkeypatch.setattr(Split.blocks, "__defaults__", (block, block))
+    data = make_data(tmp_path, propensity=(0.6, 2.6))
+    made = transform(data, **arguments)
+    assert (made.name, made.propensity) == ("made", (0.6, 2.6))
+    for found, given in ((made.train, data.train), (made.test, data.test)):
+        expected = list(naive(data, given, **(NOTHING | arguments)))
+        assert len(found) == len(given) == len(expected)
+        assert (found.num_features, found.num_labels) == (made.num_features, made.num_labels)
+        for (row, labels), (twin, twin_labels) in zip(to_lists(found), expected, strict=True):
+            assert labels == twin_labels
+            assert list(row) == list(twin), "the order of a row"
+            np.testing.assert_allclose(list(row.values()), list(twin.values()), rtol=1e-6)
+    assert made.num_features == arguments.get("hashed_features", FEATURES)
+    assert (made.num_labels < LABELS) == ("min_label_count" in arguments)
+
+
+def test_the_identity_is_the_set_itself(tmp_path):
+    data = make_data(tmp_path)
+    assert transform(data) is data
+    assert transform(data, **NOTHING) is data
+
+
+def test_document_frequencies_are_of_training_rows(tmp_path):
+    some, many = (make_rows(np.random.default_rng(seed), 50 * seed) for seed in (1, 10))
+
+    def weighted(train, test):
+        folder = tmp_path / f"{len(train.features.indptr)}_{len(test.features.indptr)}"
+        return transform(make_data(folder, train, test), tf_idf=True)
+
+    one, same = weighted(some, some), weighted(some, many)
+    other = weighted(many, some)
+    train = [made.train.features.values for made in (one, same)]
+    np.testing.assert_array_equal(*train)
+    np.testing.assert_array_equal(one.test.features.values, train[0])
+    assert (other.test.features.values != train[0]).any()
+
+
+def test_the_formula_of_tf_idf():
+    """4 rows; features in 4, 1 and 0 of them: as smoothed by common toolkits."""
+    features = CSR(
+        np.array([0, 2, 3, 4, 6]),
+        np.array([0, 1, 0, 0, 0, 2], np.int32),
+        np.array([1, 3, 2, 1, 4, 0], np.float32),
+    )
+    counts = transforms.row_counts(features, 3)
+    assert counts.tolist() == [4, 1, 0], "a feature of value 0 is not there"
+    weights = transforms.tf_idf_weights(counts, 4)
+    np.testing.assert_allclose(weights, [1, 1 + math.log(2.5), 1 + math.log(5)])
+    values = transforms.tf_idf(features, weights).values
+    np.testing.assert_allclose(values, [1, 3 * weights[1], 2, 1, 4, 0], rtol=1e-6)
+    assert values.dtype == np.float32
+
+
+def test_rows_of_length_one():
+    features = CSR(
+        np.array([0, 2, 2, 4, 5]),
+        np.array([3, 1, 0, 2, 5], np.int32),
+        np.array([3, -4, 0, 0, 1e-30], np.float32),
+    )
+    made = transforms.normalize_rows(features)
+    np.testing.assert_allclose(made.values, [0.6, -0.8, 0, 0, 1], rtol=1e-6)
+    assert made.indices is features.indices
+    huge = transforms.normalize_rows(features._replace(values=np.full(5, 3e38, np.float32)))
+    np.testing.assert_allclose(huge.values, [0.5**0.5] * 4 + [1], rtol=1e-6)
+
+
+def test_hashing_keeps_inner_products_on_average():
+    """E <hash(x), hash(y)> = <x, y> (Weinberger et al. 2009, lemma 2)."""
+    rng = np.random.default_rng(1)
+    rows = make_csr(rng, [30, 30], 50)
+    dense = np.zeros((2, 50))
+    for i in range(2):
+        at = slice(*rows.indptr[i : i + 2])
+        dense[i, rows.indices[at]] = rows.values[at]
+    products = []
+    for seed in range(3000):
+        made = transforms.hash_features(rows, *transforms.hash_columns(50, 8, seed), 8)
+        folded = np.zeros((2, 8))
+        for i in range(2):
+            at = slice(*made.indptr[i : i + 2])
+            folded[i, made.indices[at]] = made.values[at]
+        products.append(folded[0] @ folded[1])
+    error = np.std(products) / math.sqrt(len(products))
+    assert abs(np.mean(products) - dense[0] @ dense[1]) < 4 * error
+    assert error < 0.2
+
+
+def test_hashed_columns_and_signs_are_uniform_and_independent():
+    columns, signs = transforms.hash_columns(200_000, 10)
+    assert (columns.dtype, signs.dtype) == (np.int32, np.float32)
+    cells = np.bincount(2 * columns + (signs > 0), minlength=20)
+    statistic = ((cells - 10_000) ** 2 / 10_000).sum()
+    assert statistic < 43.8, "the 0.999 quantile of chi2 with 19 degrees of freedom"
+    again = transforms.hash_columns(200_000, 10, seed=1)[0]
+    assert 0.09 < (columns == again).mean() < 0.11
+    prefix = transforms.hash_columns(10, 10)[0]
+    np.testing.assert_array_equal(prefix, columns[:10])
+
+
+def test_features_that_cancel_are_left_out():
+    columns = np.array([4, 4, 0], np.int32)
+    signs = np.array([1, -1, 1], np.float32)
+    features = CSR(
+        np.array([0, 2, 5]),
+        np.array([0, 1, 2, 1, 0], np.int32),
+        np.array([2, 2, 5, 1, 3], np.float32),
+    )
+    made = transforms.hash_features(features, columns, signs, 6)
+    assert made.indptr.tolist() == [0, 0, 2]
+    assert made.indices.tolist() == [0, 4]
+    assert made.values.tolist() == [5, 2]
+    assert [array.dtype for array in made] == ["i8", "i4", "f4"]
+
+
+def test_labels_are_renumbered_and_their_numbers_kept(tmp_path):
+    data = make_data(tmp_path)
+    made = transform(data, min_label_count=5)
+    ids = np.load(made.folder / "label_ids.npy")
+    counts = np.bincount(data.train.labels.indices, minlength=LABELS)
+    assert ids.dtype == np.int32
+    assert ids.tolist() == [label for label in range(LABELS) if counts[label] >= 5]
+    assert 0 < len(ids) < LABELS
+    for found, given in ((made.train, data.train), (made.test, data.test)):
+        for (_, labels), (_, whole) in zip(to_lists(found), to_lists(given), strict=True):
+            assert ids[labels].tolist() == [label for label in whole if label in ids]
+    assert any(not labels and whole for (_, labels), (_, whole) in
+               zip(to_lists(made.train), to_lists(data.train), strict=True))  # fmt: skip
+    assert not list(transform(data, tf_idf=True).folder.glob("label_ids*"))
+
+
+def test_the_result_is_cached_beside_its_source(tmp_path, monkeypatch):
+    data = make_data(tmp_path)
+    made = transform(data, l2_norm=True)
+    assert made.folder.parent == data.folder.parent
+    meta = json.loads((made.folder / "meta.json").read_text())
+    assert meta["source"]["key"]["of"] == data.folder.name
+    assert isinstance(made.train.features.values.base, np.memmap)
+
+    def forbid(self, split):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(transforms._Recipe, "blocks", forbid)
+    assert to_lists(transform(data, l2_norm=True).train) == to_lists(made.train)
+    assert transform(data, l2_norm=True).num_labels == LABELS
+    with pytest.raises(AssertionError, match="computed again"):
+        transform(data, tf_idf=True)
+    with pytest.raises(AssertionError, match="computed again"):
+        transform(make_data(tmp_path, state=2), l2_norm=True)
+
+
+def test_transforms_of_transforms(tmp_path):
+    data = make_data(tmp_path)
+    twice = transform(transform(data, tf_idf=True), l2_norm=True)
+    once = transform(data, tf_idf=True, l2_norm=True)
+    np.testing.assert_allclose(twice.train.features.values, once.train.features.values, rtol=1e-6)
+    assert len({data.folder, twice.folder, once.folder}) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tf_idf": 1}, "tf_idf must be true or false, not 1"),
+        ({"l2_norm": "yes"}, "l2_norm must be true or false, not 'yes'"),
+        ({"hashed_features": -1}, "hashed_features must be a whole number of at least 0, not -1"),
+        ({"hashed_features": True}, "hashed_features must be a whole number of at least 0"),
+        ({"hashed_features": 40}, "hashed_features must be below .* features of made, 40, not 40"),
+        ({"min_label_count": 1.5}, "min_label_count must be a whole number of at least 0, not 1.5"),
+        ({"min_label_count": 58}, r"min_label_count must be at most \d+, or no label .*: 58"),
+    ],
+)
+def test_arguments_out_of_range(tmp_path, arguments, message):
+    data = make_data(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=message):
+        transform(data, **arguments)
+    left = [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+    assert sorted(left) == [path for path in before if path.suffix != ".lock"]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_negative_values_are_no_counts(tmp_path, split):
+    rows = make_rows(np.random.default_rng(0), 20)
+    rows.features.values[3] = -0.5
+    data = make_data(tmp_path, **{split: rows})
+    with pytest.raises(ValueError, match=r"tf-idf needs counts, values of at least 0, not -0\.5"):
+        transform(data, tf_idf=True)
+    assert len(transform(data, l2_norm=True).train) == len(data.train)
+
+
+def test_values_beyond_float32(tmp_path):
+    rows = make_rows(np.random.default_rng(0), 20)
+    rows.features.values[:] = 3e38
+    data = make_data(tmp_path, train=rows)
+    with pytest.raises(ValueError, match=r"a transformed value must be at most 3\.4\d*e\+38, not"):
+        transform(data, tf_idf=True)
+
+
+def test_a_set_in_memory_has_no_place_for_the_result():
+    rows = make_rows(np.random.default_rng(0), 5)
+    split = Split(rows.features, rows.labels, FEATURES, LABELS)
+    data = SparseDataset("mine", split, split, FEATURES, LABELS)
+    assert transform(data) is data
+    with pytest.raises(ValueError, match="mine is not in a cache folder"):
+        transform(data, l2_norm=True)
+
+
+def test_no_rows_at_all(tmp_path):
+    none = Block(CSR(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)),
+                 Pattern.from_lists([]))  # fmt: skip
+    data = make_data(tmp_path, train=none, test=none)
+    made = transform(data, tf_idf=True, l2_norm=True, hashed_features=3)
+    assert (len(made.train), len(made.test), made.num_features) == (0, 0, 3)
+    with pytest.raises(ValueError, match="min_label_count must be at most 0"):
+        transform(data, min_label_count=1)
+
+
+@pytest.mark.compiled_only
+def test_memory_is_bounded_by_a_block(tmp_path, monkeypatch):
+    data = synthetic(
+        cache=tmp_path, num_features=1000, num_labels=500, train_samples=60_000, test_samples=10
+    )
+    entries = 1 << 15
+    assert data.train.features.indptr[-1] > 50 * entries
+    monkeypatch.setattr(Split.blocks, "__defaults__", (1 << 16, entries))
+    tracemalloc.start()
+    transform(data, tf_idf=True, l2_norm=True, hashed_features=100, min_label_count=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * entries, "bytes; the features of all rows alone take 8 an entry"
+
+
+# In the main job
+
+
+def test_a_run_trains_on_the_transformed_set_and_a_resumed_one_keeps_it(tmp_path):
+    words = ["transform.hashed_features=30", "transform.min_label_count=2"]
+    job.main(*job.tiny(tmp_path, *words, "trainer.max_steps=1", *job.SAMPLED))
+    run = tmp_path / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    expected = transform(job.make_data(tmp_path), hashed_features=30, min_label_count=2)
+    assert (summary["features"], summary["labels"]) == (30, expected.num_labels)
+    assert expected.num_labels < job.SIZES["num_labels"]
+    job.main(f"resume={run}", "trainer.max_steps=2")
+    assert json.loads((run / "summary.json").read_text())["steps"] == 2
+    message = job.failure(f"resume={run}", "transform.hashed_features=20")
+    assert "a resumed run keeps its transform.hashed_features" in message
+
+
+def test_transforms_are_checked_before_data_are_read(tmp_path):
+    words = job.tiny(tmp_path, "transform.hashed_features=-1")
+    assert "hashed_features must be a whole number" in job.quick_failure(*words)
+    assert not list(tmp_path.iterdir())
+
+
+# Blocks of a split
+
+
+@pytest.mark.parametrize(("rows", "entries"), [(1, 10), (5, 1000), (1000, 12), (1000, 1), (99, 99)])
+def test_blocks_are_all_rows_in_order_and_bounded(rows, entries):
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 20, 50)
+    split = Split(
+        make_csr(rng, lengths, FEATURES),
+        make_pattern(rng, rng.integers(0, 8, 50), LABELS),
+        FEATURES,
+        LABELS,
+    )
+    parts = list(split.blocks(rows, entries))
+    assert [row for part in parts for row in to_lists(part)] == to_lists(split)
+    for part in parts:
+        assert 1 <= len(part) <= rows
+        assert (
+            len(part) == 1 or max(len(part.features.indices), len(part.labels.indices)) <= entries
+        )
+        assert np.shares_memory(part.features.values, split.features.values) or not len(
+            part.features.values
+        )
+    # As few blocks as that allows: the next row would not have fitted.
+    for part, following in pairwise(parts):
+        both = (len(p.features.indices) for p in (part, following.slice(0, 1)))
+        labels = (len(p.labels.indices) for p in (part, following.slice(0, 1)))
+        assert len(part) == rows or sum(both) > entries or sum(labels) > entries
+    assert dataset_module.BLOCK_ENTRIES > 1000

@@ -1,0 +1,241 @@
+"""Gradients that are mostly zero: found, and worth the same as dense ones."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from slide import clip_grad_norm_
+from slide.active_set import ActiveSet
+from slide.functional import nonzero_entries as nonzeros
+from slide.functional.linear import active_linear
+from slide.functional.losses import active_linear_loss, loss_on_active
+from slide.functional.nonzero_entries import input_gradient, weight_gradient
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import FactoredRowGradient, RowGradient, dense_gradient
+from slide.scratch import Scratch
+from slide.sparse import Pattern
+
+B, A, D, N = 12, 30, 5, 40
+
+
+def draw(*shape, share=None, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    out = torch.randn(shape, dtype=dtype, generator=generator)
+    return out if share is None else out * (torch.rand(shape, generator=generator) < share)
+
+
+def use(monkeypatch, few):
+    """Take the path of few entries always, or never."""
+    monkeypatch.setattr(nonzeros, "MOST", 1.0 if few else 0.0)
+
+
+class TestNonzeros:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("shape", [(1, 1), (B, A), (40, 3)])
+    def test_equal_to_those_of_scipy(self, monkeypatch, dtype, shape):
+        use(monkeypatch, few=True)
+        gradient = draw(*shape, share=0.3, dtype=dtype)
+        gradient[0, 0] = torch.nan
+        found, expected = nonzeros.nonzeros(gradient), csr_array(gradient.numpy())
+        np.testing.assert_array_equal(found.indptr, expected.indptr)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_array_equal(found.values, expected.data)
+        assert found.values.dtype == gradient.numpy().dtype
+
+    def test_many_are_not_taken(self):
+        entries = int(nonzeros.MOST * 64 * 100)
+        gradient = torch.zeros(64, 100)
+        gradient.view(-1)[:: 6400 // entries][:entries] = 1
+        assert len(nonzeros.nonzeros(gradient).indices) == entries
+        gradient[gradient == 0] = torch.cat([torch.ones(1), torch.zeros(6399 - entries)])
+        assert nonzeros.nonzeros(gradient) is None
+        assert nonzeros.nonzeros(torch.ones(64, 100)) is None
+
+    def test_nothing_to_gain(self):
+        assert nonzeros.nonzeros(torch.zeros(0, 4)) is None
+        assert nonzeros.nonzeros(torch.zeros(4, 0)) is None
+        assert nonzeros.nonzeros(torch.zeros(4, 4, dtype=torch.bfloat16)) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.04, 0.6])
+def test_products(monkeypatch, share):
+    use(monkeypatch, few=True)
+    gradient, x, rows = draw(B, A, share=share), draw(B, D, seed=1), draw(A, D, seed=2)
+    few = nonzeros.nonzeros(gradient)
+    torch.testing.assert_close(input_gradient(few, rows), gradient @ rows)
+    ids = np.arange(A, dtype=np.int32)
+    found = weight_gradient(few, x, ids, Scratch(N), torch.float64)
+    torch.testing.assert_close(found.values(), gradient.T @ x)
+    assert len(found.ids) == A
+    groups = found.transposed
+    for c in range(A):
+        own = slice(groups.starts[c], groups.starts[c + 1])
+        expected = np.flatnonzero(gradient[:, c])
+        np.testing.assert_array_equal(groups.samples[own], expected)
+        np.testing.assert_array_equal(few.indices[groups.entries[own]], c)
+
+
+@pytest.fixture(params=["some", "complete"])
+def layer(request):
+    """Inputs, weight, bias, and an active set with targets."""
+    size = N if request.param == "complete" else A
+    ids = np.random.default_rng(0).permutation(N)[:size].astype(np.int32)
+    ids = np.arange(N, dtype=np.int32) if size == N else ids
+    targets = Pattern(np.arange(B + 1), np.arange(B, dtype=np.int32))
+    x, weight, bias = draw(B, D), draw(N, D, seed=1), draw(N, seed=2)
+    return *(t.requires_grad_() for t in (x, weight, bias)), ActiveSet(N, ids, None, targets)
+
+
+def gradients(out, x, weight, bias, upstream=None):
+    x.grad, weight.row_gradients, bias.row_gradients = None, [], []
+    out.backward(upstream)
+    kind = type(weight.row_gradients[0])
+    return kind, x.grad, dense_gradient(weight), dense_gradient(bias)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_backward_of_the_layer(layer, monkeypatch, hard):
+    x, weight, bias, active = layer
+    upstream = draw(B, len(active.ids), share=0.05, seed=5)
+    upstream[3:] *= not hard
+    found = {}
+    for few in (False, True):
+        use(monkeypatch, few)
+        found[few] = gradients(active_linear(x, weight, bias, active), x, weight, bias, upstream)
+    assert (found[False][0], found[True][0]) == (RowGradient, FactoredRowGradient)
+    for one, other in zip(found[False][1:], found[True][1:], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("hard", [1.0, 0.4])
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+@pytest.mark.parametrize("sparse_grad", [False, True])
+def test_backward_of_a_loss(layer, monkeypatch, hard, factor, sparse_grad):
+    x, weight, bias, active = layer
+    with torch.no_grad():
+        bias -= 4  # Most outputs are clearly wrong, and the hinge leaves them alone.
+    found = {}
+    for few in (False, True):
+        use(monkeypatch, few)
+        loss = active_linear_loss(
+            x, weight, bias, active, "squared_hinge", "float32", hard, sparse_grad
+        )
+        if sparse_grad:
+            found[few] = torch.autograd.grad(factor * loss, (x, weight, bias))
+            found[few] = [part.to_dense() for part in found[few]]
+        else:
+            kind, *found[few] = gradients(factor * loss, x, weight, bias)
+            assert kind == (FactoredRowGradient if few else RowGradient)
+    for one, other in zip(found[False], found[True], strict=True):
+        torch.testing.assert_close(one, other)
+    dense = (x @ weight.T + bias)[:, active.ids.astype(np.int64)]
+    loss_on_active(dense, active, "squared_hinge", hard).backward(torch.tensor(factor))
+    torch.testing.assert_close(found[True][1], weight.grad)
+
+
+def test_in_bfloat16_the_scores_alone_are_rounded(monkeypatch):
+    use(monkeypatch, few=True)
+    x, weight = draw(B, D, dtype=torch.float32), draw(N, D, dtype=torch.float32, seed=1)
+    ids = np.arange(3, 33, dtype=np.int32)
+    active = ActiveSet(N, ids, None, Pattern(np.arange(B + 1), np.arange(B, dtype=np.int32)))
+    bias = torch.full((N,), -4.0, requires_grad=True)
+    leaves = [x.requires_grad_(), weight.requires_grad_()]
+    loss = active_linear_loss(*leaves, bias, active, "squared_hinge", "bfloat16")
+    _, grad_x, grad_weight, _ = gradients(loss, *leaves, bias)
+    with torch.no_grad():
+        at = torch.from_numpy(ids).long()
+        scores = (x.bfloat16() @ weight[at].bfloat16().T).float() + bias[at]
+    scores.requires_grad_()
+    loss_on_active(scores, active, "squared_hinge").backward()
+    torch.testing.assert_close(grad_x, scores.grad @ weight[at])
+    torch.testing.assert_close(grad_weight[at], scores.grad.T @ x)
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_inputs_may_change_after_the_backward_pass(layer, monkeypatch, few, fused):
+    use(monkeypatch, few)
+    x, weight, bias, active = layer
+
+    def run(change):
+        buffer, weight.row_gradients = x.detach().clone(), []
+        if fused:
+            loss = active_linear_loss(buffer, weight, bias, active, "squared_hinge")
+        else:
+            scores = active_linear(buffer, weight, bias, active)
+            loss = loss_on_active(scores, active, "squared_hinge")
+        loss.backward()
+        buffer *= change
+        return dense_gradient(weight)
+
+    torch.testing.assert_close(run(7.0), run(1.0))
+
+
+def test_several_backward_passes_add_up(layer, monkeypatch):
+    x, weight, bias, active = layer
+    other = ActiveSet(N, active.ids[:7], None, Pattern(np.zeros(B + 1, np.int64), active.ids[:0]))
+    found = []
+    for few in (False, True):
+        use(monkeypatch, few)
+        weight.row_gradients, bias.row_gradients = [], []
+        for chosen, times in ((active, 2), (other, 1)):
+            loss = active_linear_loss(x, weight, bias, chosen, "squared_hinge")
+            for _ in range(times):
+                loss.backward(retain_graph=True)
+        found.append((dense_gradient(weight), dense_gradient(bias)))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_clipping_and_nan(layer, monkeypatch):
+    x, weight, bias, active = layer
+    norms = []
+    for few in (False, True):
+        use(monkeypatch, few)
+        weight.row_gradients, bias.row_gradients = [], []
+        active_linear_loss(x, weight, bias, active, "squared_hinge").backward()
+        norms.append(clip_grad_norm_([weight, bias], 0.1))
+    torch.testing.assert_close(*norms)
+    x = torch.full_like(x, torch.nan).requires_grad_()
+    scores = active_linear(x, weight, bias, active)
+    loss_on_active(scores, active, "squared_hinge").backward()
+    assert x.grad.isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(0, A), (B, 0)])
+def test_empty(shape):
+    count, size = shape
+    x, weight = draw(count, D).requires_grad_(), draw(N, D, seed=1).requires_grad_()
+    targets = Pattern(np.zeros(count + 1, np.int64), np.empty(0, np.int32))
+    active = ActiveSet(N, np.arange(size, dtype=np.int32), None, targets)
+    active_linear_loss(x, weight, None, active, "squared_hinge").backward()
+    assert not x.grad.any()
+    assert not dense_gradient(weight).any()
+
+
+def test_a_weight_in_another_order_of_memory(monkeypatch):
+    use(monkeypatch, few=True)
+    x, weight = draw(B, D).requires_grad_(), draw(D, N, seed=1).T.requires_grad_()
+    active = ActiveSet(N, np.arange(N, dtype=np.int32))
+    upstream = draw(B, N, share=0.02, seed=5)
+    active_linear(x, weight, None, active, sparse_grad=True).backward(upstream)
+    torch.testing.assert_close(x.grad, upstream @ weight)
+    torch.testing.assert_close(weight.grad.to_dense(), upstream.T @ x)
+
+
+def test_momentum_moves_all_active_rows_either_way(layer, monkeypatch):
+    x, weight, bias, active = layer
+    after = []
+    for few in (False, True):
+        use(monkeypatch, few)
+        leaves = [torch.nn.Parameter(t.detach().clone()) for t in (weight, bias)]
+        optimizer = RowSparseAdam(leaves, lr=0.1)
+        for shift in (-1.0, -6.0):  # In the second step fewer outputs have a gradient.
+            scores = active_linear(x.detach(), *leaves, active)
+            loss_on_active(scores + shift, active, "squared_hinge").backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        after.append(leaves)
+    for one, other in zip(*after, strict=True):
+        torch.testing.assert_close(one, other)

@@ -1,0 +1,251 @@
+"""A loss over part of a batch: the same gradients, and no visits to the rest."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.matrices import make_csr, make_pattern
+
+from slide.active_set import ActiveSet, transpose
+from slide.functional.linear import active_linear
+from slide.functional.losses import LOSS_NAMES, ActiveLoss, hardest, loss_on_active
+from slide.functional.nonzero_rows import hardest_count, put_rows, rows_to_visit, take_rows
+from slide.functional.sparse_input import sparse_linear
+from slide.kernels.ragged import STRIDE, clear_rows, gather_entries, mark_nonzero_rows
+from slide.nn.network import SlideNetwork
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import dense_gradient
+from slide.sampling.sampling import UniformSampler
+from slide.scratch import Scratch
+from slide.sparse import CSR, Pattern
+
+B, D, N = 8, 5, 30
+every_mode = pytest.mark.parametrize("mode", ["shared", "per_sample"])
+every_loss = pytest.mark.parametrize("name", LOSS_NAMES)
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+
+def make_active(mode, seed=0):
+    """An active set whose first entries of a sample are its targets."""
+    rng = np.random.default_rng(seed)
+    lengths = [6] * B if mode == "shared" else [6, 1, 4, 9, 3, 5, 2, 7]
+    sets = make_pattern(rng, lengths, N)
+    targets = make_pattern(rng, [1] * B, 1)
+    if mode == "shared":
+        return ActiveSet(N, sets.indices[:6], None, targets)
+    return ActiveSet(N, sets.indices, sets.indptr, targets)
+
+
+def restrict(active, rows):
+    """The same set for some of the samples."""
+    _, positions = take_rows(active.targets.indptr, rows, active.targets.indices)
+    targets = Pattern(np.arange(len(rows) + 1), positions)
+    if active.shared:
+        return ActiveSet(N, active.ids, None, targets)
+    indptr, ids = take_rows(active.indptr, rows, active.ids)
+    return ActiveSet(N, ids, indptr, targets)
+
+
+def losses_of(x, weight, bias, active, name):
+    """The loss of each sample, one by one."""
+    with torch.no_grad():
+        parts = []
+        for b in range(B):
+            own = restrict(active, np.array([b]))
+            out = active_linear(x[b : b + 1], weight, bias, own)
+            parts.append(loss_on_active(out, own, name).item())
+    return np.array(parts)
+
+
+class TestKernels:
+    @pytest.mark.parametrize("lengths", [[3, 0, 2, 1], [], [STRIDE, 2 * STRIDE + 7, 0, 1]])
+    def test_mark_and_clear(self, lengths):
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        values = np.ones(indptr[-1])
+        rows = np.arange(0, len(lengths), 2)
+        clear_rows(indptr, rows, values)
+        marks = np.empty(len(lengths), np.bool_)
+        mark_nonzero_rows(indptr, values, marks)
+        for b, length in enumerate(lengths):
+            own = values[indptr[b] : indptr[b + 1]]
+            assert (own == (b % 2)).all()
+            assert marks[b] == (b % 2 == 1 and length > 0)
+
+    @pytest.mark.parametrize("place", [0, 1, STRIDE - 1, STRIDE, 3 * STRIDE])
+    @pytest.mark.parametrize("value", [1e-45, -1.0, np.nan, np.inf])
+    def test_one_entry_is_enough(self, place, value):
+        values = np.zeros(2 * (3 * STRIDE + 1), np.float32)
+        values[place] = value
+        marks = np.empty(2, np.bool_)
+        mark_nonzero_rows(np.arange(3) * (3 * STRIDE + 1), values, marks)
+        assert marks.tolist() == [True, False]
+
+    def test_gather_entries(self):
+        values, places = np.arange(5.0), np.array([4, 0, 0, 3], np.int32)
+        out = np.empty(4)
+        gather_entries(values, places, out)
+        assert out.tolist() == [4, 0, 0, 3]
+
+
+class TestRows:
+    def test_rows_to_visit(self):
+        gradient = torch.zeros(8, 3)
+        gradient[[1, 6]] = 1
+        assert rows_to_visit(gradient).tolist() == [1, 6]
+        assert rows_to_visit(torch.zeros(4, 2)).tolist() == []
+        assert rows_to_visit(torch.ones(4, 2)) is None
+        assert rows_to_visit(torch.zeros(1, 2)) is None
+        flat, indptr = torch.tensor([0.0, 0, 3]), np.array([0, 1, 1, 3])
+        assert rows_to_visit(flat, indptr).tolist() == [2]
+
+    def test_take_and_put(self):
+        indptr = np.array([0, 2, 2, 5])
+        values, ids = np.arange(5.0), np.arange(5, dtype=np.int32)
+        bounds, *taken = take_rows(indptr, np.array([2, 1]), values, ids)
+        assert bounds.tolist() == [0, 3, 3]
+        assert [part.tolist() for part in taken] == [[2, 3, 4], [2, 3, 4]]
+        put = put_rows(torch.ones(2, 3), np.array([3, 0]), 4)
+        assert put.tolist() == [[1] * 3, [0] * 3, [0] * 3, [1] * 3]
+
+    @pytest.mark.parametrize(
+        ("fraction", "num_samples", "count"),
+        [(0.25, 8, 2), (0.1, 30, 3), (0.01, 8, 1), (1.0, 8, 8), (1, 7, 7), (0.5, 0, 0)],
+    )
+    def test_hardest_count(self, fraction, num_samples, count):
+        assert hardest_count(fraction, num_samples) == count
+
+
+@every_mode
+@every_loss
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 0.9, 1.0])
+def test_equals_two_passes(mode, name, fraction):
+    """Choose by a first pass, learn from a second one over the chosen samples alone."""
+    active = make_active(mode)
+    parameters = draw(B, D), draw(N, D, seed=1), draw(N, seed=2)
+    twins = [p.detach().clone().requires_grad_() for p in parameters]
+    losses = losses_of(*twins, active, name)
+    count = hardest_count(fraction, B)
+    hard = np.sort(np.argsort(-losses)[:count])
+    own = restrict(active, hard)
+    x, weight, bias = twins
+    expected = loss_on_active(active_linear(x[hard], weight, bias, own), own, name)
+    expected.backward()
+    loss = ActiveLoss(name, fraction)(active_linear(*parameters, active), active)
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    assert loss.item() == pytest.approx(np.sort(losses)[-count:].mean())
+    torch.testing.assert_close(parameters[0].grad, x.grad)
+    for parameter, twin in zip(parameters[1:], twins[1:], strict=True):
+        torch.testing.assert_close(dense_gradient(parameter), dense_gradient(twin))
+
+
+@every_mode
+def test_only_the_kept_are_visited(mode, monkeypatch):
+    active, weight = make_active(mode), draw(N, D, seed=1)
+    x = draw(B, D)
+    losses = losses_of(x, weight, None, active, "bce")
+    hard = np.sort(np.argsort(-losses)[:2])
+    ActiveLoss("bce", 0.25)(active_linear(x, weight, None, active), active).backward()
+    (gradient,) = weight.row_gradients
+    touched = active.ids if mode == "shared" else np.concatenate([active.row(b) for b in hard])
+    assert set(gradient.ids.tolist()) == set(touched.tolist())
+    if mode == "per_sample":
+        assert len(gradient.coefficients) == len(touched)
+        assert len(gradient.vectors) == 2
+    assert sorted(np.flatnonzero(x.grad.numpy().any(1))) == hard.tolist()
+    assert (active.scratch.slots() == -1).all()
+
+
+def test_sparse_input():
+    x = make_csr(np.random.default_rng(0), [3, 0, 5, 1], N, np.float64)
+    weight, bias = draw(N, D), draw(D)
+    grouped = transpose(Pattern(x.indptr, x.indices), Scratch(N))
+    upstream = torch.zeros(4, D, dtype=torch.float64)
+    upstream[2] = torch.arange(D) + 1.0
+    sparse_linear(x, weight, bias, grouped).backward(upstream)
+    (gradient,) = weight.row_gradients
+    assert sorted(gradient.ids) == sorted(x.indices[3:8])
+    expected = torch.zeros(N, D, dtype=torch.float64)
+    for p in range(3, 8):
+        expected[x.indices[p]] += x.values[p] * upstream[2]
+    torch.testing.assert_close(dense_gradient(weight), expected)
+    torch.testing.assert_close(bias.grad, upstream.sum(0))
+
+
+@every_mode
+def test_a_loss_of_ones_own(mode):
+    """Of PyTorch's, by sample; the whole network's gradients against those of a second pass."""
+    features = make_csr(np.random.default_rng(0), [3, 2, 4, 1, 3, 2, 2, 5], 40)
+    found = []
+    for two_passes in (False, True):
+        torch.manual_seed(1)
+        network = SlideNetwork(
+            40, [12], N, lambda d, n: UniformSampler(d, n, active=6, mode="shared")
+        )
+        active = make_active(mode)
+        hidden = network.encode(features)
+        layer = network.output
+
+        def losses(hidden, active, layer=layer, mode=mode):
+            scores = active_linear(hidden, layer.weight, layer.bias, active)
+            if mode == "shared":
+                return F.softplus(scores).sum(1)
+            parts = torch.split(F.softplus(scores), np.diff(active.indptr).tolist())
+            return torch.stack([part.sum() for part in parts])
+
+        own = losses(hidden, active)
+        if two_passes:
+            hard = own.topk(2).indices.sort().values.numpy()
+            bounds, *parts = take_rows(features.indptr, hard, features.indices, features.values)
+            losses(network.encode(CSR(bounds, *parts)), restrict(active, hard)).mean().backward()
+        else:
+            hardest(0.25)(own).backward()
+        found.append(
+            [dense_gradient(p) if p.grad is None else p.grad for p in network.parameters()]
+        )
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.any()
+        torch.testing.assert_close(ours, theirs)
+
+
+@every_mode
+def test_no_gradient_at_all(mode):
+    active = make_active(mode)
+    x, weight = draw(B, D), draw(N, D, seed=1)
+    optimizer = RowSparseAdam([weight])
+    before = weight.detach().clone()
+    (active_linear(x, weight, None, active) * 0).sum().backward()
+    optimizer.step()
+    assert not x.grad.any()
+    assert torch.equal(weight, before)
+
+
+def test_hardest():
+    losses = torch.tensor([1.0, 5.0, 3.0, 2.0], requires_grad=True)
+    value = hardest(0.5)(losses)
+    value.backward()
+    assert value.item() == 4
+    assert losses.grad.tolist() == [0, 0.5, 0.5, 0]
+    assert torch.isnan(hardest(0.25)(torch.tensor([1.0, torch.nan, 9.0, 2.0])))
+
+
+@every_loss
+def test_nan_is_kept(name):
+    active = make_active("shared")
+    scores = torch.ones(B, 6)
+    scores[3, 4] = torch.nan
+    assert torch.isnan(loss_on_active(scores, active, name, 0.25))
+
+
+@pytest.mark.parametrize("fraction", [0, -0.5, 1.5, True, "half", float("nan")])
+def test_errors(fraction):
+    with pytest.raises(ValueError, match="hard_fraction must be"):
+        ActiveLoss("bce", fraction)
+    with pytest.raises(ValueError, match="fraction must be"):
+        hardest(fraction)
+    with pytest.raises(ValueError, match=r"losses must be \(B,\), one a sample, not \(2, 3\)"):
+        hardest(0.5)(torch.ones(2, 3))

@@ -1,0 +1,318 @@
+"""Hash tables against dictionaries, and the uniformity of their reservoirs."""
+
+import numpy as np
+import pytest
+from helpers import naive
+from helpers.matrices import chi_square_p
+
+from slide.hashing.tables import HashTables
+from slide.kernels import buckets as kernels
+from slide.runtime import random_key
+
+POLICIES = ["fifo", "reservoir"]
+
+
+def draw_codes(seed, num_tables=3, num_ids=40, num_buckets=5):
+    """Random codes, some buckets fuller than others."""
+    rng = np.random.default_rng(seed)
+    shape = (num_tables, num_ids)
+    return np.minimum(rng.integers(0, num_buckets, shape), rng.integers(0, num_buckets, shape))
+
+
+def as_codes(values):
+    return np.array(values, np.int32)
+
+
+def contents(tables):
+    """The ids in each bucket of each table, in their places."""
+    every = np.tile(np.arange(tables.num_buckets, dtype=np.int32), (tables.num_tables, 1))
+    b = tables.buckets
+    return [
+        [
+            b.pool[l, b.starts[l, c] :][: min(b.seen[l, c], tables.bucket_capacity)].tolist()
+            for c in row
+        ]
+        for l, row in enumerate(every)
+    ]
+
+
+def naive_contents(twin, num_buckets):
+    return [[table.get(c, []) for c in range(num_buckets)] for table in twin.buckets]
+
+
+def naive_tables(tables, codes, ids=None):
+    key = random_key(tables.seed)
+    twin = naive.Tables(tables.num_tables, tables.bucket_capacity, tables.bucket_policy, key)
+    for i in range(codes.shape[1]):
+        twin.insert(i if ids is None else ids[i], codes[:, i])
+    return twin
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("capacity", [1, 4, 100])
+@pytest.mark.parametrize("policy", POLICIES)
+class TestContents:
+    def test_build(self, policy, capacity, seed):
+        codes = as_codes(draw_codes(seed))
+        tables = HashTables(3, 5, capacity, policy, seed)
+        tables.build(codes)
+        assert contents(tables) == naive_contents(naive_tables(tables, codes), 5)
+
+    def test_insert_one_by_one_equals_build(self, policy, capacity, seed):
+        codes = as_codes(draw_codes(seed))
+        tables = HashTables(3, 5, capacity, policy, seed)
+        built = HashTables(3, 5, capacity, policy, seed)
+        built.build(codes)
+        for i in range(codes.shape[1]):
+            tables.insert(as_codes([i]), codes[:, i : i + 1])
+        assert contents(tables) == contents(built)
+        np.testing.assert_array_equal(tables.buckets.seen, built.buckets.seen)
+
+    def test_insert_many_after_build(self, policy, capacity, seed):
+        codes = as_codes(draw_codes(seed))
+        ids = np.random.default_rng(seed).permutation(1_000)[:40].astype(np.int32)
+        ids[:15] = np.arange(15)
+        tables = HashTables(3, 5, capacity, policy, seed)
+        tables.build(codes[:, :15])
+        tables.insert(ids[15:25], codes[:, 15:25])
+        tables.insert(ids[25:], codes[:, 25:])
+        assert contents(tables) == naive_contents(naive_tables(tables, codes, ids), 5)
+
+    def test_move(self, policy, capacity, seed):
+        old, new = (as_codes(draw_codes(seed + i)) for i in (0, 20))
+        tables = HashTables(3, 5, capacity, policy, seed)
+        tables.build(old)
+        twin = naive_tables(tables, old)
+        ids = np.random.default_rng(seed).permutation(40)[:17].astype(np.int32)
+        tables.move(ids, old[:, ids], new[:, ids])
+        for table in range(3):
+            changed = [i for i in ids.tolist() if old[table, i] != new[table, i]]
+            for take, codes in ((twin.remove, old), (twin.insert, new)):
+                for i in changed:
+                    take(i, codes[:, i], [table])
+        assert contents(tables) == naive_contents(twin, 5)
+        if capacity == 100:  # Nothing was ever left out.
+            moved = old.copy()
+            moved[:, ids] = new[:, ids]
+            tables_then = [[sorted(bucket) for bucket in table] for table in contents(tables)]
+            tables.build(moved)
+            assert tables_then == contents(tables)
+
+    def test_query(self, policy, capacity, seed):
+        codes = as_codes(draw_codes(seed))
+        tables = HashTables(3, 5, capacity, policy, seed)
+        tables.build(codes)
+        twin = naive_tables(tables, codes)
+        asked = as_codes(draw_codes(seed + 10, num_ids=7))
+        found = tables.query(asked)
+        assert found.num_rows == 7
+        assert naive.rows_of(*found) == [twin.query(asked[:, b]) for b in range(7)]
+
+    def test_capacity_is_never_exceeded(self, policy, capacity, seed):
+        tables = HashTables(3, 5, capacity, policy, seed)
+        codes = as_codes(draw_codes(seed))
+        tables.build(codes)
+        for _ in range(3):
+            tables.insert(np.arange(40, dtype=np.int32), codes)
+        sizes = [[len(bucket) for bucket in table] for table in contents(tables)]
+        offered = [np.bincount(np.tile(row, 4), minlength=5) for row in codes]
+        assert sizes == np.minimum(offered, capacity).tolist()
+
+
+def test_build_forgets_what_was_there():
+    tables = HashTables(2, 5, 4)
+    tables.build(as_codes(draw_codes(0, 2)))
+    codes = as_codes(draw_codes(1, 2, 20))
+    tables.build(codes)
+    fresh = HashTables(2, 5, 4)
+    fresh.build(codes)
+    assert contents(tables) == contents(fresh)
+
+
+def test_fifo_keeps_the_last_ids():
+    tables = HashTables(1, 1, 3, "fifo")
+    tables.build(np.zeros((1, 10), np.int32))
+    assert sorted(tables.query(as_codes([[0]])).indices.tolist()) == [7, 8, 9]
+
+
+def keep_counts(policy_of_keeping, num_ids=30, num_draws=960):
+    """How often each of ``num_ids`` ids is among those kept, over all tables and seeds."""
+    num_tables = 96
+    codes = np.zeros((num_tables, num_ids), np.int32)
+    counts = np.zeros(num_ids, int)
+    for seed in range(num_draws // num_tables):
+        counts += np.bincount(policy_of_keeping(seed, codes), minlength=num_ids)
+    return counts
+
+
+def kept_by_build(seed, codes):
+    tables = HashTables(len(codes), 1, 5, "reservoir", seed)
+    tables.build(codes)
+    return tables.query(codes[:, :1]).indices
+
+
+def kept_by_insert(seed, codes):
+    tables = HashTables(len(codes), 1, 5, "reservoir", seed)
+    for part in np.array_split(np.arange(codes.shape[1], dtype=np.int32), 3):
+        tables.insert(part, codes[:, part])
+    return tables.query(codes[:, :1]).indices
+
+
+def kept_by_the_published_rule(seed, codes):
+    """An id enters a full bucket with probability 1 / n instead of capacity / n."""
+    rng = np.random.default_rng(seed)
+    kept = []
+    for row in codes:
+        bucket = list(range(5))
+        for n in range(5, len(row)):
+            if rng.random() < 1 / (n + 1):
+                bucket[rng.integers(5)] = n
+        kept += bucket
+    return np.array(kept)
+
+
+class TestReservoir:
+    @pytest.mark.parametrize("keeping", [kept_by_build, kept_by_insert])
+    def test_is_uniform(self, keeping):
+        counts = keep_counts(keeping)
+        assert counts.sum() == 960 * 5
+        assert chi_square_p(counts, 960, 5) > 1e-3
+
+    def test_this_would_tell(self):
+        assert chi_square_p(keep_counts(kept_by_the_published_rule), 960, 5) < 1e-12
+
+    def test_tables_draw_independently(self):
+        codes = np.zeros((20, 40), np.int32)
+        tables = HashTables(20, 1, 5)
+        tables.build(codes)
+        assert len({tuple(sorted(table[0])) for table in contents(tables)}) > 15
+
+    def test_buckets_draw_independently(self):
+        tables = HashTables(1, 20, 5)
+        tables.build(as_codes([np.repeat(np.arange(20), 40)]))
+        assert len({tuple(sorted(np.array(b) % 40)) for b in contents(tables)[0]}) > 15
+
+    def test_follows_the_seed(self):
+        codes = np.zeros((4, 60), np.int32)
+        kept = []
+        for seed in (0, 1, 0):
+            tables = HashTables(4, 1, 5, seed=seed)
+            tables.build(codes)
+            kept.append(contents(tables))
+        assert kept[0] == kept[2] != kept[1]
+
+
+class TestPools:
+    def test_growth_keeps_the_contents(self):
+        tables = HashTables(2, 50, 64)
+        rng = np.random.default_rng(0)
+        codes = as_codes(rng.integers(0, 50, (2, 500)))
+        sizes = set()
+        for part in np.array_split(np.arange(500, dtype=np.int32), 12):
+            tables.insert(part, codes[:, part])
+            sizes.add(tables.buckets.pool.shape[1])
+        assert len(sizes) > 2
+        for l, table in enumerate(contents(tables)):
+            for c, bucket in enumerate(table):
+                assert bucket == np.flatnonzero(codes[l] == c).tolist()
+
+    def test_a_full_pool_stops_a_table(self):
+        buckets = HashTables(2, 2, 8).buckets._replace(pool=np.empty((2, 4), np.int32))
+        ids, done = np.arange(6, dtype=np.int32), np.zeros(2, np.int64)
+        codes = as_codes([[0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]])
+        kernels.insert(buckets, ids, codes, 8, kernels.FIFO, np.uint64(0), done)
+        assert done.tolist() == [4, 2]
+        assert buckets.seen.tolist() == [[4, 0], [2, 0]]
+
+    def test_a_build_takes_one_place_an_id(self):
+        tables = HashTables(3, 8, 16)
+        tables.build(as_codes(draw_codes(0, 3, 60, 8)))
+        assert tables.buckets.pool.shape == (3, 60)
+
+    def test_clear(self):
+        tables = HashTables(2, 5)
+        tables.build(as_codes(draw_codes(0, 2)))
+        tables.clear()
+        assert tables.occupancy() == (0, 0)
+        assert tables.query(as_codes(draw_codes(1, 2))).indices.size == 0
+
+    def test_no_ids(self):
+        tables = HashTables(2, 5)
+        tables.build(np.empty((2, 0), np.int32))
+        tables.insert(np.empty(0, np.int32), np.empty((2, 0), np.int32))
+        found = tables.query(np.empty((2, 0), np.int32))
+        assert found.num_rows == 0
+        assert tables.occupancy() == (0, 0)
+
+
+def test_occupancy():
+    tables = HashTables(2, 4, bucket_capacity=2)
+    tables.build(as_codes([[0, 0, 0, 0, 3], [1, 1, 1, 2, 3]]))
+    assert tables.occupancy() == (5 / 8, 4)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+class TestState:
+    def test_round_trip(self, policy):
+        codes = as_codes(draw_codes(0))
+        tables, other = (HashTables(3, 5, 4, policy) for _ in range(2))
+        tables.build(codes[:, :20])
+        other.load_state_dict(tables.state_dict())
+        assert contents(other) == contents(tables)
+        for t in (tables, other):
+            t.insert(np.arange(20, 40, dtype=np.int32), codes[:, 20:])
+        assert contents(other) == contents(tables)
+
+    def test_does_not_share_memory(self, policy):
+        codes = as_codes(draw_codes(0))
+        tables, other = (HashTables(3, 5, 4, policy) for _ in range(2))
+        tables.build(codes)
+        state, before = tables.state_dict(), contents(tables)
+        other.load_state_dict(state)
+        other.build(as_codes(draw_codes(5, num_ids=15)))
+        assert contents(tables) == before
+        tables.load_state_dict(state)
+        assert contents(tables) == before
+
+    def test_of_empty_tables(self, policy):
+        tables, other = (HashTables(3, 5, 4, policy) for _ in range(2))
+        other.build(as_codes(draw_codes(0)))
+        other.load_state_dict(tables.state_dict())
+        assert other.occupancy() == (0, 0)
+        other.insert(np.arange(40, dtype=np.int32), as_codes(draw_codes(0)))
+        assert other.occupancy()[1] > 4
+
+    def test_of_other_tables(self, policy):
+        with pytest.raises(ValueError, match=r"\(3, 5\) do not fit tables of shape \(3, 6\)"):
+            HashTables(3, 6, 4, policy).load_state_dict(HashTables(3, 5, 4, policy).state_dict())
+
+
+class TestErrors:
+    @pytest.mark.parametrize("codes", [[[0, 5]], [[-1, 0]]])
+    def test_codes_out_of_range(self, codes):
+        tables = HashTables(1, 5)
+        for call in (tables.build, tables.query, lambda c: tables.insert(as_codes([0, 1]), c)):
+            with pytest.raises(ValueError, match=r"codes must lie in \[0, 5\)"):
+                call(as_codes(codes))
+
+    @pytest.mark.parametrize(
+        "codes", [np.zeros((2, 3), np.int32), np.zeros(3, np.int32), np.zeros((1, 3), np.int64)]
+    )
+    def test_codes_of_the_wrong_shape_or_type(self, codes):
+        with pytest.raises(ValueError, match=r"codes must be \(1, n\) int32"):
+            HashTables(1, 5).build(codes)
+
+    @pytest.mark.parametrize("ids", [np.zeros(2, np.int32), np.zeros(3, np.int64)])
+    def test_ids_that_do_not_fit(self, ids):
+        with pytest.raises(ValueError, match=r"ids must be \(3,\) int32"):
+            HashTables(1, 5).insert(ids, np.zeros((1, 3), np.int32))
+
+    @pytest.mark.parametrize("name", ["num_tables", "num_buckets", "bucket_capacity"])
+    def test_numbers_out_of_range(self, name):
+        options = {"num_tables": 1, "num_buckets": 1, name: 0}
+        with pytest.raises(ValueError, match=f"{name} must be .* at least 1, not 0"):
+            HashTables(**options)
+
+    def test_unknown_policy(self):
+        with pytest.raises(ValueError, match="bucket_policy must be one of"):
+            HashTables(1, 1, bucket_policy="lifo")

@@ -1,0 +1,144 @@
+"""Runs of the main job, in this process and on tiny generated data, and what they leave behind."""
+
+import json
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import hydra
+import numpy as np
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+
+import train
+from slide import ActiveLoss, LSHSampler, RowSparseAdam, SimHash, SlideNetwork, runtime
+from slide.data import synthetic
+from slide.sampling import schedules
+from slide.training.trainer import Options, Trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+SIZES = {
+    "num_features": 60,
+    "num_labels": 80,
+    "train_samples": 120,  # 8 steps of 16 rows, of which the last has 8
+    "test_samples": 40,
+    "nonzeros": 8,
+    "labels_per_row": 2,
+}
+# Active sets must be smaller than the number of labels, or nothing is sampled at all.
+SAMPLED = ("sampler.active=32", "hash.hashes_per_table=3", "hash.num_tables=4")
+
+
+def tiny(folder, *more):
+    """Arguments for a run of a moment; it goes to ``folder/run``."""
+    sizes = [f"dataset.{name}={value}" for name, value in SIZES.items()]
+    shape = ["network.hidden=[8]", "trainer.batch_size=16", "trainer.epochs=2"]
+    threads = ["runtime.threads=1"]  # Waking threads would take longer than the work.
+    places = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
+    return [*sizes, *shape, *threads, *places, *more]
+
+
+def compose(*overrides, **options):
+    """The configuration that a command line with these ``overrides`` gives."""
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("train", list(overrides), **options)
+
+
+@contextmanager
+def _global_state_put_back():
+    argv = sys.argv
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        GlobalHydra.instance().clear()
+        runtime.set_threads(0)
+        runtime.set_deterministic(False, 0)
+
+
+def main(*arguments):
+    """``python train.py arguments``, in this process."""
+    with _global_state_put_back():
+        sys.argv = ["train.py", "--config-path", str(CONF), *arguments]
+        train.main()
+
+
+def failure(*arguments):
+    """What a run says that ends with an error."""
+    with pytest.raises(SystemExit) as stopped:
+        main(*arguments)
+    assert isinstance(stopped.value.code, str), "the exit has no message"
+    return stopped.value.code
+
+
+def quick_failure(*overrides):
+    """The same without a command line, which takes Hydra half the time."""
+    with _global_state_put_back(), pytest.raises(SystemExit) as stopped:
+        train.main(compose(*overrides))
+    assert isinstance(stopped.value.code, str), "the exit has no message"
+    return stopped.value.code
+
+
+def lines(folder, name=None):
+    """What ``metrics.jsonl`` holds; only lines with the scalar ``name``, if it is given."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if name is None or name in line]
+
+
+def steps(folder, name):
+    """The steps at which a scalar was written."""
+    return [line["step"] for line in lines(folder, name)]
+
+
+def make_data(folder, **sizes):
+    """A generated data set, of `SIZES` where nothing else is asked for."""
+    return synthetic(cache=folder / "cache", **{**SIZES, **sizes})
+
+
+def make_trainer(folder, data, loss=None, rate=None, network=None, ranker=None, **options):
+    """A trainer put together without a configuration."""
+    if network is None:
+        network = make_network(data)
+    (folder / "run").mkdir(exist_ok=True)
+    return Trainer(
+        network,
+        RowSparseAdam(network.parameters(), lr=0.01),
+        loss or ActiveLoss("softmax"),
+        data,
+        Options(**{"batch_size": 16, "epochs": 2, **options}),
+        folder / "run",
+        rate or partial(schedules.constant),
+        ranker=ranker,
+    )
+
+
+def make_network(data, sampler=None):
+    """Eight hidden neurons and outputs sampled by hash tables."""
+    if sampler is None:
+        family = partial(SimHash, hashes_per_table=3, num_tables=4)
+        sampler = partial(LSHSampler, active=32, family=family)
+    return SlideNetwork(data.num_features, [8], data.num_labels, sampler)
+
+
+def assert_same(found, expected, path="checkpoint"):
+    """Nested states agree bit by bit; measured times do not count."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), path
+        for key in expected:
+            if not str(key).endswith("_seconds"):
+                assert_same(found[key], expected[key], f"{path}/{key}")
+    elif isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype, path
+        same = found.numpy().tobytes() == expected.numpy().tobytes()
+        assert same, f"{path}: {np.sum(found.numpy() != expected.numpy())} of {found.numel()}"
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), path
+        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_same(one, other, f"{path}/{i}")
+    else:
+        assert found == expected, path

@@ -1,0 +1,145 @@
+"""Votes over buckets, against the looped twins."""
+
+import numpy as np
+import pytest
+from helpers import naive
+
+from slide.hashing.tables import HashTables
+from slide.kernels import votes as kernels
+from slide.kernels.votes import PARTS, Lists
+from slide.runtime import random_key
+from slide.scratch import Scratch
+
+NUM_ROWS = 30
+
+
+def draw_tables(seed, num_tables=6, capacity=4, num_buckets=5):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, num_buckets, (num_tables, NUM_ROWS), dtype=np.int32)
+    tables = HashTables(num_tables, num_buckets, capacity, "reservoir", seed)
+    tables.build(codes)
+    twin = naive.Tables(num_tables, capacity, "reservoir", random_key(seed))
+    for i in range(NUM_ROWS):
+        twin.insert(i, codes[:, i])
+    return tables, twin
+
+
+def draw_queries(seed, num_samples, num_tables=6, num_buckets=5):
+    rng = np.random.default_rng(seed + 100)
+    return rng.integers(0, num_buckets, (num_tables, num_samples), dtype=np.int32)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("num_samples", [0, 1, 7])
+class TestVotes:
+    @pytest.mark.parametrize("runs", [1, 3])
+    @pytest.mark.parametrize("budget", [0, 3, 24])
+    def test_per_sample(self, budget, runs, num_samples, seed):
+        tables, twin = draw_tables(seed)
+        codes, key = draw_queries(seed, num_samples), random_key(seed, 7)
+        budgets = np.maximum(budget - np.arange(num_samples), 0)
+        lists = Lists(np.full((num_samples, budget), -1, np.int32), budgets.copy())
+        votes = np.zeros((runs, NUM_ROWS), np.uint8)
+        candidates = np.empty((runs, 24), np.int32)
+        kernels.vote_per_sample(tables.buckets, codes, 4, key, votes, candidates, lists)
+        expected = naive.vote_per_sample(twin, codes, key, budgets)
+        assert [lists.ids[b, :n].tolist() for b, n in enumerate(lists.counts)] == expected
+        assert not votes.any()
+
+    @pytest.mark.parametrize("budget", [0, 3, 30])
+    def test_shared(self, budget, num_samples, seed):
+        tables, twin = draw_tables(seed)
+        codes, key = draw_queries(seed, num_samples), random_key(seed, 8)
+        scratch = Scratch(NUM_ROWS).ballot_box(6, num_samples, 5, 4)
+        out = np.full(budget, -1, np.int32)
+        taken = kernels.vote_shared(tables.buckets, codes, 4, key, scratch, out)
+        assert sorted(out[:taken].tolist()) == sorted(naive.vote_shared(twin, codes, budget, key))
+        assert not scratch.hits.any()
+        assert not scratch.votes.any()
+
+
+def test_more_votes_than_a_byte_holds():
+    # 300 tables, all with id 0 in the bucket asked for; id 1 in 299 of them.
+    codes = np.zeros((300, 3), np.int32)
+    codes[0, 1] = codes[2:, 2] = 1
+    tables = HashTables(300, 2)
+    tables.build(codes)
+    lists = Lists(np.empty((1, 2), np.int32), np.array([2]))
+    votes = np.zeros((1, 3), np.uint8)
+    kernels.vote_per_sample(
+        tables.buckets,
+        np.zeros((300, 1), np.int32),
+        128,
+        np.uint64(0),
+        votes,
+        np.empty((1, 3), np.int32),
+        lists,
+    )
+    assert sorted(lists.ids[0].tolist()) == [0, 1]
+    assert not votes.any()
+
+
+def test_ties_are_not_always_won_by_the_first_table():
+    # Each table holds another id, so all ids have one vote.
+    tables = HashTables(4, 5)
+    codes = np.full((4, 4), 4, np.int32)
+    np.fill_diagonal(codes, 0)
+    tables.build(codes)
+    winners = set()
+    for i in range(30):
+        lists = Lists(np.empty((1, 1), np.int32), np.array([1]))
+        votes, candidates = np.zeros((1, 4), np.uint8), np.empty((1, 4), np.int32)
+        asked = np.zeros((4, 1), np.int32)
+        kernels.vote_per_sample(tables.buckets, asked, 128, random_key(i), votes, candidates, lists)
+        winners.add(int(lists.ids[0, 0]))
+    assert winners == {0, 1, 2, 3}
+
+
+def test_shared_votes_of_many_rows():
+    # Spans hold several ids, codes repeat, and buckets overflow.
+    rng, num_rows, num_tables = np.random.default_rng(0), 40 * PARTS + 3, 5
+    tables = HashTables(num_tables, 16, 50, "fifo")
+    tables.build(rng.integers(0, 16, (num_tables, num_rows), dtype=np.int32))
+    codes = rng.integers(0, 16, (num_tables, 9), dtype=np.int32)
+    found = [tables.query(codes[:, [b]]).indices for b in range(9)]
+    ids, votes = np.unique(np.concatenate(found), return_counts=True)
+    for budget in (0, 1, 300, len(ids), 2 * len(ids)):
+        scratch, out = Scratch(num_rows).ballot_box(num_tables, 9, 16, 50), np.empty(budget, "i4")
+        key = random_key(budget)
+        taken = out[: kernels.vote_shared(tables.buckets, codes, 50, key, scratch, out)]
+        assert len(set(taken.tolist())) == len(taken)
+        least = votes[np.isin(ids, taken)].min(initial=99)
+        assert np.isin(ids[votes > least], taken).all(), "ids with more votes were left out"
+        assert len(taken) == min(budget, len(ids))
+
+
+def test_shared_ties_are_drawn_evenly():
+    tables = HashTables(1, 1, 400, "fifo")
+    tables.build(np.zeros((1, 400), np.int32))
+    codes, counts = np.zeros((1, 2), np.int32), np.zeros(400)
+    for i in range(300):
+        scratch, out = Scratch(400).ballot_box(1, 2, 1, 400), np.empty(100, np.int32)
+        taken = kernels.vote_shared(tables.buckets, codes, 400, random_key(i), scratch, out)
+        counts[out[:taken]] += 1
+        assert taken == 100
+    # Binomial: 75 of 300, a standard deviation of 7.5.
+    assert counts.min() > 35
+    assert counts.max() < 115
+    assert counts.std() < 10
+
+
+def test_shared_votes_above_a_thousand():
+    # Two buckets a table, as for a layer of a hundred outputs: votes are many, and must not blur.
+    num_tables, num_samples = 16, 256
+    tables = HashTables(num_tables, 2, 100)
+    codes = np.zeros((num_tables, 100), np.int32)
+    codes[:, 50:] = 1
+    codes[0, 50:] = 0  # Ids from 50 on share one table's bucket with the inputs, the others all.
+    codes[1:, 99] = 0
+    codes[0, 0] = 1
+    tables.build(codes)
+    scratch = Scratch(100).ballot_box(num_tables, num_samples, 2, 100)
+    asked, out = np.zeros((num_tables, num_samples), np.int32), np.empty(50, np.int32)
+    taken = kernels.vote_shared(tables.buckets, asked, 100, np.uint64(1), scratch, out)
+    # Id 0 has 15 x 256 votes, and is the last of those taken; 1 to 49, and 99, have all 16 x 256.
+    assert sorted(out[:taken].tolist()) == [*range(1, 50), 99]

@@ -1,0 +1,351 @@
+"""Layers inside other people's programs: nn.Sequential, torch.compile, fork, threads, odd types."""
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.matrices import make_csr, make_pattern
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from slide import runtime
+from slide.active_set import ActiveSet
+from slide.functional.csr_product import CSRMatrix
+from slide.functional.linear import active_linear
+from slide.functional.losses import ActiveLoss
+from slide.hashing.simhash import SimHash
+from slide.nn.activation import ToDense
+from slide.nn.network import SlideNetwork
+from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sampled_linear import SampledLinear
+from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.sparse_weight_linear import SparseWeightLinear
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import dense_gradient
+from slide.sampling.indexed_sampling import LSHSampler
+from slide.sampling.sampling import UniformSampler
+
+B, D, N = 5, 8, 60
+MODES = ["per_sample", "shared"]
+every_mode = pytest.mark.parametrize("mode", MODES)
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def make_layer(mode="shared", in_features=D, out_features=N, **options):
+    family = partial(SimHash, hashes_per_table=3, num_tables=4)
+    sampler = LSHSampler(in_features, out_features, family=family, active=12, mode=mode, **options)
+    return SampledLinear(in_features, out_features, sampler)
+
+
+def draw_labels(num_samples=B):
+    rng = np.random.default_rng(0)
+    return make_pattern(rng, rng.integers(0, 4, num_samples), N)
+
+
+class TestSequential:
+    @every_mode
+    def test_hidden_and_output_layers(self, mode):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(3, D), make_layer(mode), ToDense(), nn.ReLU(), make_layer(mode, N, 30)
+        )
+        x = torch.randn(B, 3, requires_grad=True)
+        out = model(x)
+        hidden = model[1](torch.zeros(1, D)).to_dense()
+        assert hidden.shape == (1, N)
+        out.values.square().sum().backward()
+        assert x.grad.any()
+        assert model[0].weight.grad.any()
+        assert 0 < dense_gradient(model[1].weight).any(1).sum() < N
+        model.eval()
+        assert model(x).to_dense().shape == (B, 30)
+        RowSparseAdam(model.parameters()).step()
+
+    def test_dense_model_at_the_end(self):
+        model = nn.Sequential(make_layer(), ToDense(), nn.Linear(N, 2))
+        assert model(torch.randn(B, D)).shape == (B, 2)
+
+    def test_without_to_dense(self):
+        with pytest.raises(TypeError, match=r"not Activation; put a ToDense\(\) before this layer"):
+            nn.Sequential(make_layer(), make_layer(in_features=N))(torch.randn(B, D))
+
+
+@pytest.mark.usefixtures("one_thread")
+class TestChain:
+    """The second set depends on what comes out of the first layer."""
+
+    @staticmethod
+    def forward(first, second, x):
+        first.sampler.load_state_dict(first.start)
+        second.sampler.load_state_dict(second.start)
+        hidden = first(x)
+        return hidden, second(torch.tanh(hidden.to_dense()))
+
+    @pytest.mark.parametrize("modes", [(a, b) for a in MODES for b in MODES])
+    def test_gradients(self, modes):
+        torch.manual_seed(3)
+        options = {"hard_share": 1.0, "weighting": "none"}
+        first, second = (
+            make_layer(mode, size, N, **options).double()
+            for mode, size in zip(modes, (D, N), strict=True)
+        )
+        x = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
+        for layer, inputs in ((first, x), (second, torch.randn(B, N).double())):
+            layer(inputs)  # Builds the tables.
+            layer.start = layer.sampler.state_dict()
+        hidden, out = self.forward(first, second, x)
+        assert torch.autograd.gradcheck(
+            lambda x: self.forward(first, second, x)[1].values, x, eps=1e-7, atol=1e-5
+        )
+        # Other inputs, other sets: the second one was chosen by what the first one gave.
+        _, other = self.forward(first, second, -x)
+        assert not np.array_equal(out.active.ids, other.active.ids)
+
+        first.weight.row_gradients, second.weight.row_gradients = [], []
+        hidden, out = self.forward(first, second, x)
+        out.values.square().sum().backward()
+        w1, w2 = (layer.weight.detach().requires_grad_() for layer in (first, second))
+        masks = [a._replace(values=torch.ones_like(a.values)).to_dense() for a in (hidden, out)]
+        dense = torch.tanh((x @ w1.T + first.bias.detach()) * masks[0])
+        scores = (dense @ w2.T + second.bias.detach()) * masks[1]
+        wanted = torch.autograd.grad(scores.square().sum(), [w1, w2])
+        torch.testing.assert_close(dense_gradient(first.weight), wanted[0])
+        torch.testing.assert_close(dense_gradient(second.weight), wanted[1])
+
+
+@pytest.mark.compiled_only
+@pytest.mark.filterwarnings("ignore")
+class TestCompile:
+    """Graph breaks at our layers, and the same results."""
+
+    @staticmethod
+    def train(model, x, labels, steps=3):
+        optimizer, losses = RowSparseAdam(model.parameters(), lr=0.05), []
+        for _ in range(steps):
+            loss = model(x, labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    @every_mode
+    @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+    def test_training(self, mode, backend):
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.encoder, self.output = nn.Linear(3, D), make_layer(mode)
+                self.hidden, self.loss = make_layer("per_sample", D, D), ActiveLoss("softmax")
+
+            def forward(self, x, labels):
+                h = torch.relu(self.encoder(x) * 2)
+                h = torch.relu(self.hidden(h + 1).to_dense())
+                out = self.output(h, labels)
+                return self.loss(out.values, out.active) + self.output.loss(h, labels, self.loss)[0]
+
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, x, labels = Model(), torch.randn(B, 3), draw_labels()
+        twin = copy.deepcopy(model)
+        compiled = torch.compile(model, backend=backend)
+        found, wanted = self.train(compiled, x, labels), self.train(twin, x, labels)
+        assert found == pytest.approx(wanted, rel=1e-5)
+        torch.testing.assert_close(model.output.weight, twin.output.weight)
+
+    def test_other_layers(self):
+        torch._dynamo.reset()
+        features = make_csr(np.random.default_rng(0), [3, 0, 7, 1, 2], N)
+        network = SlideNetwork(N, [D], N, lambda d, n: UniformSampler(d, n, active=10))
+        twin = copy.deepcopy(network)
+        found = torch.compile(network, backend="eager")(features, draw_labels())
+        wanted = twin(features, draw_labels())
+        torch.testing.assert_close(found.values, wanted.values)
+        layer = SparseWeightLinear(CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D))
+        x = torch.randn(B, D)
+        torch.testing.assert_close(torch.compile(layer, backend="eager")(x), layer(x))
+
+    def test_convolution(self):
+        torch._dynamo.reset()
+        family = partial(SimHash, hashes_per_table=3, num_tables=4)
+        layer = SampledConv2d(2, 20, 3, sampler=LSHSampler(18, 20, family=family, active=8))
+        twin, x = copy.deepcopy(layer), torch.randn(B, 2, 6, 6)
+        found, wanted = torch.compile(layer, backend="eager")(x), twin(x)
+        assert found.active.ids.tolist() == wanted.active.ids.tolist()
+        torch.testing.assert_close(found.values, wanted.values)
+
+
+class Hashed(Dataset):
+    """Samples that a layer was asked about, in a worker process."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        x = torch.full((1, D), float(i))
+        return self.layer(x, draw_labels(1)).to_dense()[0].detach()
+
+
+@needs_fork
+@pytest.mark.compiled_only
+class TestFork:
+    """OpenMP's threads do not live on in a child; kernels are serial there."""
+
+    @every_mode
+    def test_data_loader_workers(self, mode):
+        layer = make_layer(mode)
+        layer(torch.randn(B, D))  # Threads of this process are busy from now on.
+        loader = DataLoader(Hashed(layer), 3, num_workers=2, multiprocessing_context="fork")
+        found = torch.cat(list(loader))
+        # Each worker's copy goes on from here, as this one does at its first sample.
+        torch.testing.assert_close(found[0], Hashed(copy.deepcopy(layer))[0])
+
+    @every_mode
+    def test_a_child_trains_as_its_parent_does(self, mode):
+        code = f"""
+import os, signal, sys, torch
+import test_inside_pytorch as t
+from slide import runtime
+layer = t.make_layer({mode!r}, 64, 5000)
+network = t.SlideNetwork(300, [32], 60, lambda d, n: t.UniformSampler(d, n, active=10))
+x, big = torch.randn(64, 64), torch.randn(700, 700)
+features = t.make_csr(t.np.random.default_rng(0), [20] * 64, 300)
+optimizer = t.RowSparseAdam([*layer.parameters(), *network.parameters()])
+def step():
+    layer(x).values.square().mean().backward()
+    network(features, t.draw_labels(64)).values.square().mean().backward()
+    optimizer.step()
+    return float(layer.weight.sum() + network.output.weight.sum() + (big @ big).mean())
+step()
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(100)
+    assert torch.get_num_threads() == runtime.num_threads() == 1
+    runtime.set_threads(0)
+    os.write(writer, repr(step()).encode())
+    os._exit(0)
+wanted = step()
+assert os.waitpid(child, 0)[1] == 0
+found = float(os.read(reader, 100))
+assert abs(found - wanted) <= 1e-5 * abs(wanted), (found, wanted)
+try:
+    os.getpid() == child or runtime.set_threads(0)
+finally:
+    print("done")
+"""
+        here = Path(__file__).parent
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            cwd=here,
+            env=os.environ | {"PYTHONPATH": str(here.parent)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.stdout.strip() == "done", done.stderr
+
+    def test_threads_of_a_child(self):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                runtime.set_threads(2)
+            except ValueError as error:
+                os._exit(0 if "between 0 (all) and 1" in str(error) else 1)
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+class TestThreads:
+    @staticmethod
+    def run(*calls):
+        failed = []
+
+        def guarded(call):
+            try:
+                call()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+
+    def test_prediction_with_one_layer(self):
+        layer = make_layer().eval()
+        x = torch.randn(4, B, D)
+        wanted = [(layer(part).values, layer.top_k(part, 3)[1]) for part in x]
+
+        def predict(i):
+            for _ in range(20):
+                torch.testing.assert_close(layer(x[i]).values, wanted[i][0])
+                assert torch.equal(layer.top_k(x[i], 3)[1], wanted[i][1])
+
+        self.run(*(partial(predict, i) for i in range(4)))
+
+    @every_mode
+    def test_training_of_a_layer_each(self, mode):
+        layers = [make_layer(mode) for _ in range(3)]
+        layers = [copy.deepcopy(layers[0]) for _ in layers]
+        x = torch.randn(B, D)
+
+        def train(layer):
+            optimizer = RowSparseAdam(layer.parameters(), lr=0.05)
+            for _ in range(10):
+                layer(x, draw_labels()).values.square().sum().backward()
+                optimizer.step()
+
+        self.run(*(partial(train, layer) for layer in layers))
+        for other in layers[1:]:
+            torch.testing.assert_close(other.weight, layers[0].weight)
+
+
+class TestUnsupported:
+    @every_mode
+    def test_devices(self, mode):
+        layer, x = make_layer(mode), torch.randn(B, D)
+        for moved, inputs in ((copy.deepcopy(layer).to("meta"), x), (layer, x.to("meta"))):
+            for call in (moved, partial(moved.top_k, k=2), moved.eval()):
+                with pytest.raises(ValueError, match="computes on the CPU; got a tensor on meta"):
+                    call(inputs)
+            with pytest.raises(ValueError, match="computes on the CPU"):
+                moved.loss(inputs, draw_labels(), ActiveLoss("bce"))
+
+    @every_mode
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.int64, torch.complex64])
+    def test_types(self, mode, dtype):
+        layer, x = make_layer(mode), torch.randn(B, D)
+        with pytest.raises(TypeError, match=f"input is {dtype} but weight is torch.float32"):
+            layer(x.to(dtype))
+        weight, active = torch.ones(N, D).to(dtype), ActiveSet(N, np.arange(3, dtype=np.int32))
+        with pytest.raises(TypeError, match=f"must be float32, bfloat16 or float64, not {dtype}"):
+            active_linear(x.to(dtype), weight, None, active)
+
+    def test_shapes_and_kinds(self):
+        for x in (torch.zeros(D), torch.zeros(2, 3, D), torch.zeros(B, D + 1)):
+            with pytest.raises(ValueError, match="does not fit weight"):
+                make_layer()(x)
+        with pytest.raises(TypeError, match="the input must be a tensor, not list"):
+            make_layer()([[0.0] * D])
+        with pytest.raises(ValueError, match="sparse_grad must be true or false, not 1"):
+            SampledLinear(D, N, sparse_grad=1)
+
+    def test_float16_sparse_input(self):
+        x = make_csr(np.random.default_rng(0), [3], N)
+        with pytest.raises(TypeError, match=r"must be float32 or float64, not torch.float16"):
+            SparseInputLinear(N, D).half()(x)

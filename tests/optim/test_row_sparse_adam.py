@@ -1,0 +1,280 @@
+"""RowSparseAdam against its looped twin and against torch's Adam and AdamW."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import naive
+from helpers.matrices import make_pattern
+
+from slide.active_set import transpose
+from slide.kernels import adam as kernels
+from slide.kernels.adam import AdamHyper, AdamRows, Factors
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import FactoredRowGradient, RowGradient, add_row_gradient
+from slide.scratch import Scratch
+from slide.sparse import Pattern
+
+HYPER = AdamHyper(lr=0.03, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1, step=7)
+OPTIONS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
+
+
+def draw_state(rng, num_rows, width, dtype, corrected, rowwise=False):
+    """Random weight and moments, and steps of the past in which each row was touched."""
+    shape = (num_rows, width)
+    last = rng.integers(0, HYPER.step, num_rows if corrected else 0).astype(np.int32)
+    return AdamRows(
+        rng.standard_normal(shape).astype(dtype),
+        rng.standard_normal(shape).astype(dtype),
+        rng.random((num_rows, 1) if rowwise else shape).astype(dtype),
+        last,
+    )
+
+
+def expected_state(state, ids, grads):
+    """The looped twin, on copies."""
+    weight, first, second, last = (array.copy() for array in state)
+    for r, gradient in zip(ids, grads, strict=True):
+        skipped = HYPER.step - 1 - last[r] if len(last) and last[r] else 0
+        weight[r], first[r], second[r] = naive.adam_row(
+            weight[r], first[r], second[r], gradient, HYPER, skipped
+        )
+        if len(last):
+            last[r] = HYPER.step
+    return weight, first, second, last
+
+
+def assert_states_equal(state, expected, tolerance):
+    for array, wanted in zip(state, expected, strict=True):
+        np.testing.assert_allclose(array, wanted, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("rowwise", [False, True])
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("num_touched", "width"), [(5, 3), (1, 1), (0, 2), (8, 4)])
+def test_adam_rows(num_touched, width, dtype, corrected, rowwise):
+    rng = np.random.default_rng(num_touched)
+    state = draw_state(rng, 8, width, dtype, corrected, rowwise)
+    ids = rng.permutation(8)[:num_touched].astype(np.int32)
+    grads = rng.standard_normal((num_touched, width)).astype(dtype)
+    expected = expected_state(state, ids, grads)
+    kernels.adam_rows(state, HYPER, ids, grads, 2)
+    assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("num_chunks", [1, 3, 16])
+@pytest.mark.parametrize("lengths", [[3, 0, 5, 2], [1], [], [0, 0]])
+def test_adam_factored(lengths, num_chunks, dtype, corrected):
+    rng = np.random.default_rng(num_chunks)
+    state = draw_state(rng, 8, 3, dtype, corrected)
+    pattern = make_pattern(rng, lengths, 8)
+    coefficients = rng.standard_normal(len(pattern.indices)).astype(dtype)
+    vectors = rng.standard_normal((len(lengths), 3)).astype(dtype)
+    gradient = naive.row_gradient(*pattern, coefficients, vectors)
+    expected = expected_state(state, list(gradient), list(gradient.values()))
+    t = transpose(pattern, Scratch(8))
+    factors = Factors(t.ids, t.starts, t.entries, t.samples, coefficients, vectors)
+    kernels.adam_factored(state, HYPER, factors, num_chunks)
+    assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)
+
+
+def test_one_second_moment_a_row():
+    """Equal squares in a row: then it is Adam."""
+    generator = torch.Generator().manual_seed(0)
+    both = [torch.nn.Parameter(torch.ones(6, 4, dtype=torch.float64)) for _ in range(2)]
+    optimizers = [RowSparseAdam([p], rowwise=bool(r), **OPTIONS) for r, p in enumerate(both)]
+    signs = torch.randn(6, 4, dtype=torch.float64, generator=generator).sign()
+    for _ in range(4):
+        sizes = torch.rand(6, 1, dtype=torch.float64, generator=generator)
+        for p, optimizer in zip(both, optimizers, strict=True):
+            p.grad = sizes * signs
+            optimizer.step()
+    torch.testing.assert_close(*both)
+    assert optimizers[1].state[both[1]]["exp_avg_sq"].shape == (6, 1)
+    copy = RowSparseAdam([both[1]], rowwise=True, **OPTIONS)
+    copy.load_state_dict(optimizers[1].state_dict())
+    assert copy.state[both[1]]["exp_avg_sq"].shape == (6, 1)
+
+
+def leave_gradient(parameter, gradient, how, generator):
+    """Put a dense gradient on a parameter in one of three forms."""
+    num_rows = len(gradient)
+    order = torch.randperm(num_rows, generator=generator)
+    if how == "dense":
+        parameter.grad = gradient.clone()
+    elif how == "rows":
+        rows = gradient.reshape(num_rows, -1)[order]
+        add_row_gradient(parameter, RowGradient(order.numpy().astype(np.int32), rows))
+    else:
+        # The product of a permutation matrix and the gradient's rows in that order.
+        indptr, ids = np.arange(num_rows + 1), order.numpy().astype(np.int32)
+        vectors = gradient.reshape(num_rows, -1)[order].numpy()
+        transposed = transpose(Pattern(indptr, ids), Scratch(num_rows))
+        add_row_gradient(parameter, FactoredRowGradient(transposed, np.ones(num_rows), vectors))
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("how", ["dense", "rows", "factored"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(6, 4), (5,)])
+def test_equals_torch_when_all_rows_are_touched(shape, weight_decay, how, corrected):
+    generator = torch.Generator().manual_seed(1)
+    ours = torch.nn.Parameter(torch.randn(shape, dtype=torch.float64, generator=generator))
+    theirs = torch.nn.Parameter(ours.detach().clone())
+    optimizer = RowSparseAdam(
+        [ours], weight_decay=weight_decay, correct_skipped=corrected, **OPTIONS
+    )
+    if weight_decay:
+        reference = torch.optim.AdamW([theirs], weight_decay=weight_decay, **OPTIONS)
+    else:
+        reference = torch.optim.Adam([theirs], **OPTIONS)
+    for _ in range(5):
+        gradient = torch.randn(shape, dtype=torch.float64, generator=generator)
+        optimizer.zero_grad()
+        leave_gradient(ours, gradient, how, generator)
+        theirs.grad = gradient
+        optimizer.step()
+        reference.step()
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
+    for name in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(
+            optimizer.state[ours][name], reference.state[theirs][name], atol=1e-12, rtol=1e-12
+        )
+
+
+def steps_on_some_rows(optimizer, parameter, touched, seed=2):
+    """One step for each list of rows in ``touched``; returns the dense gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    gradients = []
+    for ids in touched:
+        rows = torch.randn(
+            len(ids), *parameter.shape[1:], dtype=parameter.dtype, generator=generator
+        )
+        optimizer.zero_grad()
+        add_row_gradient(parameter, RowGradient(np.array(ids, np.int32), rows))
+        optimizer.step()
+        places = torch.tensor(ids, dtype=torch.int64)
+        gradients.append(torch.zeros_like(parameter).index_add_(0, places, rows))
+    return gradients
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_untouched_rows_do_not_change(corrected):
+    weight = torch.nn.Parameter(torch.randn(6, 3))
+    optimizer = RowSparseAdam([weight], weight_decay=0.2, correct_skipped=corrected, **OPTIONS)
+    steps_on_some_rows(optimizer, weight, [[0, 1, 2, 3, 4, 5], [5, 2]])
+    names = ("exp_avg", "exp_avg_sq", *(["last_step"] if corrected else []))
+    before = [weight.detach().clone(), *(optimizer.state[weight][n].clone() for n in names)]
+    steps_on_some_rows(optimizer, weight, [[1, 4], [4]])
+    after = [weight.detach(), *(optimizer.state[weight][n] for n in names)]
+    for old, new in zip(before, after, strict=True):
+        assert torch.equal(old[[0, 2, 3, 5]], new[[0, 2, 3, 5]])
+        assert not torch.equal(old[1], new[1])
+        assert not torch.equal(old[4], new[4])
+
+
+def test_corrected_moments_are_those_of_dense_adam():
+    touched = [[0, 1], [2], [1], [], [0, 2], [1], [0, 1, 2]]
+    weight = torch.nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
+    dense = torch.nn.Parameter(weight.detach().clone())
+    optimizer = RowSparseAdam([weight], correct_skipped=True, **OPTIONS)
+    reference = torch.optim.Adam([dense], **OPTIONS)
+    for gradient in steps_on_some_rows(optimizer, weight, touched):
+        dense.grad = gradient
+        reference.step()
+    # All rows are touched in the last step, so none of them lags behind.
+    for name in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(
+            optimizer.state[weight][name], reference.state[dense][name], atol=1e-12, rtol=1e-12
+        )
+
+
+def test_uncorrected_moments_stand_still():
+    weight = torch.nn.Parameter(torch.zeros(2, 1, dtype=torch.float64))
+    optimizer = RowSparseAdam([weight], **OPTIONS)
+    gradients = steps_on_some_rows(optimizer, weight, [[0, 1], [1], [1], [0]])
+    g0, g3 = gradients[0][0], gradients[3][0]
+    expected = 0.8 * (0.2 * g0) + 0.2 * g3
+    torch.testing.assert_close(optimizer.state[weight]["exp_avg"][0], expected)
+
+
+def test_gradients_of_several_passes_add_up():
+    weight = torch.nn.Parameter(torch.randn(5, 2, dtype=torch.float64))
+    dense = torch.nn.Parameter(weight.detach().clone())
+    optimizer, reference = RowSparseAdam([weight], **OPTIONS), torch.optim.Adam([dense], **OPTIONS)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        dense.grad = torch.zeros_like(dense)
+        for how in ("rows", "factored", "dense"):
+            gradient = torch.randn(5, 2, dtype=torch.float64, generator=generator)
+            leave_gradient(weight, gradient, how, generator)
+            dense.grad += gradient
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(weight, dense, atol=1e-12, rtol=1e-12)
+
+
+def test_zero_grad_forgets_row_gradients():
+    weight = torch.nn.Parameter(torch.randn(3, 2))
+    before = weight.detach().clone()
+    optimizer = RowSparseAdam([weight])
+    leave_gradient(weight, torch.ones(3, 2), "rows", None)
+    weight.grad = torch.ones(3, 2)
+    optimizer.zero_grad()
+    optimizer.step()
+    assert torch.equal(weight, before)
+
+
+def test_closure_and_groups():
+    a, b = (torch.nn.Parameter(torch.ones(2, 1)) for _ in range(2))
+    optimizer = RowSparseAdam([{"params": [a]}, {"params": [b], "lr": 0.5}], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (a + b).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 4
+    torch.testing.assert_close(a, torch.full((2, 1), 0.9))
+    torch.testing.assert_close(b, torch.full((2, 1), 0.5))
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_state_round_trip(tmp_path, corrected):
+    weight = torch.nn.Parameter(torch.randn(4, 2))
+    optimizer = RowSparseAdam([weight], correct_skipped=corrected, **OPTIONS)
+    steps_on_some_rows(optimizer, weight, [[0, 1, 2], [3], [0]])
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    other = torch.nn.Parameter(weight.detach().clone())
+    resumed = RowSparseAdam([other], lr=1.0, correct_skipped=corrected)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for o, w in ((optimizer, weight), (resumed, other)):
+        steps_on_some_rows(o, w, [[1, 3], [2]], seed=9)
+    assert torch.equal(weight, other)
+    for name, value in optimizer.state[weight].items():
+        restored = resumed.state[other][name]
+        assert np.array_equal(value, restored)
+        assert getattr(value, "dtype", None) == getattr(restored, "dtype", None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("lr", 0.0),
+        ("lr", float("nan")),
+        ("betas", (0.9, 1.0)),
+        ("betas", (-0.1, 0.9)),
+        ("betas", (0.9,)),
+        ("eps", 0.0),
+        ("weight_decay", -0.1),
+        ("weight_decay", float("nan")),
+        ("correct_skipped", "yes"),
+    ],
+)
+def test_options_out_of_range(option, value):
+    with pytest.raises(ValueError, match=f"{option} must be "):
+        RowSparseAdam([torch.nn.Parameter(torch.zeros(1, 1))], **{option: value})

@@ -1,0 +1,215 @@
+"""Precision over a split against dense scores; search in tables; recall of the selection."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+from helpers.matrices import to_dense
+from scipy.sparse import csr_matrix
+
+from slide import FullSampler, LinearRanker, LSHSampler, SimHash, UniformSampler
+from slide.data import Split
+from slide.sparse import CSR, Pattern
+from slide.training.evaluation import (
+    check_search,
+    evaluate,
+    majority_precision,
+    predict_split,
+    selection_recall,
+)
+from slide.training.metrics import inverse_propensities
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def data(tmp_path):
+    return job.make_data(tmp_path, test_samples=300)
+
+
+def tables(hashes_per_table=4, num_tables=3, **options):
+    family = partial(SimHash, hashes_per_table=hashes_per_table, num_tables=num_tables)
+    return partial(LSHSampler, active=32, family=family, **options)
+
+
+def dense_scores(network, split):
+    """All scores by plain matrix products."""
+    first, output = network.first, network.output
+    features = to_dense(split.features, split.num_features)
+    hidden = torch.relu(features @ first.weight + first.bias)
+    return (hidden @ output.weight.T + output.bias).detach()
+
+
+def label_sets(split):
+    bounds = split.labels.indptr
+    return [
+        set(split.labels.indices[bounds[i] : bounds[i + 1]].tolist()) for i in range(len(split))
+    ]
+
+
+@pytest.mark.parametrize("sampler", [FullSampler, tables()])
+def test_precision_equals_that_of_dense_scores(data, sampler):
+    network = job.make_network(data, sampler)
+    torch.nn.init.normal_(network.output.bias)
+    network.train()
+    inverse = inverse_propensities(data.train.labels, data.num_labels)
+    found = evaluate(network, data.test, inverse)
+    best = dense_scores(network, data.test).topk(5, dim=1).indices.tolist()
+    for k in (1, 3, 5):
+        hits = [
+            sum(label in labels for label in row[:k])
+            for row, labels in zip(best, label_sets(data.test), strict=True)
+        ]
+        assert found[f"p_at_{k}"] == pytest.approx(np.mean(hits) / k, abs=1e-12)
+    assert found["p_at_1"] == found["ndcg_at_1"]
+    assert set(found) == {f"{name}_at_{k}" for name in ("p", "ndcg", "psp") for k in (1, 3, 5)}
+    assert network.training, "the mode is put back"
+
+
+def test_predictions_stand_at_their_rows_over_several_batches(data, monkeypatch):
+    monkeypatch.setattr("slide.training.evaluation._BATCH", 64)
+    network = job.make_network(data, FullSampler)
+    expected = dense_scores(network, data.test).topk(5, dim=1).indices.numpy()
+    np.testing.assert_array_equal(predict_split(network, data.test, "exact"), expected)
+
+
+def test_dropout_is_off(data):
+    network = job.SlideNetwork(data.num_features, [8], data.num_labels, FullSampler, dropout=0.9)
+    network.train()
+    expected = dense_scores(network, data.test).topk(5, dim=1).indices.numpy()
+    np.testing.assert_array_equal(predict_split(network, data.test, "exact"), expected)
+
+
+def test_fewer_outputs_than_places():
+    rows = CSR(np.arange(4), np.zeros(3, np.int32), np.ones(3, np.float32))
+    labels = Pattern(np.array([0, 1, 2, 2]), np.array([0, 1], np.int32))
+    network = job.SlideNetwork(2, [4], 2, FullSampler)
+    with torch.no_grad():
+        network.output.weight.zero_()
+        network.output.bias.copy_(torch.tensor([1.0, 0.0]))
+    split = Split(rows, labels, 2, 2)
+    assert predict_split(network, split, "exact").tolist() == [[0, 1, -1, -1, -1]] * 3
+    found = evaluate(network, split, np.ones(2))
+    # A row without labels counts as a miss.
+    assert found["p_at_1"] == pytest.approx(1 / 3)
+    assert found["p_at_5"] == pytest.approx(2 / 3 / 5)
+
+
+def test_lsh_finds_ids_in_buckets_only(data):
+    network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
+    found = predict_split(network, data.test, "lsh")
+    hidden = network.encode(data.test.features)
+    candidates = network.output.sampler.candidates(hidden)
+    scores = dense_scores(network, data.test)
+    sizes = []
+    for b, row in enumerate(found):
+        own = np.unique(candidates.indices[candidates.indptr[b] : candidates.indptr[b + 1]])
+        best = own[np.argsort(-scores[b].numpy()[own], kind="stable")][:5]
+        np.testing.assert_array_equal(row, [*best, *[-1] * (5 - len(best))])
+        sizes.append(len(own))
+    assert np.mean(sizes) < 40, "half of the outputs are in no bucket of a row"
+
+
+def test_lsh_becomes_exact_as_buckets_hold_all(data):
+    agreement = []
+    for hashes, count in ((6, 2), (3, 4), (1, 16)):
+        torch.manual_seed(0)  # The same network each time.
+        network = job.make_network(data, tables(hashes, count, bucket_capacity=1000))
+        exact = predict_split(network, data.test, "exact")
+        agreement.append((predict_split(network, data.test, "lsh") == exact).mean())
+    assert agreement[0] < agreement[1] < agreement[2]
+    assert agreement[2] > 0.99
+
+
+def test_lsh_with_all_outputs_active_is_exact(data):
+    network = job.make_network(data, partial(LSHSampler, active=1000))
+    np.testing.assert_array_equal(
+        predict_split(network, data.test, "lsh"), predict_split(network, data.test, "exact")
+    )
+
+
+@pytest.mark.parametrize("search", ["exact", "lsh"])
+@pytest.mark.parametrize("depth", [1, 8, 1000])
+def test_a_ranker_has_the_last_word(data, search, depth):
+    network = job.make_network(data, tables())
+    every = Pattern.from_lists([range(data.num_labels)] * len(data.train))
+    ranker = LinearRanker(mix=0.6, depth=depth)
+    ranker.fit(data.train.features, data.train.labels, every, data.num_features, data.num_labels)
+    found = predict_split(network, data.test, search, ranker)
+    theirs = dense_scores(network, data.test).numpy()
+    if search == "lsh":
+        near = network.output.sampler.candidates(network.encode(data.test.features))
+        outside = np.ones(theirs.shape, bool)
+        for b, (begin, end) in enumerate(zip(near.indptr, near.indptr[1:], strict=False)):
+            outside[b, near.indices[begin:end]] = False
+        theirs[outside] = -np.inf
+    weights = csr_matrix(
+        (ranker.weights.values, ranker.weights.indices, ranker.weights.indptr),
+        (data.num_labels, data.num_features),
+    ).toarray()
+    own = to_dense(data.test.features, data.num_features).numpy() @ weights.T - 1
+    for b, row in enumerate(found):
+        best = np.argsort(-theirs[b], kind="stable")[: max(depth, 5)]
+        mixed = np.where(np.isinf(theirs[b]), -np.inf, 0.4 * theirs[b] + 0.6 * own[b])[best]
+        expected = best[np.argsort(-mixed, kind="stable")][:5]
+        expected = np.where(np.isinf(theirs[b, expected]), -1, expected)
+        np.testing.assert_array_equal(row, expected)
+    assert (found != predict_split(network, data.test, search)).any()
+    inverse = inverse_propensities(data.train.labels, data.num_labels)
+    hits = [row[0] in labels for row, labels in zip(found, label_sets(data.test), strict=True)]
+    scores = evaluate(network, data.test, inverse, search, ranker)
+    assert scores["p_at_1"] == pytest.approx(np.mean(hits), abs=1e-12)
+
+
+def test_majority_precision(data):
+    counts = np.zeros(data.num_labels, int)
+    for labels in label_sets(data.train):
+        for label in labels:
+            counts[label] += 1
+    hits = [counts.argmax() in labels for labels in label_sets(data.test)]
+    assert majority_precision(data.train, data.test) == pytest.approx(np.mean(hits))
+    assert 0 < np.mean(hits) < 1
+
+
+@pytest.mark.parametrize("sampler", [FullSampler, partial(UniformSampler, active=32)])
+def test_lsh_needs_tables(data, sampler):
+    network = job.make_network(data, sampler)
+    with pytest.raises(ValueError, match=r"evaluation=lsh needs hash tables, not a .*Sampler"):
+        check_search(network, "lsh")
+    check_search(network, "exact")
+    with pytest.raises(ValueError, match="evaluation must be one of exact, lsh, not 'fast'"):
+        check_search(network, "fast")
+
+
+def recall(sampler, outputs=400):
+    torch.manual_seed(0)
+    layer = job.SlideNetwork(4, [16], outputs, sampler).output
+    inputs = torch.randn(64, 16)
+    activation = layer(inputs)
+    return selection_recall(layer, inputs, activation.active, k=10, samples=64)
+
+
+def test_recall_of_full_is_one():
+    assert recall(FullSampler) == 1
+    assert recall(partial(UniformSampler, active=1000)) == 1
+
+
+@pytest.mark.parametrize("active", [40, 200])
+def test_recall_of_uniform_is_its_share(active):
+    found = recall(partial(UniformSampler, active=active, mode="per_sample"))
+    # 640 draws.
+    share = active / 400
+    assert abs(found - share) < 4 * (share * (1 - share) / 640) ** 0.5
+
+
+def test_recall_of_tables_is_above_its_share():
+    sampler = partial(
+        LSHSampler,
+        active=40,
+        mode="per_sample",
+        hard_share=1.0,
+        family=partial(SimHash, hashes_per_table=4, num_tables=32),
+    )
+    assert recall(sampler) > 0.3

@@ -1,0 +1,342 @@
+"""The loop: resuming bit by bit, divergence, full disks, schedules of what is due, learning."""
+
+import errno
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide import FullSampler, LSHSampler, SimHash
+from slide.data import SparseDataset
+from slide.files import read_tensors
+from slide.sampling import schedules
+from slide.training.trainer import DivergenceError, Trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CASES = {
+    "lsh shared": ("sampler=lsh", "sampler.weighting=stratified", *job.SAMPLED),
+    "lsh per sample": (
+        *("sampler=lsh", "sampler.mode=per_sample", "runtime.threads=0"),
+        *job.SAMPLED,
+    ),
+    "dwta, fifo": (
+        *("hash=dwta", "hash.bin_size=4", "hash.bucket_policy=fifo", "hash.bucket_capacity=4"),
+        *("hash.norm=simple_lsh", *job.SAMPLED),
+    ),
+    "skipped steps": ("optimizer.correct_skipped=true", *job.SAMPLED),
+    "two sampled layers": (
+        *("network.hidden=[16,8]", "network.hidden_active=[8,4]", "sampler.mode=per_sample"),
+        *job.SAMPLED,
+    ),
+    "faiss shared": ("sampler=faiss", "sampler.active=32"),
+    "faiss per sample": ("sampler=faiss", "sampler.active=32", "sampler.mode=per_sample"),
+    "uniform": ("sampler=uniform", "sampler.active=32"),
+    "full": ("sampler=full", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
+}
+
+
+def stop_at(monkeypatch, *steps):
+    """Break off where a step is to be made, without a chance to save anything."""
+    whole, left = Trainer.update, list(steps)
+
+    def update(self, loss):
+        if left and self.step == left[0]:
+            del left[0]
+            raise KeyboardInterrupt
+        return whole(self, loss)
+
+    monkeypatch.setattr(Trainer, "update", update)
+
+
+def without_times(lines):
+    return [
+        {k: v for k, v in line.items() if "seconds" not in k and "speed/" not in k}
+        for line in lines
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, capsys, case):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    arguments = [
+        *("runtime.deterministic=true", "network.dropout=0.3", "trainer.checkpoint_every=5"),
+        # A rebuild every second step; new hash functions with every second rebuild.
+        *("schedule=fixed", "schedule.every=32", "schedule.redraw_every=64"),
+        *("trainer.log_every=1", "trainer.recall_every=4", "trainer.eval_every=6"),
+        *CASES[case],
+    ]
+    job.main(*job.tiny(tmp_path / "a", *arguments))
+    stop_at(monkeypatch, 7, 13)  # In the middle of both epochs, and after a checkpoint.
+    arguments = job.tiny(tmp_path / "b", *arguments)
+    resume = f"resume={tmp_path}/b/run"
+    assert "after step 7" in job.failure(*arguments)
+    assert read_tensors(tmp_path / "b/run/checkpoint.pt")["step"] == 5
+    torch.manual_seed(123)  # What went on elsewhere does not matter.
+    assert "after step 13" in job.failure(resume)
+    assert read_tensors(tmp_path / "b/run/checkpoint.pt")["step"] == 10
+    torch.manual_seed(456)
+    job.main(resume)
+    expected, found = (read_tensors(tmp_path / f"{run}/run/checkpoint.pt") for run in "ab")
+    assert expected["step"] == 16
+    assert expected["samples"] == 240
+    output = expected["network"]["output._extra_state"]
+    if "lsh" in case:
+        assert (output["rebuilds"], output["draw"]) == (8, 3)
+    elif "faiss" in case:
+        assert output["rebuilds"] == 8
+    job.assert_same(found, expected)
+    kept = [without_times(job.lines(tmp_path / run / "run")) for run in "ab"]
+    assert kept[0] == kept[1]
+    summaries = [json.loads((tmp_path / run / "run/summary.json").read_text()) for run in "ab"]
+    for key in ("p_at_1", "psp_at_5", "active_mean", "steps", "samples", "epochs"):
+        assert summaries[0][key] == summaries[1][key]
+
+
+def test_a_deterministic_run_repeats_itself(tmp_path):
+    for run in "ab":
+        (tmp_path / run).mkdir()
+        job.main(*job.tiny(tmp_path / run, "runtime.deterministic=true", *job.SAMPLED))
+    job.assert_same(*(read_tensors(tmp_path / f"{run}/run/checkpoint.pt") for run in "ab"))
+
+
+def test_another_seed_gives_another_run(tmp_path):
+    for seed in (1, 2):
+        (tmp_path / str(seed)).mkdir()
+        job.main(*job.tiny(tmp_path / str(seed), f"seed={seed}", *job.SAMPLED))
+    states = [read_tensors(tmp_path / f"{seed}/run/checkpoint.pt") for seed in (1, 2)]
+    with pytest.raises(AssertionError, match="checkpoint/network"):
+        job.assert_same(*states)
+
+
+def test_a_finished_run_can_be_prolonged(tmp_path):
+    more = ["trainer.log_every=1", "lr_schedule=constant", "optimizer.lr=0.001"]
+    job.main(*job.tiny(tmp_path, *more, *job.SAMPLED))
+    job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
+    assert job.steps(tmp_path / "run", "train/loss") == list(range(1, 25))
+    rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
+    assert rates == [0.001] * 16 + [0.5] * 8
+    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 24
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("checkpoint_every", [0, 2])
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_every):
+    data = job.make_data(tmp_path)
+    trainer = job.make_trainer(tmp_path, data, checkpoint_every=checkpoint_every, log_every=1)
+    output, states = trainer.network.output, []
+    good = output.loss
+
+    def loss(x, labels, kind):
+        found, active = good(x, labels, kind)
+        return found * (value if len(states) == 4 else 1), active
+
+    output.loss = loss
+    whole = trainer.forward
+
+    def forward(batch):
+        states.append((trainer.network.state_dict(), trainer.optimizer.state_dict()))
+        states[-1] = torch.save(states[-1], tmp_path / "before.pt")
+        return whole(batch)
+
+    trainer.forward = forward
+    with pytest.raises(DivergenceError, match=r"loss is (nan|-?inf) at step 4") as error:
+        trainer.fit()
+    network, optimizer = torch.load(tmp_path / "before.pt", weights_only=True)
+    job.assert_same(trainer.optimizer.state_dict(), optimizer)
+    for name, weight in trainer.network.named_parameters():
+        assert torch.equal(weight, network[name])
+    assert trainer.step == 3
+    assert job.steps(tmp_path / "run", "train/loss") == [1, 2, 3]
+    checkpoint = tmp_path / "run/checkpoint.pt"
+    if checkpoint_every:
+        assert f"last good checkpoint is {checkpoint}" in str(error.value)
+        assert read_tensors(checkpoint)["step"] == 2
+    else:
+        assert "there is no checkpoint yet" in str(error.value)
+        assert not checkpoint.exists()
+
+
+def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
+    trainer.fit()
+    before = (tmp_path / "run/checkpoint.pt").read_bytes()
+    trainer.network.output.weight.data[3, 2] = math.nan
+    with pytest.raises(DivergenceError, match=r"output.weight .* step 1: .* last good checkpoint"):
+        trainer.save()
+    assert (tmp_path / "run/checkpoint.pt").read_bytes() == before
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=2)
+    whole = torch.save
+
+    def save(state, file):
+        if state["step"] == 4:
+            file.write(b"begun")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        whole(state, file)
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(OSError, match=r"cannot write .*checkpoint.pt.*No space left.* is kept"):
+        trainer.fit()
+    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 2
+    assert not list(tmp_path.glob("run/*.tmp"))
+
+
+def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
+    saved, evaluated = [], []
+    monkeypatch.setattr(Trainer, "save", lambda self: saved.append(self.step))
+    whole = Trainer.evaluate
+    monkeypatch.setattr(
+        Trainer, "evaluate", lambda self, n=0: evaluated.append((self.step, n)) or whole(self, n)
+    )
+    trainer = job.make_trainer(
+        *(tmp_path, job.make_data(tmp_path)),
+        **{"log_every": 3, "recall_every": 5, "eval_every": 4, "eval_samples": 10},
+        **{"checkpoint_every": 7, "max_steps": 15},
+    )
+    trainer.fit()
+    assert trainer.step == 15
+    assert saved == [7, 14, 15]
+    assert evaluated == [(4, 10), (8, 10), (12, 10), (15, 0)]
+    assert job.steps(tmp_path / "run", "train/loss") == [3, 6, 9, 12, 15]
+    assert job.steps(tmp_path / "run", "selection/recall") == [5, 10, 15]
+    assert job.steps(tmp_path / "run", "eval/p_at_1") == [4, 8, 12, 15]
+
+
+def test_without_schedules_only_the_end_is_written(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Trainer, "save", lambda self: saved.append(self.step))
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), recall_every=0, log_every=100)
+    assert trainer.fit()["steps"] == 16
+    assert saved == [16]
+    assert [line["step"] for line in job.lines(tmp_path / "run")] == [16]
+
+
+def test_evaluation_on_the_way_uses_the_rows_asked_for(tmp_path, monkeypatch):
+    sizes = []
+
+    def evaluate(network, split, inverse, search, ranker):
+        assert ranker is None
+        sizes.append((len(split), search))
+        return dict.fromkeys(("p_at_1", "p_at_3", "p_at_5"), 0.5)
+
+    monkeypatch.setattr("slide.training.trainer.evaluate", evaluate)
+    trainer = job.make_trainer(
+        tmp_path, job.make_data(tmp_path), eval_every=8, eval_samples=30, evaluation="lsh"
+    )
+    trainer.fit()
+    assert sizes == [(30, "lsh"), (40, "lsh")]
+
+
+class Untouchable:
+    """A split that must not be looked at."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"the test rows are touched: {name}")
+
+    def __len__(self):
+        raise AssertionError("the test rows are counted")
+
+
+def test_a_holdout_leaves_the_test_rows_alone(tmp_path, monkeypatch):
+    data = job.make_data(tmp_path)
+    blind = SparseDataset("blind", data.train, Untouchable(), data.num_features, data.num_labels)
+    trainer = job.make_trainer(tmp_path, blind, holdout=0.25, eval_every=3)
+    assert (len(trainer.train_split), len(trainer.eval_split)) == (90, 30)
+    summary = trainer.fit()
+    assert summary["evaluated_on"] == "holdout"
+    assert summary["samples"] == 2 * 90
+    # All rows are on one side or the other, once.
+    sides = [trainer.train_split.features.values, trainer.eval_split.features.values]
+    np.testing.assert_allclose(
+        sum(side.astype(float).sum() for side in sides), data.train.features.values.sum(), rtol=1e-5
+    )
+
+
+def test_a_holdout_does_not_leak_into_the_first_biases(tmp_path, monkeypatch):
+    seen = []
+    whole = job.ActiveLoss.prior_scores
+    monkeypatch.setattr(
+        job.ActiveLoss,
+        "prior_scores",
+        lambda self, labels, n: seen.append(labels.num_rows) or whole(self, labels, n),
+    )
+    job.main(*job.tiny(tmp_path, "trainer.holdout=0.25", *job.SAMPLED))
+    assert seen == [90]
+
+
+def test_a_resumed_run_keeps_its_biases(tmp_path, monkeypatch):
+    stop_at(monkeypatch, 3)
+    job.failure(*job.tiny(tmp_path, "trainer.checkpoint_every=1", *job.SAMPLED))
+    monkeypatch.setattr(job.ActiveLoss, "prior_scores", None)
+    job.main(f"resume={tmp_path}/run")
+
+
+def test_the_rate_reaches_the_optimizer(tmp_path, monkeypatch):
+    rate = partial(schedules.linear, warmup=0.25, floor=0.1)
+    used = []
+    whole = job.RowSparseAdam.step
+    monkeypatch.setattr(
+        job.RowSparseAdam,
+        "step",
+        lambda self: used.append([group["lr"] for group in self.param_groups]) or whole(self),
+    )
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), rate=rate, log_every=1)
+    trainer.fit()
+    expected = [0.01 * rate(step / 16) for step in range(16)]
+    assert expected[0] == 0
+    assert max(expected) == pytest.approx(0.01)
+    assert expected[-1] < 0.003
+    assert used == [[value] for value in expected]
+    logged = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
+    assert logged == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [({"train_samples": 0}, "no training rows"), ({"test_samples": 0}, "no rows to evaluate on")],
+)
+def test_empty_splits(tmp_path, sizes, message):
+    with pytest.raises(ValueError, match=message):
+        job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes))
+
+
+def test_evaluation_by_tables_needs_tables(tmp_path):
+    data = job.make_data(tmp_path)
+    with pytest.raises(ValueError, match="evaluation=lsh needs hash tables, not a FullSampler"):
+        job.make_trainer(
+            tmp_path, data, network=job.make_network(data, FullSampler), evaluation="lsh"
+        )
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+def test_it_learns(tmp_path, mode):
+    data = job.make_data(
+        *(tmp_path,),
+        **{"num_features": 500, "num_labels": 500, "nonzeros": 30, "noise": 0.2},
+        **{"train_samples": 4000, "test_samples": 500},
+    )
+    family = partial(SimHash, hashes_per_table=5, num_tables=12)
+    sampler = partial(LSHSampler, active=100, mode=mode, family=family)
+    network = job.SlideNetwork(data.num_features, [64], data.num_labels, sampler)
+    trainer = job.make_trainer(tmp_path, data, network=network, batch_size=64, epochs=4)
+    summary = trainer.fit()
+    popular = np.bincount(data.train.labels.indices, minlength=data.num_labels).argmax()
+    baseline = np.mean(
+        [
+            popular in data.test.labels.indices[begin:end]
+            for begin, end in zip(
+                data.test.labels.indptr[:-1], data.test.labels.indptr[1:], strict=True
+            )
+        ]
+    )
+    assert summary["active_mean"] <= 200
+    assert summary["p_at_1"] > 4 * baseline > 0, (summary["p_at_1"], baseline)

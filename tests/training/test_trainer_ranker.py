@@ -1,0 +1,140 @@
+"""The main job with a ranker, and with a rate of the input layer's own."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import job
+from test_trainer import stop_at
+
+from slide import LinearRanker, files
+from slide.training.evaluation import evaluate
+from slide.training.trainer import RANKER, Trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def finished(folder, ranker, **options):
+    """A trainer after its `fit`, and the summary; the same network each time."""
+    folder.mkdir(exist_ok=True)
+    job.torch.manual_seed(0)
+    trainer = job.make_trainer(folder, job.make_data(folder), ranker=ranker, **options)
+    return trainer, trainer.fit()
+
+
+@pytest.mark.parametrize("evaluation", ["exact", "lsh"])
+def test_the_summary_holds_both_rankings(tmp_path, evaluation):
+    alone, plain = finished(tmp_path / "a", None, evaluation=evaluation)
+    ranker = LinearRanker(depth=20)
+    trainer, summary = finished(tmp_path / "b", ranker, evaluation=evaluation)
+    for name, value in plain.items():
+        if "_at_" in name and name != "majority_p_at_1":
+            assert summary[f"network_{name}"] == value
+    scores = evaluate(trainer.network, trainer.eval_split, trainer.weights, evaluation, ranker)
+    for name, value in scores.items():
+        assert summary[name] == pytest.approx(value, abs=1e-6)
+    assert summary["p_at_1"] != summary["network_p_at_1"]
+    assert summary["majority_p_at_1"] == plain["majority_p_at_1"] > 0
+    assert not any(name.startswith("network_") for name in plain)
+    assert json.loads((tmp_path / "b/run/summary.json").read_text()) == summary
+    job.assert_same(trainer.network.state_dict(), alone.network.state_dict())
+
+
+def test_training_takes_the_ranker_s_time_as_well(tmp_path, monkeypatch):
+    trainer, summary = finished(tmp_path, LinearRanker())
+    assert summary["ranker_seconds"] == pytest.approx(trainer.ranker_seconds, abs=1e-3)
+    assert trainer.ranker_seconds > 0
+    seconds = trainer.train_seconds + trainer.ranker_seconds
+    assert summary["train_seconds"] == pytest.approx(seconds, abs=1e-3)
+    assert summary["samples_per_second"] == round(summary["samples"] / trainer.train_seconds, 1)
+
+
+def test_the_run_folder_holds_the_ranker(tmp_path):
+    ranker = LinearRanker()
+    trainer, _ = finished(tmp_path, ranker)
+    other = LinearRanker()
+    other.load_state_dict(files.read_tensors(tmp_path / "run" / RANKER))
+    ids = np.tile(np.arange(80), (40, 1))
+    features = trainer.eval_split.features
+    np.testing.assert_array_equal(other.scores(features, ids), ranker.scores(features, ids))
+
+
+def test_evaluations_on_the_way_are_the_network_s(tmp_path):
+    finished(tmp_path / "a", None, eval_every=5)
+    finished(tmp_path / "b", LinearRanker(), eval_every=5)
+    plain, ranked = (job.lines(tmp_path / run / "run", "eval/p_at_1") for run in "ab")
+    assert [line["step"] for line in plain] == [5, 10, 15, 16]
+    for one, other in zip(plain, ranked, strict=True):
+        scores = [{k: v for k, v in line.items() if k.startswith("eval/")} for line in (one, other)]
+        assert scores[0] == scores[1]
+    assert job.steps(tmp_path / "b/run", "reranked/p_at_1") == [16]
+    assert not job.steps(tmp_path / "a/run", "reranked/p_at_1")
+
+
+def test_a_holdout_does_not_leak_into_the_ranker(tmp_path, monkeypatch):
+    rows = []
+    whole = LinearRanker.fit
+
+    def fit(self, features, *arguments):
+        rows.append(features.num_rows)
+        return whole(self, features, *arguments)
+
+    monkeypatch.setattr(LinearRanker, "fit", fit)
+    finished(tmp_path, LinearRanker(), holdout=0.25)
+    assert rows == [90]
+
+
+def test_without_a_ranker(tmp_path):
+    job.main(*job.tiny(tmp_path, "ranker=none", *job.SAMPLED))
+    assert not (tmp_path / "run" / RANKER).exists()
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["ranker_seconds"] == 0
+    assert "network_p_at_1" not in summary
+
+
+def used_rates(monkeypatch):
+    """The rates of all groups, a list that grows with each step."""
+    used = []
+    whole = Trainer.update
+
+    def update(self, loss):
+        whole(self, loss)
+        used.append([group["lr"] for group in self.optimizer.param_groups])
+
+    monkeypatch.setattr(Trainer, "update", update)
+    return used
+
+
+def test_a_resumed_run_keeps_the_rates_of_all_groups(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    used = used_rates(monkeypatch)
+    settings = ["network.input_rate=3", "optimizer.lr=0.01", "lr_schedule.warmup=0.25"]
+    settings += ["trainer.checkpoint_every=4", *job.SAMPLED]
+    job.main(*job.tiny(tmp_path / "a", *settings))
+    expected = used.copy()
+    assert len(expected) == 16
+    assert max(rest for rest, _ in expected) == pytest.approx(0.01)
+    assert expected[0] == [0, 0]
+    assert all(first == pytest.approx(3 * rest) for rest, first in expected)
+    used.clear()
+    stop_at(monkeypatch, 7)
+    job.failure(*job.tiny(tmp_path / "b", *settings))
+    del used[4:]  # Done again: the checkpoint is of step 4.
+    job.main(f"resume={tmp_path}/b/run")
+    assert used == expected
+
+
+def test_a_new_rate_on_resume_is_that_of_all_groups(tmp_path, monkeypatch):
+    settings = ["network.input_rate=3", "lr_schedule=constant", *job.SAMPLED]
+    job.main(*job.tiny(tmp_path, *settings))
+    used = used_rates(monkeypatch)
+    job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
+    assert used == [[0.5, 1.5]] * 8
+
+
+@pytest.mark.parametrize("loss", ["softmax", "bce"])
+def test_classifiers_go_with_scores_like_their_own(tmp_path, loss):
+    message = job.failure(f"loss={loss}", *job.tiny(tmp_path))
+    assert "ranker=linear goes with loss=squared_hinge" in message
+    assert f"not with loss={loss}: add ranker=none" in message
