@@ -176,7 +176,9 @@ def test_the_way_of_choosing_may_change():
 @pytest.mark.parametrize("candidate_share", [0.5, 1.0])
 def test_stratified_sets_stand_for_all_outputs(mode, candidate_share):
     """Also where labels and looked-up ids could fill the set."""
-    sampler = lsh_sampler(6, 200, active=6, mode=mode, weighting="stratified", candidate_share=candidate_share)
+    sampler = lsh_sampler(
+        6, 200, active=6, mode=mode, weighting="stratified", candidate_share=candidate_share
+    )
     sampler.update(torch.randn(200, 6), None, torch.randn(2, 6))
     labels = Pattern.from_lists([[1, 2, 3, 4, 5, 6, 7], [8]])
     active = sampler.select(torch.randn(2, 6), labels)

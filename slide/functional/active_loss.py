@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_sets, check_targets
-from slide.functional.losses import Loss
+from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_rows import check_fraction, hardest_count
 from slide.kernels.loss_rows import Rows
 from slide.kernels.ragged import clear_rows
@@ -17,33 +17,33 @@ from slide.runtime import array_view, untraced
 
 @untraced
 def loss_on_active(
-    scores: Tensor, active: ActiveSet, loss: Loss, hard_fraction: float = 1.0
+    scores: Tensor, active: ActiveSet, loss: str | Loss, hard_fraction: float = 1.0
 ) -> Tensor:
     """Mean over the samples of a loss on an active set.
 
     Args:
         scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` returns.
         active: with targets. Its weights make sums over the set estimates of sums over all N.
-        loss: which one; see `slide.functional.losses`.
+        loss: the name of a loss, or its record; see `slide.ActiveLoss`.
         hard_fraction: share of the samples, those with the largest losses, that the mean is over.
 
     Returns:
         A scalar.
 
     Raises:
-        ValueError: for a share that is not in (0, 1], a set without targets, or scores, bounds,
+        ValueError: for an unknown loss, a share that is not in (0, 1], a set without targets, or scores, bounds,
             targets or weights that do not fit one another; TypeError: for bounds or targets of a
             wrong type.
 
     Example:
         >>> import numpy as np, slide, torch
         >>> from slide.functional import loss_on_active
-        >>> from slide.functional.losses import find_loss
         >>> ids = np.array([3, 7], np.int32)
         >>> active = slide.ActiveSet(9, ids, targets=slide.Pattern.from_lists([[0]]))
-        >>> loss_on_active(torch.tensor([[1.0, 0.0]]), active, find_loss("squared_hinge"))
+        >>> loss_on_active(torch.tensor([[1.0, 0.0]]), active, "squared_hinge")
         tensor(1.)
     """
+    loss = find_loss(loss)
     num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
     check_sets(active, num_samples)
     check_targets(active, num_samples)

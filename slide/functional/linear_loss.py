@@ -16,7 +16,7 @@ from slide.functional.active_loss import (
     scaled,
 )
 from slide.functional.linear import Products, check_active, gather_rows, linear_on_set
-from slide.functional.losses import Loss
+from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import check_fraction, hardest_count, put_rows
 from slide.row_gradients import RowGradient, check_leaves, hand_over
@@ -33,7 +33,7 @@ def active_linear_loss(
     weight: Tensor,
     bias: Tensor | None,
     active: ActiveSet,
-    loss: Loss,
+    loss: str | Loss,
     *,
     hard_fraction: float = 1.0,
     precision: str = "float32",
@@ -58,19 +58,18 @@ def active_linear_loss(
     Example:
         >>> import numpy as np, slide, torch
         >>> from slide.functional import active_linear_loss
-        >>> from slide.functional.losses import find_loss
         >>> weight = torch.zeros(9, 4, requires_grad=True)
         >>> ids = np.array([3, 7], np.int32)
         >>> active = slide.ActiveSet(9, ids, targets=slide.Pattern.from_lists([[0]]))
-        >>> loss = active_linear_loss(torch.ones(1, 4), weight, None, active, find_loss("bce"))
+        >>> loss = active_linear_loss(torch.ones(1, 4), weight, None, active, "bce")
         >>> round(loss.item(), 4)
         1.3863
     """
     x, precision, outside = outside_autocast(x, weight, precision)
     check_active(x, weight, bias, active)
+    record, products = find_loss(loss), Products.of(x, precision, sparse_grad)
     with outside:
-        products = Products.of(x, precision, sparse_grad)
-        return linear_loss_on_set(x, weight, bias, active, loss, hard_fraction, products)
+        return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products)
 
 
 def linear_loss_on_set(

@@ -8,6 +8,7 @@ from slide.active_set import ActiveSet
 from slide.functional import loss_on_active
 from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_rows import check_fraction, hardest_count
+from slide.sparse import Pattern
 
 
 class ActiveLoss:
@@ -46,13 +47,17 @@ class ActiveLoss:
     """
 
     def __init__(self, loss: str | Loss, hard_fraction: float = 1.0):
-        self.record = loss if isinstance(loss, Loss) else find_loss(loss)
+        self.record = find_loss(loss)
         check_fraction("hard_fraction", hard_fraction)
         self.hard_fraction = hard_fraction
 
     def __call__(self, scores: Tensor, active: ActiveSet) -> Tensor:
         """The loss of scores ``(B, A)`` or ``(nnz,)`` of ``active``; a scalar."""
         return loss_on_active(scores, active, self.record, self.hard_fraction)
+
+    def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
+        """First biases ``(N,)``; see `slide.functional.losses.Loss.prior_scores`."""
+        return self.record.prior_scores(labels, num_labels)
 
 
 def hardest(fraction: float) -> Callable[[Tensor], Tensor]:

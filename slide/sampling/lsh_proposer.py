@@ -211,7 +211,7 @@ class LSHProposer(Proposer):
         saved = int(state["rehash_after"])
         if (None if saved < 0 else saved) != self.rehash_after:
             raise ValueError(
-                f"rehash_after was {None if saved < 0 else saved} where this state was saved, but "
+                f"rehash_after was {None if saved < 0 else saved} where this state was saved, and "
                 f"is {self.rehash_after} here; they must agree"
             )
         self.samples, self.rebuilds = int(state["samples"]), int(state["rebuilds"])

@@ -178,7 +178,10 @@ class Proposer:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs, as numbers, arrays and dicts of them."""
+        """Everything that a resumed run needs, as numbers, arrays and dicts of them.
+
+        Empty: the index is rebuilt from the weights when a run is resumed.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -99,6 +99,7 @@ class ActiveSampler(Sampler):
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
         self._training = False
+        self._built = False
         # With stratified weights at least one uniform id must stand for the outputs left out.
         self._reserve = 1 if weighting == "stratified" else 0
         self._scratch = Scratch(out_features)
@@ -115,6 +116,10 @@ class ActiveSampler(Sampler):
                 self.proposer.rebuild(weight, bias)
                 self.done = due
                 self.rebuilds += 1
+                self._built = True
+            elif not self._built:  # After a resume, with a proposer that saves no index.
+                self.proposer.rebuild(weight, bias)
+                self._built = True
             else:
                 self.proposer.refresh(weight, bias)
             self.rebuild_seconds += time.perf_counter() - start
@@ -222,6 +227,7 @@ class ActiveSampler(Sampler):
         """Restore what `state_dict` returned."""
         if self.proposer is not None:
             self.proposer.load_state_dict(state["proposer"])
+            self._built = bool(state["proposer"])
         for name in _COUNTERS:
             setattr(self, name, int(state[name]))
 

@@ -6,16 +6,9 @@ import torch
 from helpers.matrices import make_pattern
 
 from slide.active_set import ActiveSet
-from slide.functional import losses
-from slide.functional.linear import active_linear
-from slide.functional.losses import (
-    LOSS_NAMES,
-    ActiveLoss,
-    active_linear_loss,
-    dense_loss,
-    loss_on_active,
-)
-from slide.row_gradients import dense_gradient
+from slide.functional import loss_on_active
+from slide.functional.losses import LOSSES
+from slide.nn import ActiveLoss
 from slide.sparse import Pattern
 
 N = 40
@@ -78,9 +71,9 @@ def rows_of(scores, active):
 
 
 def expected_loss(scores, active, name):
-    """The mean of `dense_loss` over the rows; sets without outputs have no loss."""
+    """The mean of the dense twin over the rows; sets without outputs have no loss."""
     parts = [
-        dense_loss(own, mask, name, w)
+        LOSSES[name].dense(own, mask, w).mean()
         for own, mask, w in rows_of(scores, active)
         if own.shape[1] and not (name.endswith("softmax") and not mask.any())
     ]
@@ -108,7 +101,7 @@ def assert_equals_dense(scores, active, name, tolerance):
     torch.testing.assert_close(gradient.double(), wanted, atol=tolerance, rtol=tolerance)
 
 
-every_loss = pytest.mark.parametrize("name", LOSS_NAMES)
+every_loss = pytest.mark.parametrize("name", LOSSES)
 every_case = pytest.mark.parametrize("case", CASES)
 
 
@@ -249,7 +242,6 @@ class TestErrors:
         for call in (
             lambda: ActiveLoss("mse"),
             lambda: loss_on_active(scores, active, "mse"),
-            lambda: dense_loss(scores[None], scores[None] > 0, "mse", None),
         ):
             with pytest.raises(ValueError, match="loss must be one of"):
                 call()
@@ -258,121 +250,3 @@ class TestErrors:
         active = ActiveSet(N, np.arange(3, dtype=np.int32))
         with pytest.raises(ValueError, match="needs an active set with targets"):
             ActiveLoss("bce")(torch.zeros(2, 3), active)
-
-
-def draw_linear(mode, weighted, dtype):
-    """Inputs, weight and bias of a layer, and an active set with targets."""
-    rng = np.random.default_rng(5)
-    x = torch.from_numpy(rng.standard_normal((7, 6))).to(dtype).requires_grad_()
-    weight = torch.nn.Parameter(torch.from_numpy(rng.standard_normal((N, 6))).to(dtype))
-    bias = torch.nn.Parameter(torch.from_numpy(rng.standard_normal(N)).to(dtype))
-    positions = [[0, 2], [1], [], [3, 0], [4], [2], [1, 2, 3]]
-    targets = Pattern(
-        np.cumsum([0, *map(len, positions)]), np.concatenate(positions).astype(np.int32)
-    )
-    if mode == "shared":
-        ids, indptr = rng.permutation(N)[:9].astype(np.int32), None
-    else:
-        ids = np.concatenate([rng.permutation(N)[:9] for _ in range(7)]).astype(np.int32)
-        indptr = np.arange(8) * 9
-    log_weights = None
-    if weighted:
-        # Targets, of which there are five positions, have weight 1.
-        one = np.r_[np.zeros(5), rng.uniform(0, 2, 4)].astype(np.float32)
-        log_weights = one if mode == "shared" else np.tile(one, 7)
-    return x, weight, bias, ActiveSet(N, ids, indptr, targets, log_weights)
-
-
-def loss_and_gradients(loss, x, weight, bias):
-    (3 * loss).backward()
-    found = [loss.detach(), x.grad.clone(), dense_gradient(weight)]
-    if bias is not None:
-        found.append(dense_gradient(bias))
-        bias.row_gradients = []
-    x.grad, weight.row_gradients = None, []
-    return found
-
-
-@every_loss
-@pytest.mark.parametrize("mode", ["shared", "per_sample"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("with_bias", "hard"), [(False, 1.0), (True, 1.0), (True, 0.3)])
-def test_loss_of_a_linear_layer_equals_the_two_steps(
-    monkeypatch, name, mode, weighted, with_bias, hard
-):
-    monkeypatch.setattr(losses, "BLOCK", 1)
-    monkeypatch.setattr(losses, "LEAST", 2)  # Two samples at a time, and one at last.
-    x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
-    bias = bias if with_bias else None
-    whole = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
-    found = loss_and_gradients(whole, x, weight, bias)
-    steps = loss_on_active(active_linear(x, weight, bias, active), active, name, hard)
-    for one, other in zip(found, loss_and_gradients(steps, x, weight, bias), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-@every_loss
-@pytest.mark.parametrize("hard", [1.0, 0.5])
-@pytest.mark.parametrize("least", [2, 64])
-def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, least):
-    monkeypatch.setattr(losses, "BLOCK", 1)
-    monkeypatch.setattr(losses, "LEAST", least)
-    x, weight, bias, active = draw_linear("shared", False, torch.float32)
-    precise = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
-    wanted = loss_and_gradients(precise, x, weight, bias)
-    rounded = active_linear_loss(x, weight, bias, active, name, "bfloat16", hard)
-    assert rounded.dtype == torch.float32
-    found = loss_and_gradients(rounded, x, weight, bias)
-    assert not torch.equal(found[1], wanted[1])
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=0.02 * float(other.abs().max()), rtol=0.02)
-
-
-def test_two_losses_of_one_layer_can_wait_for_their_backward():
-    x, weight, bias, active = draw_linear("shared", False, torch.float64)
-    alone = loss_and_gradients(
-        active_linear_loss(x, weight, bias, active, "softmax"), x, weight, bias
-    )
-    first = active_linear_loss(x, weight, bias, active, "softmax")
-    active_linear_loss(2 * x.detach(), weight, bias, active, "softmax")
-    for one, other in zip(loss_and_gradients(first, x, weight, bias), alone, strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_loss_of_a_linear_layer_keeps_nan_and_names_what_does_not_fit():
-    x, weight, bias, active = draw_linear("shared", False, torch.float32)
-    with torch.no_grad():
-        weight[active.ids[7]] = torch.nan
-    assert active_linear_loss(x, weight, bias, active, "squared_hinge").isnan()
-    for wrong, message in [
-        (lambda: active_linear_loss(x, weight, bias, active, "mse"), "loss must be one of"),
-        (lambda: active_linear_loss(x, weight, bias, active, "bce", "int8"), "precision"),
-        (lambda: active_linear_loss(x[:, 1:], weight, bias, active, "bce"), "does not fit"),
-        (
-            lambda: active_linear_loss(x, weight, bias, ActiveSet(N, active.ids), "bce"),
-            "with targets",
-        ),
-        (
-            lambda: active_linear_loss(x[1:], weight, bias, active, "bce"),
-            "7 rows of targets do not fit 6 inputs",
-        ),
-        (
-            lambda: loss_on_active(torch.zeros(6, 9), active, "bce"),
-            "7 rows of targets do not fit 6 inputs",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            wrong()
-
-
-def test_loss_of_a_linear_layer_where_nothing_learns():
-    x, weight, bias, active = draw_linear("shared", False, torch.float32)
-    wanted = active_linear_loss(x, weight, bias, active, "bce").item()
-    with torch.no_grad():
-        assert active_linear_loss(x, weight, bias, active, "bce").item() == wanted
-    fresh = ActiveSet(N, active.ids, None, active.targets)
-    with torch.inference_mode():
-        assert active_linear_loss(x, weight, bias, fresh, "bce").item() == wanted
-    # The buffers that were made there serve training, too.
-    active_linear_loss(x, weight, bias, fresh, "bce").backward()
-    assert dense_gradient(weight).abs().sum() > 0

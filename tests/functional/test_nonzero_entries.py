@@ -141,7 +141,7 @@ def test_in_bfloat16_the_scores_alone_are_rounded(monkeypatch):
     active = ActiveSet(N, ids, None, Pattern(np.arange(B + 1), np.arange(B, dtype=np.int32)))
     bias = torch.full((N,), -4.0, requires_grad=True)
     leaves = [x.requires_grad_(), weight.requires_grad_()]
-    loss = active_linear_loss(*leaves, bias, active, "squared_hinge", "bfloat16")
+    loss = active_linear_loss(*leaves, bias, active, "squared_hinge", precision="bfloat16")
     _, grad_x, grad_weight, _ = gradients(loss, *leaves, bias)
     with torch.no_grad():
         at = torch.from_numpy(ids).long()

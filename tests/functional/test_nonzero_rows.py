@@ -8,11 +8,13 @@ from helpers.matrices import make_csr, make_pattern
 from helpers.samplers import uniform_sampler
 
 from slide.active_set import ActiveSet, transpose
+from slide.functional import loss_on_active
 from slide.functional.linear import active_linear
-from slide.functional.losses import LOSS_NAMES, ActiveLoss, hardest, loss_on_active
+from slide.functional.losses import LOSSES
 from slide.functional.nonzero_rows import hardest_count, put_rows, rows_to_visit, take_rows
 from slide.functional.sparse_input import sparse_linear
 from slide.kernels.ragged import STRIDE, clear_rows, gather_entries, mark_nonzero_rows
+from slide.nn import ActiveLoss, hardest
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
@@ -21,7 +23,7 @@ from slide.sparse import CSR, Pattern
 
 B, D, N = 8, 5, 30
 every_mode = pytest.mark.parametrize("mode", ["shared", "per_sample"])
-every_loss = pytest.mark.parametrize("name", LOSS_NAMES)
+every_loss = pytest.mark.parametrize("name", LOSSES)
 
 
 def draw(*shape, seed=0):

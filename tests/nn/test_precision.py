@@ -66,7 +66,10 @@ class TestMixedPrecision:
     def test_layers_that_autocast_does_not_round(self, name, dtype, inside):
         """What they compute is that of the input, as it came, in float32; forward and backward."""
         if name == "conv":
-            layer, x = SampledConv2d(2, 8, 3, sampler=uniform_sampler(18, 8, active=4)), (B, 2, 6, 6)
+            layer, x = (
+                SampledConv2d(2, 8, 3, sampler=uniform_sampler(18, 8, active=4)),
+                (B, 2, 6, 6),
+            )
         else:
             matrix = CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D)
             layer, x = SparseWeightLinear(matrix), (B, D)

@@ -44,32 +44,6 @@ def test_backoff_grows_steadily():
 
 
 @pytest.mark.parametrize(
-    ("progress", "warmup", "factor"),
-    [(0.0, 0.0, 1.0), (0.0, 0.2, 0.0), (0.1, 0.2, 0.5), (0.2, 0.2, 1.0), (1.0, 0.2, 1.0)],
-)
-def test_constant(progress, warmup, factor):
-    assert schedules.constant(progress, warmup) == pytest.approx(factor)
-
-
-@pytest.mark.parametrize(
-    ("progress", "warmup", "floor", "factor"),
-    [
-        (0.0, 0.0, 0.0, 1.0),
-        (0.25, 0.0, 0.0, 0.75),
-        (1.0, 0.0, 0.0, 0.0),
-        (1.0, 0.0, 0.1, 0.1),
-        (0.1, 0.2, 0.1, 0.5),
-        (0.2, 0.2, 0.1, 1.0),
-        (0.6, 0.2, 0.0, 0.5),
-        (0.6, 0.2, 0.1, 0.55),
-        (1.5, 0.2, 0.1, 0.1),
-    ],
-)
-def test_linear(progress, warmup, floor, factor):
-    assert schedules.linear(progress, warmup, floor) == pytest.approx(factor)
-
-
-@pytest.mark.parametrize(
     ("call", "name"),
     [
         (lambda: schedules.fixed(5, -1), "every"),
@@ -77,8 +51,6 @@ def test_linear(progress, warmup, floor, factor):
         (lambda: schedules.backoff(5, 0), "first"),
         (lambda: schedules.backoff(5, 5, -0.1), "growth"),
         (lambda: schedules.backoff(5, 5, math.nan), "growth"),
-        (lambda: schedules.constant(0.5, 1.0), "warmup"),
-        (lambda: schedules.linear(0.5, -0.1), "warmup"),
     ],
 )
 def test_numbers_out_of_range(call, name):

@@ -10,16 +10,18 @@ _MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_module
 LOSSES: dict[str, Loss] = {m.LOSS.name: m.LOSS for m in _MODULES if hasattr(m, "LOSS")}
 
 
-def find_loss(name: str) -> Loss:
-    """The loss of that name.
+def find_loss(loss: str | Loss) -> Loss:
+    """The loss of that name; a record `Loss` is returned as it is.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no loss of that name.
 
     Example:
         >>> from slide.functional.losses import find_loss
         >>> find_loss("squared_hinge").score_range
         (-1.0, 1.0)
     """
-    checks.one_of("loss", name, LOSSES)
-    return LOSSES[name]
+    if isinstance(loss, Loss):
+        return loss
+    checks.one_of("loss", loss, LOSSES)
+    return LOSSES[loss]

@@ -1,0 +1,135 @@
+"""A linear layer and its loss in one operation, against the two one after the other."""
+
+import numpy as np
+import pytest
+import torch
+
+from slide.active_set import ActiveSet
+from slide.functional import active_linear, active_linear_loss, loss_on_active
+from slide.functional import linear_loss as losses
+from slide.functional.losses import LOSSES
+from slide.row_gradients import dense_gradient
+from slide.sparse import Pattern
+
+N = 40
+every_loss = pytest.mark.parametrize("name", LOSSES)
+
+
+def draw_linear(mode, weighted, dtype):
+    """Inputs, weight and bias of a layer, and an active set with targets."""
+    rng = np.random.default_rng(5)
+    x = torch.from_numpy(rng.standard_normal((7, 6))).to(dtype).requires_grad_()
+    weight = torch.nn.Parameter(torch.from_numpy(rng.standard_normal((N, 6))).to(dtype))
+    bias = torch.nn.Parameter(torch.from_numpy(rng.standard_normal(N)).to(dtype))
+    positions = [[0, 2], [1], [], [3, 0], [4], [2], [1, 2, 3]]
+    targets = Pattern(
+        np.cumsum([0, *map(len, positions)]), np.concatenate(positions).astype(np.int32)
+    )
+    if mode == "shared":
+        ids, indptr = rng.permutation(N)[:9].astype(np.int32), None
+    else:
+        ids = np.concatenate([rng.permutation(N)[:9] for _ in range(7)]).astype(np.int32)
+        indptr = np.arange(8) * 9
+    log_weights = None
+    if weighted:
+        # Targets, of which there are five positions, have weight 1.
+        one = np.r_[np.zeros(5), rng.uniform(0, 2, 4)].astype(np.float32)
+        log_weights = one if mode == "shared" else np.tile(one, 7)
+    return x, weight, bias, ActiveSet(N, ids, indptr, targets, log_weights)
+
+
+def loss_and_gradients(loss, x, weight, bias):
+    (3 * loss).backward()
+    found = [loss.detach(), x.grad.clone(), dense_gradient(weight)]
+    if bias is not None:
+        found.append(dense_gradient(bias))
+        bias.row_gradients = []
+    x.grad, weight.row_gradients = None, []
+    return found
+
+
+@every_loss
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("with_bias", "hard"), [(False, 1.0), (True, 1.0), (True, 0.3)])
+def test_loss_of_a_linear_layer_equals_the_two_steps(
+    monkeypatch, name, mode, weighted, with_bias, hard
+):
+    monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
+    monkeypatch.setattr(losses, "_LEAST_SAMPLES", 2)  # Two samples at a time, and one at last.
+    x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
+    bias = bias if with_bias else None
+    whole = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
+    found = loss_and_gradients(whole, x, weight, bias)
+    steps = loss_on_active(active_linear(x, weight, bias, active), active, name, hard)
+    for one, other in zip(found, loss_and_gradients(steps, x, weight, bias), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@every_loss
+@pytest.mark.parametrize("hard", [1.0, 0.5])
+@pytest.mark.parametrize("least", [2, 64])
+def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, least):
+    monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
+    monkeypatch.setattr(losses, "_LEAST_SAMPLES", least)
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    precise = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
+    wanted = loss_and_gradients(precise, x, weight, bias)
+    rounded = active_linear_loss(
+        x, weight, bias, active, name, precision="bfloat16", hard_fraction=hard
+    )
+    assert rounded.dtype == torch.float32
+    found = loss_and_gradients(rounded, x, weight, bias)
+    assert not torch.equal(found[1], wanted[1])
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=0.02 * float(other.abs().max()), rtol=0.02)
+
+
+def test_two_losses_of_one_layer_can_wait_for_their_backward():
+    x, weight, bias, active = draw_linear("shared", False, torch.float64)
+    alone = loss_and_gradients(
+        active_linear_loss(x, weight, bias, active, "softmax"), x, weight, bias
+    )
+    first = active_linear_loss(x, weight, bias, active, "softmax")
+    active_linear_loss(2 * x.detach(), weight, bias, active, "softmax")
+    for one, other in zip(loss_and_gradients(first, x, weight, bias), alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_loss_of_a_linear_layer_keeps_nan_and_names_what_does_not_fit():
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    with torch.no_grad():
+        weight[active.ids[7]] = torch.nan
+    assert active_linear_loss(x, weight, bias, active, "squared_hinge").isnan()
+    for wrong, message in [
+        (lambda: active_linear_loss(x, weight, bias, active, "mse"), "loss must be one of"),
+        (lambda: active_linear_loss(x, weight, bias, active, "bce", precision="int8"), "precision"),
+        (lambda: active_linear_loss(x[:, 1:], weight, bias, active, "bce"), "does not fit"),
+        (
+            lambda: active_linear_loss(x, weight, bias, ActiveSet(N, active.ids), "bce"),
+            "with targets",
+        ),
+        (
+            lambda: active_linear_loss(x[1:], weight, bias, active, "bce"),
+            "7 rows of targets do not fit 6 inputs",
+        ),
+        (
+            lambda: loss_on_active(torch.zeros(6, 9), active, "bce"),
+            "7 rows of targets do not fit 6 inputs",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            wrong()
+
+
+def test_loss_of_a_linear_layer_where_nothing_learns():
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    wanted = active_linear_loss(x, weight, bias, active, "bce").item()
+    with torch.no_grad():
+        assert active_linear_loss(x, weight, bias, active, "bce").item() == wanted
+    fresh = ActiveSet(N, active.ids, None, active.targets)
+    with torch.inference_mode():
+        assert active_linear_loss(x, weight, bias, fresh, "bce").item() == wanted
+    # The buffers that were made there serve training, too.
+    active_linear_loss(x, weight, bias, fresh, "bce").backward()
+    assert dense_gradient(weight).abs().sum() > 0

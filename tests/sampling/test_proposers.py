@@ -1,0 +1,263 @@
+"""Samplers with an index: what they find, and when they rebuild."""
+
+from collections import Counter
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from helpers.layers import FAMILIES, MODES, D, N, draw_layer, draw_queries, every_mode, recall
+from helpers.matrices import make_csr, make_pattern
+from helpers.samplers import faiss_sampler, lsh_sampler
+
+from slide.nn import SampledLinear
+from slide.sampling import ActiveSampler, Proposer
+from slide.sampling.schedules import backoff, fixed, never
+from slide.search.exact import exact_top_k
+from slide.sparse import Pattern
+from slide.testing import check_sampler
+
+
+class TestRecall:
+    @pytest.mark.parametrize("norm", ["cosine", "simple_lsh"])
+    @pytest.mark.parametrize("family", FAMILIES)
+    @every_mode
+    def test_of_hash_tables(self, mode, family, norm):
+        layer, queries = draw_layer(), draw_queries(10 if mode == "per_sample" else 1)
+        wanted = exact_top_k(queries, *layer, 10)[1].numpy()
+        options = {"family": FAMILIES[family], "active": 40, "mode": mode, "norm": norm}
+        found = []
+        for seed in range(10 if mode == "shared" else 1):
+            sampler = lsh_sampler(D, N, candidate_share=1.0, seed=seed, **options)
+            sampler.update(*layer, None)
+            found.append(recall(sampler.select(queries, None), wanted))
+        # A random set of this size would hold 0.1 of them.
+        assert np.mean(found) > 0.35
+
+    @every_mode
+    def test_of_an_exact_index(self, mode):
+        layer, queries = draw_layer(), draw_queries(6 if mode == "per_sample" else 1)
+        sampler = faiss_sampler(D, N, kind="flat", active=40, mode=mode, neighbours=64)
+        sampler.update(*layer, None)
+        wanted = exact_top_k(queries, *layer, 20)[1].numpy()
+        active = sampler.select(queries, None)
+        for b, ids in enumerate(wanted):
+            assert set(active.row(b)[:20].tolist()) == set(ids.tolist())
+
+    @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+    def test_of_approximate_indices(self, kind):
+        layer, queries = draw_layer(), draw_queries(10)
+        sampler = faiss_sampler(D, N, kind=kind, active=40, mode="per_sample", probes=8)
+        sampler.update(*layer, None)
+        wanted = exact_top_k(queries, *layer, 10)[1].numpy()
+        assert recall(sampler.select(queries, None), wanted) > 0.6
+
+    def test_ids_that_many_samples_ask_for_come_first(self):
+        weight = torch.zeros(N, D)
+        weight[7] = 1
+        weight[[30, 31], [0, 1]] = 8
+        sampler = faiss_sampler(D, N, kind="flat", active=4, candidate_share=0.25, neighbours=2)
+        sampler.update(weight, None, None)
+        queries = torch.zeros(2, D)
+        queries[[0, 1], [0, 1]] = 1
+        assert sampler.select(queries, None).ids[0] == 7
+
+    def test_no_promising_ids(self):
+        sampler = lsh_sampler(D, N, active=20, candidate_share=0.0)
+        sampler.update(*draw_layer(), None)
+        active = sampler.select(draw_queries(3), None)
+        assert (active.log_weights > 0).all()
+
+
+class TestRebuilds:
+    @pytest.mark.parametrize(
+        ("schedule", "expected"),
+        [
+            (never, [1] * 9),
+            (partial(fixed, every=100), [1, 1, 1, 1, 2, 2, 2, 3, 3]),
+            (partial(fixed, every=30), [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+            (partial(fixed, every=7), [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+            (partial(backoff, first=60, growth=0.7), [1, 1, 2, 2, 2, 2, 2, 3, 3]),
+        ],
+    )
+    def test_happen_when_due_and_only_then(self, schedule, expected):
+        sampler = lsh_sampler(D, N, active=50, rebuild=schedule)
+        layer, rebuilds = draw_layer(), []
+        for _ in range(9):
+            # Nothing is trained on in between, so nothing is due.
+            sampler.update(*layer, draw_queries(30))
+            rebuilds.append(sampler.rebuilds)
+        assert rebuilds == expected
+        sampler.update(*layer, None)
+        sampler.update(*layer, None)
+        assert sampler.rebuilds <= expected[-1] + 1
+        assert sampler.rebuild_seconds > 0
+
+    def test_evaluation_does_not_count(self):
+        sampler = lsh_sampler(D, N, active=50, rebuild=partial(fixed, every=10))
+        for _ in range(5):
+            sampler.update(*draw_layer(), None)
+        assert (sampler.rebuilds, sampler.samples) == (1, 0)
+
+    def test_nothing_to_rebuild_where_all_outputs_are_active(self):
+        sampler = lsh_sampler(D, N, active=N, rebuild=partial(fixed, every=1))
+        for _ in range(3):
+            sampler.update(*draw_layer(), draw_queries(5))
+        assert sampler.rebuilds == 0
+
+    @pytest.mark.parametrize("kind", ["hash", "faiss"])
+    def test_follow_the_weights(self, kind):
+        made = (
+            faiss_sampler if kind == "faiss" else partial(lsh_sampler, family=FAMILIES["simhash"])
+        )
+        sampler = made(
+            D,
+            N,
+            active=40,
+            mode="per_sample",
+            candidate_share=1.0,
+            rebuild=partial(fixed, every=10),
+        )
+        queries = draw_queries(8)
+        before, after = draw_layer(0), draw_layer(1)
+        wanted = exact_top_k(queries, *after, 10)[1].numpy()
+        sampler.update(*before, draw_queries(5))
+        sampler.update(*after, draw_queries(5))
+        assert recall(sampler.select(queries, None), wanted) < 0.3
+        sampler.update(*after, draw_queries(5))
+        assert recall(sampler.select(queries, None), wanted) > 0.4
+
+    def test_do_not_touch_the_weights(self):
+        weight, bias = draw_layer()
+        copies = weight.clone(), bias.clone()
+        lsh_sampler(D, N, active=50).update(weight.requires_grad_(), bias, draw_queries(5))
+        assert torch.equal(weight, copies[0])
+        assert torch.equal(bias, copies[1])
+
+    def test_take_transposed_weights(self):
+        weight, bias = draw_layer()
+        plain, strided = (lsh_sampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
+        plain.update(weight, bias, None)
+        strided.update(weight.T.contiguous().T, bias, None)
+        for name, array in plain.proposer.tables.state_dict().items():
+            np.testing.assert_array_equal(array, strided.proposer.tables.state_dict()[name])
+
+    def test_reservoirs_are_drawn_anew(self):
+        sampler = lsh_sampler(D, N, active=50, bucket_capacity=4, rebuild=partial(fixed, every=1))
+        pools = []
+        for _ in range(2):
+            sampler.update(*draw_layer(), draw_queries(5))
+            pools.append(sampler.proposer.tables.state_dict()["pool"])
+        assert not np.array_equal(*pools)
+
+
+def test_sparse_and_dense_inputs_get_the_same_sets():
+    x = make_csr(np.random.default_rng(0), [5, 0, 16], D)
+    dense = torch.zeros(3, D)
+    for b in range(3):
+        at = slice(x.indptr[b], x.indptr[b + 1])
+        dense[b, x.indices[at].astype(np.int64)] = torch.from_numpy(x.values[at])
+    labels = make_pattern(np.random.default_rng(0), [2, 1, 0], N)
+    for mode in MODES:
+        chosen = []
+        for queries in (x, dense):
+            sampler = lsh_sampler(D, N, family=FAMILIES["simhash"], active=30, mode=mode)
+            sampler.update(*draw_layer(), None)
+            chosen.append(sampler.select(queries, labels).ids)
+        np.testing.assert_array_equal(*chosen)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(lsh_sampler, candidate_share=1.5), "candidate_share must be in"),
+        (partial(lsh_sampler, rebuild=partial(fixed, every=-1)), "every must be"),
+        (partial(lsh_sampler, redraw=partial(backoff, first=0)), "first must be"),
+        (partial(lsh_sampler, bucket_capacity=0), "bucket_capacity must be"),
+        (partial(lsh_sampler, norm="l1"), "norm must be"),
+        (partial(faiss_sampler, kind="lsh"), "kind must be"),
+        (partial(faiss_sampler, probes=0), "probes must be"),
+        (partial(faiss_sampler, neighbours=0), "neighbours must be"),
+    ],
+)
+def test_options_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(D, N)
+
+
+class Largest(Proposer):
+    """The k rows with the largest products, twice where the product is above 1."""
+
+    def __init__(self, in_features, out_features, seed, k=3):
+        super().__init__(in_features, out_features, seed=seed)
+        self.k = k
+
+    def rebuild(self, weight, bias):
+        self.weight, self.bias = weight.clone(), bias
+
+    def candidates(self, queries):
+        scores, ids = exact_top_k(queries, self.weight, self.bias, self.k)
+        pairs = zip(scores.tolist(), ids.tolist(), strict=True)
+        return Pattern.from_lists(
+            [own + [i for s, i in zip(values, own, strict=True) if s > 1] for values, own in pairs]
+        )
+
+
+class TestOwnProposer:
+    """What a proposer has that defines no more than `rebuild` and `candidates`."""
+
+    def naive(self, found, places):
+        """Candidates of one row: those with the most votes, of equal ones the first."""
+        votes = Counter(found)
+        order = sorted(votes, key=lambda i: (-votes[i], found.index(i)))
+        return order[:places]
+
+    def test_proposals_of_each_sample(self):
+        proposer, queries = Largest(D, N, 0, k=6), draw_queries(5)
+        proposer.rebuild(*draw_layer())
+        found, places = proposer.candidates(queries), np.array([3, 0, 10, 1, 6])
+        ranked = proposer.propose(queries, places, np.uint64(0))
+        for b in range(5):
+            own = found.indices[found.indptr[b] : found.indptr[b + 1]].tolist()
+            expected = self.naive(own, places[b])
+            assert ranked.ids[b, : ranked.counts[b]].tolist() == expected
+
+    @pytest.mark.parametrize("places", [1, 4, 100])
+    def test_proposals_of_a_batch(self, places):
+        proposer, queries = Largest(D, N, 0, k=6), draw_queries(5)
+        proposer.rebuild(*draw_layer())
+        found = proposer.candidates(queries)
+        rows = [found.indices[a:b].tolist() for a, b in pairwise(found.indptr)]
+        in_turn = [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
+        ids = proposer.propose_shared(queries, places, np.uint64(0))
+        assert ids.dtype == np.int32
+        assert ids.tolist() == self.naive(in_turn, places)
+
+    @every_mode
+    def test_serves_training_and_search(self, mode):
+        sampler = ActiveSampler(D, N, Largest, active=20, mode=mode)
+        layer = SampledLinear(D, N, sampler)
+        queries = draw_queries(2)
+        active = layer(queries).active
+        scores, best = layer.top_k(queries, 3, search="index")
+        wanted, ids = layer.top_k(queries, 3)
+        assert torch.equal(best, ids)
+        torch.testing.assert_close(scores, wanted)
+        for b in range(2):
+            assert np.isin(ids[b], active.row(b)).all()
+        check_sampler(lambda: ActiveSampler(D, N, Largest, active=20, mode=mode), D)
+
+    def test_must_define_the_two(self):
+        sampler = ActiveSampler(D, N, Proposer, active=3)
+        with pytest.raises(NotImplementedError, match="Proposer must define rebuild"):
+            sampler.update(*draw_layer(), None)
+        with pytest.raises(NotImplementedError, match="Proposer must define candidates"):
+            sampler.candidates(draw_queries(1))
+
+
+def test_uniform_sets_have_no_index():
+    sampler = ActiveSampler(D, N, active=3)
+    assert not sampler.has_index
+    with pytest.raises(NotImplementedError, match="ActiveSampler has no index"):
+        sampler.candidates(draw_queries(1))
