@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import SampledLinear, LSHSampler, RowSparseAdam, UniformSampler
-from slide.data import SparseDataset, Split
-from slide.data import mnist
+from slide import LSHSampler, RowSparseAdam, SampledLinear, UniformSampler
 from slide.config.data_command import open_dataset, read_config
+from slide.data import SparseDataset, Split, mnist
 
 SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
 TITLES = "neurons", "in training", "in the test", "seconds", "accuracy %"

@@ -19,16 +19,14 @@ from tqdm import tqdm
 
 from slide import (
     ActiveLoss,
-    SampledLinear,
     LSHSampler,
     RowSparseAdam,
+    SampledLinear,
     SparseInputLinear,
     UniformSampler,
 )
-from slide.data import Batch, Batches, Split
-from slide.data import text
-from slide.data import xmc
 from slide.config.data_command import open_dataset, read_config
+from slide.data import Batch, Batches, Split, text, xmc
 
 SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
 LOSS = ActiveLoss("softmax")

@@ -11,7 +11,6 @@ from slide.functional.linear import active_linear
 from slide.functional.losses import LOSS_NAMES, ActiveLoss, hardest, loss_on_active
 from slide.functional.nonzero_rows import hardest_count, put_rows, rows_to_visit, take_rows
 from slide.functional.sparse_input import sparse_linear
-from slide.kernels.ragged import STRIDE, clear_rows, gather_entries, mark_nonzero_rows
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
@@ -59,36 +58,6 @@ def losses_of(x, weight, bias, active, name):
             out = active_linear(x[b : b + 1], weight, bias, own)
             parts.append(loss_on_active(out, own, name).item())
     return np.array(parts)
-
-
-class TestKernels:
-    @pytest.mark.parametrize("lengths", [[3, 0, 2, 1], [], [STRIDE, 2 * STRIDE + 7, 0, 1]])
-    def test_mark_and_clear(self, lengths):
-        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        values = np.ones(indptr[-1])
-        rows = np.arange(0, len(lengths), 2)
-        clear_rows(indptr, rows, values)
-        marks = np.empty(len(lengths), np.bool_)
-        mark_nonzero_rows(indptr, values, marks)
-        for b, length in enumerate(lengths):
-            own = values[indptr[b] : indptr[b + 1]]
-            assert (own == (b % 2)).all()
-            assert marks[b] == (b % 2 == 1 and length > 0)
-
-    @pytest.mark.parametrize("place", [0, 1, STRIDE - 1, STRIDE, 3 * STRIDE])
-    @pytest.mark.parametrize("value", [1e-45, -1.0, np.nan, np.inf])
-    def test_one_entry_is_enough(self, place, value):
-        values = np.zeros(2 * (3 * STRIDE + 1), np.float32)
-        values[place] = value
-        marks = np.empty(2, np.bool_)
-        mark_nonzero_rows(np.arange(3) * (3 * STRIDE + 1), values, marks)
-        assert marks.tolist() == [True, False]
-
-    def test_gather_entries(self):
-        values, places = np.arange(5.0), np.array([4, 0, 0, 3], np.int32)
-        out = np.empty(4)
-        gather_entries(values, places, out)
-        assert out.tolist() == [4, 0, 0, 3]
 
 
 class TestRows:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr
-from test_sparse_grad import OPTIMIZERS, B, D, N, draw_labels, every_mode, every_output, make_layer
+from helpers.sparse_layers import (
+    OPTIMIZERS,
+    B,
+    D,
+    N,
+    draw_labels,
+    every_mode,
+    every_output,
+    make_layer,
+)
 from torch import nn
 
 from slide.active_set import ActiveSet

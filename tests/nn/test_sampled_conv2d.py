@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from test_convolution import ORDERS, I, O, draw
+from helpers.convolution import ORDERS, I, O, draw
 from torch.nn import functional as torch_F
 
 from slide import LSHSampler, RowSparseAdam, SampledConv2d, SimHash, UniformSampler
