@@ -20,7 +20,7 @@ from slide.functional.linear import (
     rounded_type,
 )
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import check_fraction, hardest_count, put_rows
+from slide.functional.nonzero_rows import check_fraction, hardest_count, scatter_rows
 from slide.kernels import losses as kernels
 from slide.kernels.ragged import clear_rows
 from slide.row_gradients import RowGradient, hand_over
@@ -307,7 +307,7 @@ class _SharedLinearLoss(torch.autograd.Function):
                 grad = room.copy_(gradient)
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, rows).to(exact)
-            ctx.grad_x = grad_x if hard is None else put_rows(grad_x, hard, count)
+            ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
         if ctx.needs_input_grad[1]:
             ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         return mean

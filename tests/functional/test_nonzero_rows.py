@@ -9,7 +9,7 @@ from helpers.matrices import make_csr, make_pattern
 from slide.active_set import ActiveSet, transpose
 from slide.functional.linear import active_linear
 from slide.functional.losses import LOSS_NAMES, ActiveLoss, hardest, loss_on_active
-from slide.functional.nonzero_rows import hardest_count, put_rows, rows_to_visit, take_rows
+from slide.functional.nonzero_rows import hardest_count, scatter_rows, rows_to_visit, select_rows
 from slide.functional.sparse_input import sparse_linear
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
@@ -41,11 +41,11 @@ def make_active(mode, seed=0):
 
 def restrict(active, rows):
     """The same set for some of the samples."""
-    _, positions = take_rows(active.targets.indptr, rows, active.targets.indices)
+    _, positions = select_rows(active.targets.indptr, rows, active.targets.indices)
     targets = Pattern(np.arange(len(rows) + 1), positions)
     if active.shared:
         return ActiveSet(N, active.ids, None, targets)
-    indptr, ids = take_rows(active.indptr, rows, active.ids)
+    indptr, ids = select_rows(active.indptr, rows, active.ids)
     return ActiveSet(N, ids, indptr, targets)
 
 
@@ -74,10 +74,10 @@ class TestRows:
     def test_take_and_put(self):
         indptr = np.array([0, 2, 2, 5])
         values, ids = np.arange(5.0), np.arange(5, dtype=np.int32)
-        bounds, *taken = take_rows(indptr, np.array([2, 1]), values, ids)
+        bounds, *taken = select_rows(indptr, np.array([2, 1]), values, ids)
         assert bounds.tolist() == [0, 3, 3]
         assert [part.tolist() for part in taken] == [[2, 3, 4], [2, 3, 4]]
-        put = put_rows(torch.ones(2, 3), np.array([3, 0]), 4)
+        put = scatter_rows(torch.ones(2, 3), np.array([3, 0]), 4)
         assert put.tolist() == [[1] * 3, [0] * 3, [0] * 3, [1] * 3]
 
     @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_loss_of_ones_own(mode):
         own = losses(hidden, active)
         if two_passes:
             hard = own.topk(2).indices.sort().values.numpy()
-            bounds, *parts = take_rows(features.indptr, hard, features.indices, features.values)
+            bounds, *parts = select_rows(features.indptr, hard, features.indices, features.values)
             losses(network.encode(CSR(bounds, *parts)), restrict(active, hard)).mean().backward()
         else:
             hardest(0.25)(own).backward()
