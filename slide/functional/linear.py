@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from slide import checks
 from slide.active_set import ActiveSet, check_sets
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import scatter_rows, rows_to_visit, select_rows
+from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
 from slide.runtime import array_view, has_bfloat16, outside_autocast, untraced

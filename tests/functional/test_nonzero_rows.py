@@ -9,7 +9,7 @@ from helpers.matrices import make_csr, make_pattern
 from slide.active_set import ActiveSet, transpose
 from slide.functional.linear import active_linear
 from slide.functional.losses import LOSS_NAMES, ActiveLoss, hardest, loss_on_active
-from slide.functional.nonzero_rows import hardest_count, scatter_rows, rows_to_visit, select_rows
+from slide.functional.nonzero_rows import hardest_count, rows_to_visit, scatter_rows, select_rows
 from slide.functional.sparse_input import sparse_linear
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam

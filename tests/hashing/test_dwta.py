@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import naive
+from helpers import naive_hashing
 from helpers.matrices import make_csr, to_dense, z_score
 
 from slide.hashing.dwta import DWTA
@@ -52,7 +52,7 @@ class TestDWTA:
         codes = family.codes(x)
         for i in range(4):
             digits = [codes[l, i] >> 3 * (2 - k) & 7 for l in range(7) for k in range(3)]
-            assert digits == naive.dwta_digits(x[i], family.coordinates)
+            assert digits == naive_hashing.dwta_digits(x[i], family.coordinates)
 
     @pytest.mark.parametrize("num_tables", [2, 9])
     def test_bins_are_cut_from_permutations(self, num_tables):
@@ -75,7 +75,7 @@ class TestDWTA:
         family = DWTA(64, 1, 40, bin_size=4)
         for c in range(64):
             x = CSR(np.array([0, 1]), np.array([c], np.int32), np.array([-2.0], np.float32))
-            digits, filled = naive.dwta_sparse_digits(
+            digits, filled = naive_hashing.dwta_sparse_digits(
                 {c: -2.0}, family.coordinates, family.key, MAX_DENSIFY_ATTEMPTS
             )
             own = {d for d, full in zip(digits, filled, strict=True) if full}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import naive
+from helpers import naive_hashing
 from helpers.matrices import make_csr, make_pattern
 
 from slide.hashing.dwta import DWTA
@@ -20,7 +20,7 @@ class TestKernels:
         projections = rng.integers(-2, 3, (num_vectors, tables * k)).astype(dtype)
         out = np.full((tables, num_vectors), -1, np.int32)
         kernels.pack_signs(projections, k, out)
-        assert out.T.tolist() == naive.pack_signs(projections, k).T.tolist()
+        assert out.T.tolist() == naive_hashing.pack_signs(projections, k).T.tolist()
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     @pytest.mark.parametrize("lengths", [[3, 0, 6], [0], [], [1]])
@@ -30,7 +30,7 @@ class TestKernels:
         directions = rng.integers(-1, 2, (7, 6)).astype(np.int8)
         out = np.full((len(lengths), 6), np.nan, dtype)
         kernels.project_sparse(*x, directions, out)
-        np.testing.assert_allclose(out, naive.project_sparse(*x, directions), atol=1e-5)
+        np.testing.assert_allclose(out, naive_hashing.project_sparse(*x, directions), atol=1e-5)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     @pytest.mark.parametrize("num_vectors", [0, 1, 6])
@@ -42,8 +42,8 @@ class TestKernels:
         codes = family.codes(torch.from_numpy(vectors))
         assert codes.shape == (4, num_vectors)
         for i in range(num_vectors):
-            digits = naive.dwta_digits(vectors[i], family.coordinates)
-            assert codes[:, i].tolist() == naive.digits_to_codes(digits, 3, bin_size)
+            digits = naive_hashing.dwta_digits(vectors[i], family.coordinates)
+            assert codes[:, i].tolist() == naive_hashing.digits_to_codes(digits, 3, bin_size)
 
     @pytest.mark.parametrize("seed", [0, 1])
     @pytest.mark.parametrize("lengths", [[5, 0, 1, 19, 2], [0], [], [3]])
@@ -58,7 +58,7 @@ class TestKernels:
         for b in range(len(lengths)):
             at = slice(x.indptr[b], x.indptr[b + 1])
             stored = dict(zip(x.indices[at].tolist(), x.values[at].tolist(), strict=True))
-            digits, _ = naive.dwta_sparse_digits(
+            digits, _ = naive_hashing.dwta_sparse_digits(
                 stored, family.coordinates, family.key, kernels.MAX_DENSIFY_ATTEMPTS
             )
-            assert codes[:, b].tolist() == naive.digits_to_codes(digits, 3, bin_size)
+            assert codes[:, b].tolist() == naive_hashing.digits_to_codes(digits, 3, bin_size)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import naive
+from helpers import naive, naive_arrays
 from helpers.products import SHAPES, draw_product
 
 from slide.active_set import transpose
@@ -70,3 +70,17 @@ def test_transpose_of_one_id_shared_by_all_samples():
     assert t.ids.tolist() == [3]
     assert t.starts.tolist() == [0, 5]
     assert t.samples.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_group_entries(shape, seed):
+    pattern, _, _, rows, _ = draw_product(shape, np.float32, seed)
+    # Groups of several ids, and groups without any.
+    slots = np.random.default_rng(seed).integers(0, 4, len(rows)).astype(np.int32)
+    starts, nnz = np.full(5, -1, np.int64), len(pattern.indices)
+    entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
+    kernels.group_entries(*pattern, slots, starts, entries, samples)
+    pairs = list(zip(entries.tolist(), samples.tolist(), strict=True))
+    found = [pairs[starts[u] : starts[u + 1]] for u in range(4)]
+    assert found == naive_arrays.group_entries(*pattern, slots, 4)
