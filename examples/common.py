@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from helpers.samplers import lsh_sampler, uniform_sampler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import RowSparseAdam, SampledLinear
+from slide import ActiveSampler, LSHProposer, RowSparseAdam, SampledLinear
 from slide.config.data_command import open_dataset, read_config
 from slide.data import SparseDataset, Split, mnist
 
-SAMPLERS = {"lsh": lsh_sampler, "uniform": uniform_sampler}
+PROPOSERS = {"lsh": LSHProposer, "uniform": None}
 TITLES = "neurons", "in training", "in the test", "seconds", "accuracy %"
 
 
@@ -23,7 +22,7 @@ def parser(text: str, sampler: str, epochs: int, lr: float) -> argparse.Argument
     """The options of an example."""
     made = argparse.ArgumentParser(description=text)
     made.add_argument("--data", type=Path, help="folder of MNIST's four files; else fetched")
-    made.add_argument("--sampler", choices=SAMPLERS, default=sampler, help="what chooses neurons")
+    made.add_argument("--sampler", choices=PROPOSERS, default=sampler, help="what chooses neurons")
     made.add_argument("--share", type=float, default=0.2, help="of hidden neurons in a step")
     made.add_argument("--epochs", type=int, default=epochs)
     made.add_argument("--lr", type=float, default=lr, help="learning rate of the sampled network")
@@ -63,7 +62,7 @@ class SampledMLP(nn.Module):
 
     Args:
         sizes: numbers of inputs, hidden neurons, outputs.
-        sampler: one of `SAMPLERS`.
+        sampler: one of `PROPOSERS`.
         share: of hidden neurons in a step's set.
 
     Attributes:
@@ -74,9 +73,8 @@ class SampledMLP(nn.Module):
     def __init__(self, sizes: tuple[int, int, int], sampler: str, share: float):
         super().__init__()
         inputs, hidden, outputs = sizes
-        choose = SAMPLERS[sampler]
         self.active = max(1, round(share * hidden))
-        chooser = choose(inputs, hidden, active=self.active)
+        chooser = ActiveSampler(inputs, hidden, PROPOSERS[sampler], active=self.active)
         self.up, self.down = SampledLinear(inputs, hidden, chooser), nn.Linear(hidden, outputs)
         self.sparse = False
 

@@ -13,16 +13,22 @@ import time
 from pathlib import Path
 
 import torch
-from helpers.samplers import lsh_sampler, uniform_sampler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import ActiveLoss, RowSparseAdam, SampledLinear, SparseInputLinear
+from slide import (
+    ActiveLoss,
+    ActiveSampler,
+    LSHProposer,
+    RowSparseAdam,
+    SampledLinear,
+    SparseInputLinear,
+)
 from slide.config.data_command import open_dataset, read_config
 from slide.data import Batch, Batches, Split, text, xmc
 
-SAMPLERS = {"lsh": lsh_sampler, "uniform": uniform_sampler}
+PROPOSERS = {"lsh": LSHProposer, "uniform": None}
 LOSS = ActiveLoss("softmax")
 # Neighbours are looked for among so many words; a dense layer is timed for so many steps.
 FREQUENT, DENSE = 20_000, 5
@@ -107,7 +113,7 @@ def neighbours(vectors: Tensor, words: list[str], asked: list[str]) -> None:
 def main(arguments: list[str] | None = None) -> list[dict]:
     made = argparse.ArgumentParser(description="Word vectors by a sampled output layer.")
     made.add_argument("--data", type=Path, help="a text, or a folder of skip-grams; else text8")
-    made.add_argument("--sampler", choices=SAMPLERS, default="lsh", help="what chooses outputs")
+    made.add_argument("--sampler", choices=PROPOSERS, default="lsh", help="what chooses outputs")
     made.add_argument("--active", type=int, default=4096, help="outputs in a step")
     made.add_argument("--size", type=int, default=128, help="of a word's vector")
     made.add_argument("--batch", type=int, default=512, help="words in a step")
@@ -121,7 +127,8 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     learnt = learnt.slice(0, min(options.limit or len(learnt), len(learnt)))
     others, batches = others.slice(0, min(1024, len(others))), Batches(learnt, options.batch, 0)
     size, count = options.size, len(words)
-    chooser = SAMPLERS[options.sampler](size, count, active=options.active)
+    proposer = PROPOSERS[options.sampler]
+    chooser = ActiveSampler(size, count, proposer, active=options.active)
     model = SkipGram(count, size, SampledLinear(size, count, chooser))
     with torch.no_grad():  # At first each word is as likely as it is frequent.
         model.output.bias.copy_(LOSS.prior_scores(learnt.labels, count))

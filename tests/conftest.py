@@ -1,4 +1,10 @@
-"""Two ways to run the suite: kernels compiled, or as plain Python with ``NUMBA_DISABLE_JIT=1``."""
+"""Which tests run kernels, and two ways to run them: compiled, or with ``NUMBA_DISABLE_JIT=1``.
+
+Tests in the folders and files of `KERNEL_TESTS` get the marker ``kernels``. Continuous integration
+runs them twice more: as plain Python, and with numba's bounds checks.
+"""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +13,28 @@ from numba.core import config as numba_config
 from slide import runtime
 
 COMPILED = not numba_config.DISABLE_JIT
+TESTS = Path(__file__).parent
+# Relative to the folder of tests; a new file in one of the folders belongs to them by itself.
+KERNEL_TESTS = (
+    "data/formats",
+    "data/sources/test_synthetic.py",
+    "data/sources/test_text.py",
+    "data/sources/test_xmc.py",
+    "data/test_data.py",
+    "functional",
+    "hashing",
+    "kernels",
+    "nn",
+    "optim",
+    "ranking",
+    "sampling",
+    "search",
+    "test_active_set.py",
+    "test_boundaries.py",
+    "test_row_gradients.py",
+    "test_scratch.py",
+    "test_testing.py",
+)
 
 
 def pytest_configure(config):
@@ -17,7 +45,18 @@ def pytest_configure(config):
         )
 
 
+def runs_kernels(path):
+    """Whether a test file, or one of its folders, is among `KERNEL_TESTS`."""
+    place = path.relative_to(TESTS)
+    return any(part.as_posix() in KERNEL_TESTS for part in (place, *place.parents))
+
+
+# Before pytest selects by marker.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.path.is_relative_to(TESTS) and runs_kernels(item.path):
+            item.add_marker("kernels")
     if not COMPILED:
         large = [item for item in items if item.get_closest_marker("compiled_only")]
         config.hook.pytest_deselected(items=large)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_mnist import write
+from helpers.idx_files import write
 
 from slide.data import Split, write_xmc
 from slide.sparse import CSR, Pattern

@@ -23,7 +23,7 @@ from slide.sparse import CSR, check_pattern
 
 # Rows of the matrix in a block of its transpose: as many numbers of an output's gradient stay in a
 # core's cache while the block reads them in random order.
-BLOCK_ROWS = 1 << 18
+TRANSPOSE_BLOCK_ROWS = 1 << 18
 MAX_ENTRIES = 2**31 - 1
 
 
@@ -115,7 +115,9 @@ class CSRMatrix:
         indptr, indices = array_view(self.indptr), array_view(self.indices)
         num_rows, num_columns = self.shape
         # Of one length but for a row, and one block even if there is nothing in it.
-        bounds = np.linspace(0, num_rows, max(-(-num_rows // BLOCK_ROWS), 1) + 1).astype(np.int64)
+        bounds = np.linspace(0, num_rows, max(-(-num_rows // TRANSPOSE_BLOCK_ROWS), 1) + 1).astype(
+            np.int64
+        )
         blocks = []
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             part = slice(indptr[begin], indptr[end])

@@ -44,7 +44,7 @@ class _ReluDropout(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, p: float, key: int):
         x, ctx.scale = x.detach().contiguous(), 1 / (1 - p)
         out, least = torch.empty_like(x), np.uint64(round(p * 2**32))
-        kernels.relu_dropout(_flat(x), random_key(key), least, ctx.scale, _flat(out))
+        kernels.relu_dropout_forward(_flat(x), random_key(key), least, ctx.scale, _flat(out))
         ctx.save_for_backward(out)
         return out
 

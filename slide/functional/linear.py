@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from slide import checks
 from slide.active_set import ActiveSet, check_sets
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import put_rows, rows_to_visit, take_rows
+from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
 from slide.runtime import array_view, has_bfloat16, outside_autocast, untraced
@@ -171,7 +171,7 @@ class _PerSampleLinear(torch.autograd.Function):
         visited = rows_to_visit(grad, active.indptr)
         grad = array_view(grad)
         if visited is not None:
-            indptr, ids, grad = take_rows(active.indptr, visited, active.ids, grad)
+            indptr, ids, grad = select_rows(active.indptr, visited, active.ids, grad)
             active = ActiveSet(active.out_features, ids, indptr, scratch=active.scratch)
             x = x[torch.from_numpy(visited)]
         grad_x, grad_weight, grad_bias = None, None, None
@@ -180,7 +180,7 @@ class _PerSampleLinear(torch.autograd.Function):
             ids, rows, _, _ = _for_kernels(active, weight, None, x)
             kernels.weighted_sum(active.indptr, ids, grad, array_view(rows), array_view(grad_x))
             if visited is not None:
-                grad_x = put_rows(grad_x, visited, num_samples)
+                grad_x = scatter_rows(grad_x, visited, num_samples)
             grad_x = grad_x.to(weight.dtype)
         if ctx.needs_input_grad[1]:
             # Products are taken when an optimizer wants them, and until then x may be changed.
@@ -255,7 +255,7 @@ class _SharedLinear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, rows).to(dtype)
             if visited is not None:
-                grad_x = put_rows(grad_x, visited, num_samples)
+                grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             gradient = weight_gradient(grad, x, active.ids, active.scratch, dtype)
             grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)

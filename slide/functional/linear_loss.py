@@ -18,7 +18,7 @@ from slide.functional.active_loss import (
 from slide.functional.linear import Products, check_active, gather_rows, linear_on_set
 from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import check_fraction, hardest_count, put_rows
+from slide.functional.nonzero_rows import check_fraction, hardest_count, scatter_rows
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import outside_autocast, untraced
 
@@ -139,7 +139,7 @@ class _SharedLinearLoss(torch.autograd.Function):
                 grad = room.copy_(gradient)
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, rows).to(exact)
-            ctx.grad_x = grad_x if hard is None else put_rows(grad_x, hard, count)
+            ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
         if ctx.needs_input_grad[1]:
             ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         return mean

@@ -18,7 +18,7 @@ from slide.sparse import CSR
 
 # Above about this share of entries dense products that are rounded to bfloat16 are faster; exact
 # ones are so only above a larger one.
-MOST = 0.05
+DENSE_ENTRY_SHARE = 0.05
 _SAMPLED = 16  # rows that tell whether to count them all
 
 
@@ -32,12 +32,12 @@ def nonzeros(gradient: Tensor) -> CSR | None:
         return None
     matrix = array_view(gradient)
     sample = matrix[:: max(1, len(matrix) // _SAMPLED)]
-    if np.count_nonzero(sample) > 2 * MOST * sample.size:
+    if np.count_nonzero(sample) > 2 * DENSE_ENTRY_SHARE * sample.size:
         return None
     indptr = np.zeros(len(matrix) + 1, np.int64)
     kernels.count_nonzeros(matrix, indptr[1:])
     np.cumsum(indptr, out=indptr)
-    if indptr[-1] > MOST * matrix.size:
+    if indptr[-1] > DENSE_ENTRY_SHARE * matrix.size:
         return None
     columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], matrix.dtype)
     kernels.take_nonzeros(matrix, indptr, columns, values)

@@ -15,7 +15,7 @@ from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
 from slide.runtime import array_view
 
 # Above this share of the samples, copying them costs about what leaving out the others saves.
-MOST = 0.75
+DENSE_ROW_SHARE = 0.75
 
 
 def check_fraction(name: str, fraction: float) -> None:
@@ -44,16 +44,16 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
         return None
     if indptr is None:
         # Most often one column tells.
-        if np.count_nonzero(array_view(gradient)[:, :1]) > MOST * len(gradient):
+        if np.count_nonzero(array_view(gradient)[:, :1]) > DENSE_ROW_SHARE * len(gradient):
             return None
         indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
     marks = np.empty(len(indptr) - 1, np.bool_)
     mark_nonzero_rows(indptr, array_view(gradient).reshape(-1), marks)
     rows = np.flatnonzero(marks)
-    return None if len(rows) > MOST * len(marks) else rows
+    return None if len(rows) > DENSE_ROW_SHARE * len(marks) else rows
 
 
-def take_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
     """Some rows of ragged arrays ``(nnz,)`` that share their bounds.
 
     Args:
@@ -72,7 +72,7 @@ def take_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list
     return [bounds, *taken]
 
 
-def put_rows(values: Tensor, rows: np.ndarray, num_rows: int) -> Tensor:
+def scatter_rows(values: Tensor, rows: np.ndarray, num_rows: int) -> Tensor:
     """``(num_rows, D)`` with ``values`` ``(R, D)`` in ``rows`` and zeros elsewhere."""
     out = values.new_zeros(num_rows, values.shape[1])
     return out.index_copy_(0, torch.from_numpy(rows), values)

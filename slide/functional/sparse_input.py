@@ -10,7 +10,7 @@ from slide.active_set import Transposed, transpose
 from slide.functional.convolution import active_conv2d as active_conv2d
 from slide.functional.csr_product import CSRMatrix as CSRMatrix
 from slide.functional.csr_product import csr_matmul as csr_matmul
-from slide.functional.nonzero_rows import rows_to_visit, take_rows
+from slide.functional.nonzero_rows import rows_to_visit, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
 from slide.runtime import array_view, untraced
@@ -75,7 +75,7 @@ class _SparseLinear(torch.autograd.Function):
             x, vectors, transposed = ctx.x, grad, ctx.transposed
             visited = rows_to_visit(grad)
             if visited is not None:
-                x = CSR(*take_rows(x.indptr, visited, x.indices, x.values))
+                x = CSR(*select_rows(x.indptr, visited, x.indices, x.values))
                 transposed = transpose(Pattern(x.indptr, x.indices), transposed.scratch)
                 vectors = grad[torch.from_numpy(visited)]
             gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))

@@ -1,5 +1,6 @@
-"""Numba kernels over arrays.
+"""Numba kernels: loops over arrays, compiled on first use and kept on disk.
 
-No kernel knows a class, a configuration or a global: inputs, outputs, scratch space and random
-state are arguments. Every kernel has a looped twin in ``tests/naive.py``.
+A kernel knows no class, no configuration and no global state: its inputs, outputs, scratch arrays
+and random keys are arguments. Every public kernel has a looped twin in ``tests/helpers``, and
+``tests/kernels/test_twins.py`` names the test that compares the two.
 """

@@ -13,7 +13,7 @@ from slide.kernels.compile import parallel, prange, serial
 from slide.kernels.random import random_below
 
 
-class Lists(NamedTuple):
+class TrainingRows(NamedTuple):
     """The training rows of each classifier, in CSR.
 
     Attributes:
@@ -28,19 +28,19 @@ class Lists(NamedTuple):
 
 
 class Solver(NamedTuple):
-    """What is minimised, |w|^2 / 2 + cost * sum of max(0, 1 - sign * score)^2, and how far.
+    """What is minimised, ``|w|^2 / 2 + C * sum of max(0, 1 - sign * score)^2``, and how far.
 
     Attributes:
-        cost: of the losses against the length of the weights.
-        offset: fixed part of a score.
-        passes: most passes over a classifier's rows.
-        tolerance: stop where no projected gradient in a pass was larger.
+        C: weight of the losses against the length of ``w``.
+        bias: fixed part of a score.
+        max_iter: maximum number of passes over a classifier's rows.
+        tol: the solver stops after a pass in which no projected gradient was larger.
     """
 
-    cost: float
-    offset: float
-    passes: int
-    tolerance: float
+    C: float
+    bias: float
+    max_iter: int
+    tol: float
 
 
 @serial
@@ -67,9 +67,9 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
     size = len(rows)
     for i in range(size):
         order[i] = i
-    diagonal = 1 / (2 * solver.cost)
+    diagonal = 1 / (2 * solver.C)
     draws, bound = 0, np.inf
-    for _ in range(solver.passes):
+    for _ in range(solver.max_iter):
         largest = 0.0
         for k in range(size - 1, 0, -1):
             j = random_below(np.uint64(len(rows)), draws, k + 1)
@@ -78,7 +78,7 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
         k = 0
         while k < size:
             i = order[k]
-            score = solver.offset + _dot(x, rows[i], weight)
+            score = solver.bias + _dot(x, rows[i], weight)
             gradient = signs[i] * score - 1 + alphas[i] * diagonal
             if alphas[i] == 0 and gradient > bound:
                 # Right by more than anything was wrong in the last pass: not looked at again.
@@ -92,7 +92,7 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
             updated = max(alphas[i] - gradient / (squares[rows[i]] + diagonal), 0.0)
             _add(x, rows[i], (updated - alphas[i]) * signs[i], weight)
             alphas[i] = updated
-        if largest > solver.tolerance:
+        if largest > solver.tol:
             bound = largest
         elif size == len(rows):
             break
@@ -101,13 +101,13 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
 
 
 @parallel
-def fit(x, squares, lists, solver, weights, orders, alphas):
+def fit_duals(x, squares, lists, solver, weights, orders, alphas):
     """The dual variables of all classifiers, each trained on the rows of its list.
 
     Args:
         x: `slide.sparse.CSR` of the training rows, D columns.
         squares: ``(R,)`` their squared lengths.
-        lists: see `Lists`; N classifiers.
+        lists: see `TrainingRows`; N classifiers.
         solver: see `Solver`.
         weights: ``(T, D)`` float32 scratch, zero before and after.
         orders: ``(T, longest list)`` int64 scratch.
@@ -128,11 +128,11 @@ def fit(x, squares, lists, solver, weights, orders, alphas):
 
 
 @parallel
-def collect(x, lists, alphas, threshold, weights, indptr, indices, values):
+def collect_weights(x, lists, alphas, threshold, weights, indptr, indices, values):
     """The classifiers' weights of at least ``threshold``: first how many, then which.
 
     Args:
-        x, lists, alphas: see `fit`.
+        x, lists, alphas: see `fit_duals`.
         threshold: not negative.
         weights: ``(T, D)`` float32 scratch, zero before and after.
         indptr: ``(N + 1,)`` int64. Without ``indices``, the number of weights of classifier n is
@@ -162,13 +162,13 @@ def collect(x, lists, alphas, threshold, weights, indptr, indices, values):
 
 
 @parallel
-def scores(x, classifiers, offset, ids, dense, out):
+def score_labels(x, classifiers, bias, ids, dense, out):
     """Scores of some classifiers on each row.
 
     Args:
         x: `slide.sparse.CSR` of B rows, D columns.
         classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``.
-        offset: fixed part of a score.
+        bias: fixed part of a score.
         ids: ``(B, K)`` int64 numbers of classifiers; below 0: none, scored -inf.
         dense: ``(T, D)`` float32 scratch, zero before and after.
         out: ``(B, K)`` float32 output.
@@ -181,7 +181,7 @@ def scores(x, classifiers, offset, ids, dense, out):
             for k in range(ids.shape[1]):
                 found = -np.inf
                 if ids[b, k] >= 0:
-                    found = offset + _dot(classifiers, ids[b, k], row)
+                    found = bias + _dot(classifiers, ids[b, k], row)
                 out[b, k] = found
             for p in range(x.indptr[b], x.indptr[b + 1]):
                 row[x.indices[p]] = 0

@@ -9,7 +9,7 @@ _SHIFT = np.uint64(32)
 
 
 @parallel
-def relu_dropout(x, key, least, scale, out):
+def relu_dropout_forward(x, key, least, scale, out):
     """Write ``scale * x`` where x is above 0 and its draw is at least ``least``, else 0.
 
     NaN stays.
@@ -29,7 +29,7 @@ def relu_dropout(x, key, least, scale, out):
 
 @parallel
 def relu_dropout_backward(out, grad, scale, grad_x):
-    """Write ``scale * grad`` where `relu_dropout` wrote something, else 0.
+    """Write ``scale * grad`` where `relu_dropout_forward` wrote something, else 0.
 
     Args:
         out: ``(n,)`` floats, its output.

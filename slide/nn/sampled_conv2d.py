@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
-from slide.functional.convolution import Channels, IntPair, as_pair, channel_ids, check_convolution
+from slide.functional.channels import (
+    Channels,
+    IntPair,
+    as_pair,
+    channel_ids,
+    check_convolution,
+)
 from slide.nn.activation import Activation
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced

@@ -14,7 +14,7 @@ import torch
 
 from slide import checks
 from slide.kernels import dual_descent as kernels
-from slide.kernels.dual_descent import Lists, Solver
+from slide.kernels.dual_descent import Solver, TrainingRows
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern
 
@@ -118,14 +118,14 @@ class LinearRanker:
         scratch = np.zeros((threads, num_features), np.float32)
         orders = np.empty((threads, longest), np.int64)
         alphas = np.zeros(len(lists.rows), np.float32)
-        kernels.fit(features, squares, lists, self.solver, scratch, orders, alphas)
+        kernels.fit_duals(features, squares, lists, self.solver, scratch, orders, alphas)
         indptr = np.zeros(num_labels + 1, np.int64)
         found = features, lists, alphas, self.threshold, scratch, indptr
-        kernels.collect(*found, np.empty(0, np.int32), np.empty(0, np.float32))
+        kernels.collect_weights(*found, np.empty(0, np.int32), np.empty(0, np.float32))
         np.cumsum(indptr, out=indptr)
         indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
         if len(indices):
-            kernels.collect(*found, indices, values)
+            kernels.collect_weights(*found, indices, values)
         self.num_features = num_features
         self.weights = CSR(indptr, indices, values)
         return self
@@ -143,7 +143,7 @@ class LinearRanker:
         dense = np.zeros((num_threads(), self.num_features), np.float32)
         out = np.empty(ids.shape, np.float32)
         ids = ids.astype(np.int64, copy=False)
-        kernels.scores(features, self.weights, self.solver.offset, ids, dense, out)
+        kernels.score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
 
     def rerank(
@@ -183,12 +183,12 @@ class LinearRanker:
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
         arrays = {name: torch.from_numpy(a) for name, a in self.weights._asdict().items()}
-        numbers = {"bias": self.solver.offset, "share": self.fitted_share, "depth": self.depth}
+        numbers = {"bias": self.solver.bias, "share": self.fitted_share, "depth": self.depth}
         return {"num_features": self.num_features, **numbers, **arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
-        self.solver = self.solver._replace(offset=state["bias"])
+        """Restore what `state_dict` returned."""
+        self.solver = self.solver._replace(bias=state["bias"])
         self.fitted_share, self.depth = state["share"], state["depth"]
         weights = (state[name].numpy() for name in CSR._fields)
         self.num_features, self.weights = int(state["num_features"]), CSR(*weights)
@@ -211,7 +211,7 @@ def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
         raise ValueError(f"ids must be below {num_labels}, not {ids.max()}")
 
 
-def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Lists:
+def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:
     """Each label's rows: its positives, and the rows that have it as a candidate only."""
     num_rows = labels.num_rows
 
@@ -226,4 +226,4 @@ def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Li
     kept = np.concatenate([[True], pair[1:] != pair[:-1]]) if len(pair) else np.empty(0, bool)
     pair, signs = pair[kept], 1 - 2 * proposed[kept].astype(np.float32)
     indptr = np.searchsorted(pair, np.arange(num_labels + 1) * num_rows).astype(np.int64)
-    return Lists(indptr, (pair % max(num_rows, 1)).astype(np.int32), signs)
+    return TrainingRows(indptr, (pair % max(num_rows, 1)).astype(np.int32), signs)

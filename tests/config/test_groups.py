@@ -102,7 +102,7 @@ def test_the_published_setting():
     assert config.hash.bin_size == 8
     assert (config.hash.bucket_capacity, config.hash.bucket_policy) == (128, "fifo")
     assert (config.hash.norm, config.hash.center) == ("cosine", False)
-    assert config.sampler._target_ == "slide.sampling.indexed_sampling.LSHSampler"
+    assert config.sampler._target_ == "slide.sampling.indexed_sampling.lsh_sampler"
     assert (config.sampler.mode, config.sampler.active) == ("per_sample", 1000)
     assert (config.sampler.candidate_share, config.sampler.weighting) == (1.0, "none")
     assert config.sampler.rebuild == {

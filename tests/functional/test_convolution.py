@@ -5,14 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from helpers import naive_channels
+from helpers.convolution import ORDERS, I, O, draw
+from helpers.cost import tensor_bytes
 from torch.nn import functional as torch_F
 
 from slide.functional.convolution import active_conv2d
-from slide.kernels import channels as kernels
 from slide.row_gradients import dense_gradient
 
-I, O = 6, 8
 SHAPES = {
     "plain": {},
     "padded": {"padding": 1},
@@ -26,12 +25,6 @@ CHOICES = {
     "mask": (np.arange(I) % 2 == 0, torch.arange(O) % 3 == 0),
     "one": ([3], [5]),
 }
-ORDERS = [torch.contiguous_format, torch.channels_last]
-
-
-def draw(*shape, seed=0, dtype=torch.float64):
-    values = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-    return values.requires_grad_()
 
 
 def numbers(choice, total):
@@ -214,7 +207,6 @@ class TestActiveConv2dFunction:
 
 def test_a_step_does_not_depend_on_the_number_of_channels():
     """Of what the step makes; the weight itself is made before."""
-    from test_cost import tensor_bytes
 
     def bytes_of(num_channels):
         weight = draw(num_channels, num_channels, 3, 3, dtype=torch.float32)
@@ -228,22 +220,3 @@ def test_a_step_does_not_depend_on_the_number_of_channels():
         return tensor_bytes(step)
 
     assert bytes_of(512) == bytes_of(64) > 0
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_kernels(kind):
-    rng = np.random.default_rng(0)
-    pixels, places = rng.standard_normal((12, 7)).astype(kind), np.array([5, 0, 3])
-    found, wanted = np.empty((12, 3), kind), np.empty((12, 3), kind)
-    kernels.take_pixels(pixels, places, found)
-    naive_channels.take_pixels(pixels, places, wanted)
-    np.testing.assert_array_equal(found, wanted)
-    found, wanted = np.full((12, 7), 9, kind), np.full((12, 7), 8, kind)
-    kernels.put_pixels(pixels[:, :3].copy(), places, found)
-    naive_channels.put_pixels(pixels[:, :3], places, wanted)
-    np.testing.assert_array_equal(found, wanted)
-    values = pixels[:, :3].reshape(3, 4, 3).copy()
-    found, wanted = np.full((3, 7, 4), 9, kind), np.full((3, 7, 4), 8, kind)
-    kernels.put_planes(values, places, found)
-    naive_channels.put_planes(values, places, wanted)
-    np.testing.assert_array_equal(found, wanted)

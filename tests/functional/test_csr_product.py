@@ -43,7 +43,7 @@ def draw(rows, width, dtype=torch.float64):
 @every_block
 class TestAgainstDense:
     def test_product_and_gradient_of_x(self, shape, width, block_rows, monkeypatch):
-        monkeypatch.setattr(csr_product, "BLOCK_ROWS", block_rows)
+        monkeypatch.setattr(csr_product, "TRANSPOSE_BLOCK_ROWS", block_rows)
         csr = make(*SHAPES[shape])
         matrix, dense = CSRMatrix(csr, SHAPES[shape][1]), to_dense(csr, SHAPES[shape][1])
         x = draw(SHAPES[shape][1], width)
@@ -55,7 +55,7 @@ class TestAgainstDense:
             torch.testing.assert_close(got, dense.T @ gradient)
 
     def test_gradient_of_values(self, shape, width, block_rows, monkeypatch):
-        monkeypatch.setattr(csr_product, "BLOCK_ROWS", block_rows)
+        monkeypatch.setattr(csr_product, "TRANSPOSE_BLOCK_ROWS", block_rows)
         lengths, num_columns = SHAPES[shape]
         csr, matrix = make(lengths, num_columns), CSRMatrix(make(lengths, num_columns), num_columns)
         x, values = draw(num_columns, width), draw(len(csr.values), None)

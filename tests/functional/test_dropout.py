@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from helpers import naive
 
 from slide.functional.dropout import relu_dropout
-from slide.kernels import relu_dropout as kernels
 
 
 def test_without_dropout_it_is_relu():
@@ -67,21 +65,6 @@ def test_nan_stays_and_infinity_is_dropped_as_others_are():
     assert relu_dropout(torch.full((1000,), torch.nan), 0.5).isnan().all()
     out = relu_dropout(torch.full((1000,), torch.inf), 0.5)
     assert 400 < int((out == torch.inf).sum()) == 1000 - int((out == 0).sum()) < 600
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [0, 1, 500])
-def test_kernels_equal_naive_ones(dtype, size):
-    rng = np.random.default_rng(0)
-    x, grad = rng.standard_normal((2, size)).astype(dtype)
-    out, grad_x = np.empty((2, size), dtype)
-    key, least, scale = np.uint64(2**63 + 12345), np.uint64(0.3 * 2**32), 1 / 0.7
-    kernels.relu_dropout(x, key, least, scale, out)
-    kernels.relu_dropout_backward(out, grad, scale, grad_x)
-    for i in range(size):
-        kept = x[i] > 0 and naive.random_bits(int(key), i) >> 32 >= int(least)
-        assert out[i] == pytest.approx(x[i] * scale if kept else 0, rel=1e-6)
-        assert grad_x[i] == pytest.approx(grad[i] * scale if kept else 0, rel=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), ()])

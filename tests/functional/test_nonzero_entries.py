@@ -27,7 +27,7 @@ def draw(*shape, share=None, dtype=torch.float64, seed=0):
 
 def use(monkeypatch, few):
     """Take the path of few entries always, or never."""
-    monkeypatch.setattr(nonzeros, "MOST", 1.0 if few else 0.0)
+    monkeypatch.setattr(nonzeros, "DENSE_ENTRY_SHARE", 1.0 if few else 0.0)
 
 
 class TestNonzeros:
@@ -44,7 +44,7 @@ class TestNonzeros:
         assert found.values.dtype == gradient.numpy().dtype
 
     def test_many_are_not_taken(self):
-        entries = int(nonzeros.MOST * 64 * 100)
+        entries = int(nonzeros.DENSE_ENTRY_SHARE * 64 * 100)
         gradient = torch.zeros(64, 100)
         gradient.view(-1)[:: 6400 // entries][:entries] = 1
         assert len(nonzeros.nonzeros(gradient).indices) == entries

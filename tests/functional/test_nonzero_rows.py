@@ -11,9 +11,8 @@ from slide.active_set import ActiveSet, transpose
 from slide.functional import loss_on_active
 from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES
-from slide.functional.nonzero_rows import hardest_count, put_rows, rows_to_visit, take_rows
+from slide.functional.nonzero_rows import hardest_count, rows_to_visit, scatter_rows, select_rows
 from slide.functional.sparse_input import sparse_linear
-from slide.kernels.ragged import STRIDE, clear_rows, gather_entries, mark_nonzero_rows
 from slide.nn import ActiveLoss, hardest
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
@@ -44,11 +43,11 @@ def make_active(mode, seed=0):
 
 def restrict(active, rows):
     """The same set for some of the samples."""
-    _, positions = take_rows(active.targets.indptr, rows, active.targets.indices)
+    _, positions = select_rows(active.targets.indptr, rows, active.targets.indices)
     targets = Pattern(np.arange(len(rows) + 1), positions)
     if active.shared:
         return ActiveSet(N, active.ids, None, targets)
-    indptr, ids = take_rows(active.indptr, rows, active.ids)
+    indptr, ids = select_rows(active.indptr, rows, active.ids)
     return ActiveSet(N, ids, indptr, targets)
 
 
@@ -61,36 +60,6 @@ def losses_of(x, weight, bias, active, name):
             out = active_linear(x[b : b + 1], weight, bias, own)
             parts.append(loss_on_active(out, own, name).item())
     return np.array(parts)
-
-
-class TestKernels:
-    @pytest.mark.parametrize("lengths", [[3, 0, 2, 1], [], [STRIDE, 2 * STRIDE + 7, 0, 1]])
-    def test_mark_and_clear(self, lengths):
-        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        values = np.ones(indptr[-1])
-        rows = np.arange(0, len(lengths), 2)
-        clear_rows(indptr, rows, values)
-        marks = np.empty(len(lengths), np.bool_)
-        mark_nonzero_rows(indptr, values, marks)
-        for b, length in enumerate(lengths):
-            own = values[indptr[b] : indptr[b + 1]]
-            assert (own == (b % 2)).all()
-            assert marks[b] == (b % 2 == 1 and length > 0)
-
-    @pytest.mark.parametrize("place", [0, 1, STRIDE - 1, STRIDE, 3 * STRIDE])
-    @pytest.mark.parametrize("value", [1e-45, -1.0, np.nan, np.inf])
-    def test_one_entry_is_enough(self, place, value):
-        values = np.zeros(2 * (3 * STRIDE + 1), np.float32)
-        values[place] = value
-        marks = np.empty(2, np.bool_)
-        mark_nonzero_rows(np.arange(3) * (3 * STRIDE + 1), values, marks)
-        assert marks.tolist() == [True, False]
-
-    def test_gather_entries(self):
-        values, places = np.arange(5.0), np.array([4, 0, 0, 3], np.int32)
-        out = np.empty(4)
-        gather_entries(values, places, out)
-        assert out.tolist() == [4, 0, 0, 3]
 
 
 class TestRows:
@@ -107,10 +76,10 @@ class TestRows:
     def test_take_and_put(self):
         indptr = np.array([0, 2, 2, 5])
         values, ids = np.arange(5.0), np.arange(5, dtype=np.int32)
-        bounds, *taken = take_rows(indptr, np.array([2, 1]), values, ids)
+        bounds, *taken = select_rows(indptr, np.array([2, 1]), values, ids)
         assert bounds.tolist() == [0, 3, 3]
         assert [part.tolist() for part in taken] == [[2, 3, 4], [2, 3, 4]]
-        put = put_rows(torch.ones(2, 3), np.array([3, 0]), 4)
+        put = scatter_rows(torch.ones(2, 3), np.array([3, 0]), 4)
         assert put.tolist() == [[1] * 3, [0] * 3, [0] * 3, [1] * 3]
 
     @pytest.mark.parametrize(
@@ -202,7 +171,7 @@ def test_a_loss_of_ones_own(mode):
         own = losses(hidden, active)
         if two_passes:
             hard = own.topk(2).indices.sort().values.numpy()
-            bounds, *parts = take_rows(features.indptr, hard, features.indices, features.values)
+            bounds, *parts = select_rows(features.indptr, hard, features.indices, features.values)
             losses(network.encode(CSR(bounds, *parts)), restrict(active, hard)).mean().backward()
         else:
             hardest(0.25)(own).backward()

@@ -1,39 +1,14 @@
-"""Hash tables against dictionaries, and the uniformity of their reservoirs."""
+"""Hash tables against dictionaries."""
 
 import numpy as np
 import pytest
 from helpers import naive
-from helpers.matrices import chi_square_p
+from helpers.buckets import as_codes, contents, draw_codes
 
 from slide.hashing.tables import HashTables
-from slide.kernels import buckets as kernels
 from slide.runtime import random_key
 
 POLICIES = ["fifo", "reservoir"]
-
-
-def draw_codes(seed, num_tables=3, num_ids=40, num_buckets=5):
-    """Random codes, some buckets fuller than others."""
-    rng = np.random.default_rng(seed)
-    shape = (num_tables, num_ids)
-    return np.minimum(rng.integers(0, num_buckets, shape), rng.integers(0, num_buckets, shape))
-
-
-def as_codes(values):
-    return np.array(values, np.int32)
-
-
-def contents(tables):
-    """The ids in each bucket of each table, in their places."""
-    every = np.tile(np.arange(tables.num_buckets, dtype=np.int32), (tables.num_tables, 1))
-    b = tables.buckets
-    return [
-        [
-            b.pool[l, b.starts[l, c] :][: min(b.seen[l, c], tables.bucket_capacity)].tolist()
-            for c in row
-        ]
-        for l, row in enumerate(every)
-    ]
 
 
 def naive_contents(twin, num_buckets):
@@ -135,73 +110,6 @@ def test_fifo_keeps_the_last_ids():
     assert sorted(tables.query(as_codes([[0]])).indices.tolist()) == [7, 8, 9]
 
 
-def keep_counts(policy_of_keeping, num_ids=30, num_draws=960):
-    """How often each of ``num_ids`` ids is among those kept, over all tables and seeds."""
-    num_tables = 96
-    codes = np.zeros((num_tables, num_ids), np.int32)
-    counts = np.zeros(num_ids, int)
-    for seed in range(num_draws // num_tables):
-        counts += np.bincount(policy_of_keeping(seed, codes), minlength=num_ids)
-    return counts
-
-
-def kept_by_build(seed, codes):
-    tables = HashTables(len(codes), 1, 5, "reservoir", seed)
-    tables.build(codes)
-    return tables.query(codes[:, :1]).indices
-
-
-def kept_by_insert(seed, codes):
-    tables = HashTables(len(codes), 1, 5, "reservoir", seed)
-    for part in np.array_split(np.arange(codes.shape[1], dtype=np.int32), 3):
-        tables.insert(part, codes[:, part])
-    return tables.query(codes[:, :1]).indices
-
-
-def kept_by_the_published_rule(seed, codes):
-    """An id enters a full bucket with probability 1 / n instead of capacity / n."""
-    rng = np.random.default_rng(seed)
-    kept = []
-    for row in codes:
-        bucket = list(range(5))
-        for n in range(5, len(row)):
-            if rng.random() < 1 / (n + 1):
-                bucket[rng.integers(5)] = n
-        kept += bucket
-    return np.array(kept)
-
-
-class TestReservoir:
-    @pytest.mark.parametrize("keeping", [kept_by_build, kept_by_insert])
-    def test_is_uniform(self, keeping):
-        counts = keep_counts(keeping)
-        assert counts.sum() == 960 * 5
-        assert chi_square_p(counts, 960, 5) > 1e-3
-
-    def test_this_would_tell(self):
-        assert chi_square_p(keep_counts(kept_by_the_published_rule), 960, 5) < 1e-12
-
-    def test_tables_draw_independently(self):
-        codes = np.zeros((20, 40), np.int32)
-        tables = HashTables(20, 1, 5)
-        tables.build(codes)
-        assert len({tuple(sorted(table[0])) for table in contents(tables)}) > 15
-
-    def test_buckets_draw_independently(self):
-        tables = HashTables(1, 20, 5)
-        tables.build(as_codes([np.repeat(np.arange(20), 40)]))
-        assert len({tuple(sorted(np.array(b) % 40)) for b in contents(tables)[0]}) > 15
-
-    def test_follows_the_seed(self):
-        codes = np.zeros((4, 60), np.int32)
-        kept = []
-        for seed in (0, 1, 0):
-            tables = HashTables(4, 1, 5, seed=seed)
-            tables.build(codes)
-            kept.append(contents(tables))
-        assert kept[0] == kept[2] != kept[1]
-
-
 class TestPools:
     def test_growth_keeps_the_contents(self):
         tables = HashTables(2, 50, 64)
@@ -215,14 +123,6 @@ class TestPools:
         for l, table in enumerate(contents(tables)):
             for c, bucket in enumerate(table):
                 assert bucket == np.flatnonzero(codes[l] == c).tolist()
-
-    def test_a_full_pool_stops_a_table(self):
-        buckets = HashTables(2, 2, 8).buckets._replace(pool=np.empty((2, 4), np.int32))
-        ids, done = np.arange(6, dtype=np.int32), np.zeros(2, np.int64)
-        codes = as_codes([[0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]])
-        kernels.insert(buckets, ids, codes, 8, kernels.FIFO, np.uint64(0), done)
-        assert done.tolist() == [4, 2]
-        assert buckets.seen.tolist() == [[4, 0], [2, 0]]
 
     def test_a_build_takes_one_place_an_id(self):
         tables = HashTables(3, 8, 16)

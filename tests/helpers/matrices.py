@@ -1,5 +1,7 @@
 """Random patterns and matrices, and a test of uniformity."""
 
+import math
+
 import numpy as np
 import torch
 from scipy.stats import chi2
@@ -38,3 +40,8 @@ def chi_square_p(counts, num_draws, num_drawn):
     p = num_drawn / n
     statistic = ((counts - num_draws * p) ** 2).sum() / (num_draws * p * (1 - p)) * (n - 1) / n
     return float(chi2.sf(statistic, n - 1))
+
+
+def z_score(hits, trials, p):
+    """By how many standard deviations a binomial count differs from its mean."""
+    return (hits - trials * p) / math.sqrt(trials * p * (1 - p))

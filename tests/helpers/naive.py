@@ -71,64 +71,6 @@ def row_gradient(indptr, ids, coefficients, vectors):
     return out
 
 
-# Hash codes
-
-
-def pack_signs(projections, hashes_per_table):
-    """``(L, n)``: bit k says whether projection k is positive."""
-    codes = []
-    for row in projections:
-        signs = ["1" if x > 0 else "0" for x in row]
-        words = [
-            signs[i : i + hashes_per_table][::-1] for i in range(0, len(signs), hashes_per_table)
-        ]
-        codes.append([int("".join(word), 2) for word in words])
-    return np.array(codes).T
-
-
-def project_sparse(indptr, indices, values, directions):
-    dense = np.zeros((len(indptr) - 1, len(directions)))
-    for b, p in entries_of(indptr):
-        dense[b, indices[p]] += values[p]
-    return dense @ directions.astype(np.float64)
-
-
-def dwta_digits(vector, coordinates):
-    """The place of the first maximum of each bin."""
-    return [int(np.argmax([vector[c] for c in members])) for members in coordinates]
-
-
-def dwta_sparse_digits(stored, coordinates, key, attempts):
-    """Digits of a vector ``{coordinate: value}``; an empty bin borrows a filled one's.
-
-    Returns:
-        The digits, and which bins were filled from the start.
-    """
-    own = []
-    for members in coordinates:
-        present = [(-stored[c], place) for place, c in enumerate(members) if c in stored]
-        own.append(min(present)[1] if present else None)
-    digits = []
-    for h, digit in enumerate(own):
-        attempt = 0
-        while digit is None and attempt < attempts:
-            digit = own[random_below(key, h * attempts + attempt, len(own))]
-            attempt += 1
-        digits.append(0 if digit is None else digit)
-    return digits, [digit is not None for digit in own]
-
-
-def digits_to_codes(digits, hashes_per_table, bin_size):
-    """A table's code reads its digits as a number in base ``bin_size``, first digit highest."""
-    codes = []
-    for start in range(0, len(digits), hashes_per_table):
-        code = 0
-        for digit in digits[start : start + hashes_per_table]:
-            code = code * bin_size + digit
-        codes.append(code)
-    return codes
-
-
 # Hash tables
 
 
@@ -244,6 +186,10 @@ def assemble(labels, listed, size, num_rows, key, stream, draws_per_place):
     hard = list(dict.fromkeys(labels))
     hard += [i for i in dict.fromkeys(listed) if i not in hard][: size - len(hard)]
     return fill(hard, size, num_rows, key, stream, draws_per_place), len(hard)
+
+
+def count_distinct(ids):
+    return len({int(i) for i in ids})
 
 
 def stratified_log_weights(sizes, num_hard, num_rows):

@@ -7,7 +7,16 @@ import pytest
 import torch
 from helpers.matrices import make_csr
 from helpers.samplers import uniform_sampler
-from test_sparse_grad import OPTIMIZERS, B, D, N, draw_labels, every_mode, every_output, make_layer
+from helpers.sparse_layers import (
+    OPTIMIZERS,
+    B,
+    D,
+    N,
+    draw_labels,
+    every_mode,
+    every_output,
+    make_layer,
+)
 from torch import nn
 
 from slide.active_set import ActiveSet

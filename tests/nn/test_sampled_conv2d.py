@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.convolution import ORDERS, I, O, draw
 from helpers.samplers import lsh_sampler, uniform_sampler
-from test_convolution import ORDERS, I, O, draw
 from torch.nn import functional as torch_F
 
 from slide import RowSparseAdam, SampledConv2d, SimHash

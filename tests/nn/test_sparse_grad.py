@@ -1,51 +1,35 @@
 """Gradients as sparse tensors: what PyTorch's own optimizers and tools make of them."""
 
-import copy
-import io
-import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from helpers.matrices import make_csr, make_pattern
-from helpers.samplers import lsh_sampler, uniform_sampler
+from helpers.matrices import make_csr
+from helpers.samplers import uniform_sampler
+from helpers.sparse_layers import (
+    OPTIMIZERS,
+    B,
+    D,
+    N,
+    draw_labels,
+    every_mode,
+    every_output,
+    make_layer,
+)
 from torch import nn
 
-from slide import active_set as row_gradients
-from slide.active_set import ActiveSet
+from slide import row_gradients
 from slide.functional.linear import active_linear
-from slide.hashing.simhash import SimHash
 from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
-from slide.optim.clipping import clip_grad_norm_
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
 
-B, D, N = 5, 6, 40
-MODES = ["per_sample", "shared"]
-every_mode = pytest.mark.parametrize("mode", MODES)
-OPTIMIZERS = {
-    # SparseAdam adds eps elsewhere: before the bias correction.
-    "SparseAdam": (torch.optim.SparseAdam, torch.optim.Adam, {"lr": 0.1, "eps": 1e-16}),
-    "SGD": (torch.optim.SGD, torch.optim.SGD, {"lr": 0.1}),
-    "SGD with momentum": (torch.optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-    "Adagrad": (torch.optim.Adagrad, torch.optim.Adagrad, {"lr": 0.1}),
-    "RowSparseAdam": (RowSparseAdam, torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1}),
-}
 # Of PyTorch's Adagrad, once a process.
 quiet = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
-
-
-def every_output(mode):
-    """All outputs, in another order, as a set of either kind."""
-    rng = np.random.default_rng(0)
-    if mode == "shared":
-        return ActiveSet(N, rng.permutation(N).astype(np.int32))
-    ids = [rng.permutation(N).astype(np.int32) for _ in range(B)]
-    return ActiveSet(N, np.concatenate(ids), N * np.arange(B + 1))
 
 
 def on_set(dense, active):
@@ -53,18 +37,6 @@ def on_set(dense, active):
         return dense[:, torch.from_numpy(active.ids).long()]
     rows = [dense[b, torch.from_numpy(active.row(b)).long()] for b in range(len(dense))]
     return torch.cat(rows)
-
-
-def draw_labels(seed=0):
-    return make_pattern(np.random.default_rng(seed), [2, 1, 0, 3, 1], N)
-
-
-def make_layer(mode="shared", sparse_grad=True, active=12):
-    torch.manual_seed(1)
-    sampler = lsh_sampler(
-        D, N, family=lambda d, **keys: SimHash(d, 3, 4, seed=keys["seed"]), active=active, mode=mode
-    )
-    return SampledLinear(D, N, sampler, sparse_grad=sparse_grad)
 
 
 class TestGradients:
@@ -250,97 +222,6 @@ class TestComputedWeights:
         nn.utils.parametrizations.weight_norm(layer, "weight")
         with pytest.raises(ValueError, match="sparse_grad=True"):
             layer(torch.randn(B, D))
-
-
-class TestClipping:
-    @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
-    @pytest.mark.parametrize("max_norm", [0.01, 1e6])
-    def test_all_kinds_of_gradients(self, norm_type, max_norm):
-        sparse, rows, linear = make_layer(), make_layer("per_sample", False), nn.Linear(D, 3)
-        x = torch.randn(B, D)
-        for _ in range(2):
-            for layer in (sparse, rows):
-                layer(x, draw_labels()).values.square().sum().backward()
-        linear(x).square().sum().backward()
-        both = [rows.weight, rows.bias]
-        dense = [p.grad.to_dense() for p in [sparse.weight, sparse.bias, *linear.parameters()]]
-        twins = [nn.Parameter(g.clone()) for g in dense + [dense_gradient(p) for p in both]]
-        for twin in twins:
-            twin.grad = twin.detach().clone()
-        wanted = nn.utils.clip_grad_norm_(twins, max_norm, norm_type)
-        parameters = [*sparse.parameters(), *linear.parameters(), *rows.parameters()]
-        found = clip_grad_norm_(parameters, max_norm, norm_type)
-        torch.testing.assert_close(found, wanted)
-        clipped = [p.grad.to_dense() for p in [sparse.weight, sparse.bias, *linear.parameters()]]
-        for got, twin in zip(clipped + [dense_gradient(p) for p in both], twins, strict=True):
-            torch.testing.assert_close(got, twin.grad)
-
-    def test_one_weight_with_both(self):
-        weight = nn.Parameter(torch.randn(N, D))
-        active_linear(torch.randn(B, D), weight, None, every_output("shared")).sum().backward()
-        weight.sum().backward()
-        wanted = (dense_gradient(weight) + weight.grad).norm()
-        torch.testing.assert_close(clip_grad_norm_(weight, 1.0), wanted.detach())
-        assert dense_gradient(weight).norm() == pytest.approx(1, rel=1e-4)
-
-    def test_nothing_to_clip_and_errors(self):
-        assert clip_grad_norm_(make_layer().parameters(), 1.0) == 0
-        with pytest.raises(ValueError, match="max_norm must be a number above 0, not 0"):
-            clip_grad_norm_([], 0)
-        with pytest.raises(ValueError, match="norm_type must be"):
-            clip_grad_norm_([], 1, -1)
-
-    def test_pytorchs_own_does_not_take_them(self):
-        """What the documentation says; once this fails, it can say something better."""
-        layer = make_layer()
-        layer(torch.randn(B, D)).values.sum().backward()
-        with pytest.raises((NotImplementedError, RuntimeError)):
-            nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
-
-
-class TestCopies:
-    @every_mode
-    def test_of_a_layer_in_training(self, mode):
-        """deepcopy, pickle and torch.save give a layer that goes on as the first one does."""
-        layer = make_layer(mode)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-        for i in range(3):
-            layer(torch.randn(B, D), draw_labels(i)).values.square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        file = io.BytesIO()
-        torch.save(layer, file)
-        file.seek(0)
-        # The sampler's schedule may be any function: that is what a pickle of it needs.
-        copies = [copy.deepcopy(layer), torch.load(file, weights_only=False)]
-        copies.append(pickle.loads(pickle.dumps(layer)))
-        x = torch.randn(B, D)
-        wanted = layer(x, draw_labels(9))
-        for twin in copies:
-            found = twin(x, draw_labels(9))
-            np.testing.assert_array_equal(found.active.ids, wanted.active.ids)
-            torch.testing.assert_close(found.values, wanted.values)
-            found.values.sum().backward()
-            assert twin.weight.grad is not layer.weight.grad
-
-    @every_mode
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_with_gradients_pending(self, mode, sparse):
-        """A copy has none, as with PyTorch's own layers; a pickle keeps row gradients."""
-        layer = make_layer(mode, sparse)
-        layer(torch.randn(B, D), draw_labels()).values.sum().backward()
-        twin = copy.deepcopy(layer)
-        assert twin.weight.grad is None
-        assert not getattr(twin.weight, "row_gradients", [])
-        assert bool(layer.weight.grad is not None) == sparse
-        loaded = pickle.loads(pickle.dumps(layer))
-        if not sparse:
-            torch.testing.assert_close(dense_gradient(loaded.weight), dense_gradient(layer.weight))
-        state = layer.state_dict()
-        file = io.BytesIO()
-        torch.save(state, file)
-        file.seek(0)
-        torch.load(file, weights_only=True)
 
 
 def test_a_weight_that_no_optimizer_takes(monkeypatch):

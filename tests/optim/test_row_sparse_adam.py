@@ -1,83 +1,16 @@
-"""RowSparseAdam against its looped twin and against torch's Adam and AdamW."""
+"""RowSparseAdam against torch's Adam and AdamW."""
 
 import numpy as np
 import pytest
 import torch
-from helpers import naive
-from helpers.matrices import make_pattern
 
 from slide.active_set import transpose
-from slide.kernels import adam as kernels
-from slide.kernels.adam import AdamHyper, AdamRows, Factors
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import FactoredRowGradient, RowGradient, add_row_gradient
 from slide.scratch import Scratch
 from slide.sparse import Pattern
 
-HYPER = AdamHyper(lr=0.03, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1, step=7)
 OPTIONS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
-
-
-def draw_state(rng, num_rows, width, dtype, corrected, rowwise=False):
-    """Random weight and moments, and steps of the past in which each row was touched."""
-    shape = (num_rows, width)
-    last = rng.integers(0, HYPER.step, num_rows if corrected else 0).astype(np.int32)
-    return AdamRows(
-        rng.standard_normal(shape).astype(dtype),
-        rng.standard_normal(shape).astype(dtype),
-        rng.random((num_rows, 1) if rowwise else shape).astype(dtype),
-        last,
-    )
-
-
-def expected_state(state, ids, grads):
-    """The looped twin, on copies."""
-    weight, first, second, last = (array.copy() for array in state)
-    for r, gradient in zip(ids, grads, strict=True):
-        skipped = HYPER.step - 1 - last[r] if len(last) and last[r] else 0
-        weight[r], first[r], second[r] = naive.adam_row(
-            weight[r], first[r], second[r], gradient, HYPER, skipped
-        )
-        if len(last):
-            last[r] = HYPER.step
-    return weight, first, second, last
-
-
-def assert_states_equal(state, expected, tolerance):
-    for array, wanted in zip(state, expected, strict=True):
-        np.testing.assert_allclose(array, wanted, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize("rowwise", [False, True])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("num_touched", "width"), [(5, 3), (1, 1), (0, 2), (8, 4)])
-def test_adam_rows(num_touched, width, dtype, corrected, rowwise):
-    rng = np.random.default_rng(num_touched)
-    state = draw_state(rng, 8, width, dtype, corrected, rowwise)
-    ids = rng.permutation(8)[:num_touched].astype(np.int32)
-    grads = rng.standard_normal((num_touched, width)).astype(dtype)
-    expected = expected_state(state, ids, grads)
-    kernels.adam_rows(state, HYPER, ids, grads, 2)
-    assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("num_chunks", [1, 3, 16])
-@pytest.mark.parametrize("lengths", [[3, 0, 5, 2], [1], [], [0, 0]])
-def test_adam_factored(lengths, num_chunks, dtype, corrected):
-    rng = np.random.default_rng(num_chunks)
-    state = draw_state(rng, 8, 3, dtype, corrected)
-    pattern = make_pattern(rng, lengths, 8)
-    coefficients = rng.standard_normal(len(pattern.indices)).astype(dtype)
-    vectors = rng.standard_normal((len(lengths), 3)).astype(dtype)
-    gradient = naive.row_gradient(*pattern, coefficients, vectors)
-    expected = expected_state(state, list(gradient), list(gradient.values()))
-    t = transpose(pattern, Scratch(8))
-    factors = Factors(t.ids, t.starts, t.entries, t.samples, coefficients, vectors)
-    kernels.adam_factored(state, HYPER, factors, num_chunks)
-    assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)
 
 
 def test_one_second_moment_a_row():

@@ -1,0 +1,162 @@
+"""Which channels and kernels a convolution on some channels uses, and taking them out of images.
+
+`slide.functional.convolution` computes with them.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+from slide.kernels import channels as kernels
+from slide.runtime import array_view
+
+Channels = np.ndarray | Tensor | None
+IntPair = int | tuple[int, int]
+
+
+class ChannelSelection(NamedTuple):
+    """What a convolution on some channels computes.
+
+    Attributes:
+        places: ``(A_in,)`` int64, where the used input channels stand in ``x``; None: all of them.
+        out_ids: ``(A_out,)`` int32.
+        rows: ``(A_out, J)`` int64, the weight's row (output, input) of each kernel in use.
+        linked: ``(A_out, J)`` bool, which of them there are; None: all. Others count as zero.
+        groups: of the convolution of the used channels.
+    """
+
+    places: Tensor | None
+    out_ids: np.ndarray
+    rows: Tensor
+    linked: Tensor | None
+    groups: int
+
+
+def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
+    """Channel numbers ``(A,)`` int32 from numbers, a mask ``(total,)``, or None for all.
+
+    Raises:
+        ValueError: for a mask of another length, a number out of range or twice, or no channel;
+        TypeError: for anything but whole numbers and bools.
+    """
+    if channels is None:
+        return np.arange(total, dtype=np.int32)
+    ids = np.asarray(channels.detach() if isinstance(channels, Tensor) else channels)
+    if ids.dtype == bool:
+        if ids.shape != (total,):
+            raise ValueError(f"a mask of {name} must be ({total},), not {ids.shape}")
+        ids = np.flatnonzero(ids)
+    if not np.issubdtype(ids.dtype, np.integer) or ids.ndim != 1:
+        raise TypeError(
+            f"{name} must be a list of channel numbers or a mask, not {ids.dtype} {ids.shape}"
+        )
+    if not ids.size:
+        raise ValueError(f"{name} must name at least one of {total} channels")
+    if ids.min() < 0 or ids.max() >= total:
+        raise ValueError(f"{name} must lie in [0, {total}), not in [{ids.min()}, {ids.max()}]")
+    if np.bincount(ids).max() > 1:
+        raise ValueError(f"{name} must be distinct; {np.bincount(ids).argmax()} occurs repeatedly")
+    return ids.astype(np.int32)
+
+
+def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
+    """One number, or two, as two; ValueError unless they are whole and at least ``least``."""
+    pair = value if isinstance(value, tuple | list) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"{name} must be a number or two, not {value!r}")
+    for number in pair:
+        checks.whole(name, number, least)
+    return pair[0], pair[1]
+
+
+def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
+    """Raise where images, weight and bias do not fit one another, or are of no use here."""
+    checks.whole("groups", groups, 1)
+    if not isinstance(x, Tensor):
+        hint = (
+            "; give its values, and its active.ids as in_channels" if hasattr(x, "active") else ""
+        )
+        raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
+    for tensor in (x, weight):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    if weight.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"weights of convolutions must be float32 or float64, not {weight.dtype}")
+    if x.ndim != 4 or weight.ndim != 4:
+        raise ValueError(
+            f"x and weight must have 4 dimensions, not {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    if 0 in x.shape[2:]:
+        raise ValueError(f"images must have a height and width of at least 1, not {tuple(x.shape)}")
+    if len(weight) % groups:
+        raise ValueError(f"{len(weight)} output channels do not divide into {groups} groups")
+    if bias is not None and bias.shape != (len(weight),):
+        raise ValueError(f"bias {tuple(bias.shape)} does not fit weight {tuple(weight.shape)}")
+    if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
+        raise TypeError(f"x is {x.dtype} but weight is {weight.dtype}; convert one of them")
+
+
+def select_kernels(
+    in_ids: np.ndarray, out_ids: np.ndarray, weight: Tensor, groups: int, num_channels: int
+) -> ChannelSelection:
+    """Which kernels link the used channels of ``num_channels`` given, as one convolution."""
+    per_group_in, per_group_out = weight.shape[1], len(weight) // groups
+    whole = num_channels == per_group_in * groups
+    places = in_ids.astype(np.int64) if whole else np.arange(len(in_ids))
+    rows = out_ids[:, None].astype(np.int64) * per_group_in + in_ids % per_group_in
+    linked = None
+    if groups > 1:
+        in_group, out_group = in_ids // per_group_in, out_ids // per_group_out
+        linked = out_group[:, None] == in_group
+        used, outs = np.unique(out_group, return_counts=True)
+        ins = np.bincount(in_group, minlength=groups)[used]
+        ordered = (np.diff(in_group) >= 0).all() and (np.diff(out_group) >= 0).all()
+        groups = 1
+        if ordered and ins[0] and len({*ins}) == len({*outs}) == 1:
+            places = places[np.isin(in_group, used)]
+            rows, linked, groups = rows[linked].reshape(len(out_ids), ins[0]), None, len(used)
+    everything = np.array_equal(places, np.arange(num_channels))
+    return ChannelSelection(
+        None if everything else torch.from_numpy(places),
+        out_ids,
+        torch.from_numpy(rows),
+        None if linked is None or linked.all() else torch.from_numpy(linked),
+        groups,
+    )
+
+
+def is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _as_pixels(x: Tensor) -> np.ndarray:
+    """The memory of a channels-last ``(B, C, H, W)`` as ``(B * H * W, C)``."""
+    return array_view(x.permute(0, 2, 3, 1)).reshape(-1, x.shape[1])
+
+
+def take_channels(x: Tensor, places: Tensor | None) -> Tensor:
+    """Some channels of ``x``, channels-last."""
+    last = torch.channels_last
+    if places is None:
+        return x.contiguous(memory_format=last)
+    if not is_channels_last(x):
+        return x.indexselect_kernels(1, places).contiguous(memory_format=last)
+    out = x.new_empty(len(x), *x.shape[2:], len(places)).permute(0, 3, 1, 2)
+    kernels.take_pixels(_as_pixels(x), places.numpy(), _as_pixels(out))
+    return out
+
+
+def put_channels(x: Tensor, places: Tensor, shape: torch.Size, pixels_first: bool) -> Tensor:
+    """``x`` as channels of zeros of that shape, channels-last if ``pixels_first``."""
+    pixels = _as_pixels(x.contiguous(memory_format=torch.channels_last))
+    if pixels_first:
+        out = x.new_empty(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+        kernels.put_pixels(pixels, places.numpy(), _as_pixels(out))
+        return out
+    out = x.new_empty(shape)
+    planes = array_view(out).reshape(*shape[:2], -1)
+    kernels.put_planes(pixels.reshape(len(x), -1, len(places)), places.numpy(), planes)
+    return out

@@ -1,0 +1,87 @@
+"""Looped twins of kernels that copy, count, clear and mark entries of arrays."""
+
+from helpers.naive import random_bits
+
+
+def gather_ragged(indptr, data, rows):
+    """The entries of some rows, one row after the other."""
+    out = []
+    for row in rows:
+        for k in range(indptr[row], indptr[row + 1]):
+            out.append(data[k])
+    return out
+
+
+def gather_entries(values, places):
+    return [values[place] for place in places]
+
+
+def clear_rows(indptr, rows, values):
+    out = list(values)
+    for row in rows:
+        for k in range(indptr[row], indptr[row + 1]):
+            out[k] = 0
+    return out
+
+
+def mark_nonzero_rows(indptr, values):
+    """Whether each row has an entry that is not zero; NaN is not."""
+    marks = []
+    for b in range(len(indptr) - 1):
+        marks.append(any(values[k] != 0 for k in range(indptr[b], indptr[b + 1])))
+    return marks
+
+
+def count_nonzeros(matrix):
+    return [sum(1 for value in row if value != 0) for row in matrix]
+
+
+def take_nonzeros(matrix):
+    """Columns and values of the entries that are not zero, row after row."""
+    columns, values = [], []
+    for row in matrix:
+        for column, value in enumerate(row):
+            if value != 0:
+                columns.append(column)
+                values.append(value)
+    return columns, values
+
+
+def group_entries(indptr, ids, slots, num_groups):
+    """For each slot, the ``(entry, sample)`` pairs whose id has that slot."""
+    groups = [[] for _ in range(num_groups)]
+    for b in range(len(indptr) - 1):
+        for p in range(indptr[b], indptr[b + 1]):
+            groups[slots[ids[p]]].append((p, b))
+    return groups
+
+
+def relu_dropout_forward(x, key, least, scale):
+    """NaN stays NaN, whatever is drawn."""
+    out = []
+    for i, value in enumerate(map(float, x)):
+        drawn = random_bits(key, i) >> 32
+        if value != value or (value > 0 and drawn >= int(least)):
+            out.append(value * scale)
+        else:
+            out.append(0.0)
+    return out
+
+
+def relu_dropout_backward(out, grad, scale):
+    return [float(g) * scale if y != 0 else 0.0 for y, g in zip(out, grad, strict=True)]
+
+
+def count_updates(ids, updates, limit):
+    """The ids that have just had ``limit`` updates, and the counts after all of them."""
+    listed, updates = [], list(updates)
+    for i in ids:
+        if updates[i] < limit:
+            updates[i] += 1
+            if updates[i] == limit:
+                listed.append(int(i))
+    return listed, updates
+
+
+def prefetch_row(rows, r):
+    """Nothing: a prefetch has no result."""

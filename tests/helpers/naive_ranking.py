@@ -1,0 +1,69 @@
+"""Looped twins of `slide.kernels.dual_descent`, on dense rows of Python numbers."""
+
+import math
+
+import numpy as np
+
+from helpers.naive import random_below
+
+
+def fit_duals(rows, signs, solver):
+    """The dual variables of one classifier.
+
+    Args:
+        rows: its training rows ``(n, D)``.
+        signs: 1 or -1 for each of them.
+        solver: `slide.kernels.dual_descent.Solver`.
+    """
+    rows = np.asarray(rows, np.float64)
+    weight, alphas = np.zeros(rows.shape[1]), [0.0] * len(rows)
+    order, size = list(range(len(rows))), len(rows)
+    diagonal, draws, bound = 1 / (2 * solver.C), 0, math.inf
+    for _ in range(solver.max_iter):
+        largest = 0.0
+        for k in range(size - 1, 0, -1):
+            j = random_below(len(rows), draws, k + 1)
+            draws += 1
+            order[k], order[j] = order[j], order[k]
+        k = 0
+        while k < size:
+            i = order[k]
+            score = solver.bias + sum(rows[i] * weight)
+            gradient = signs[i] * score - 1 + alphas[i] * diagonal
+            if alphas[i] == 0 and gradient > bound:
+                size -= 1
+                order[k], order[size] = order[size], order[k]
+                continue
+            k += 1
+            if alphas[i] > 0 or gradient < 0:
+                largest = max(largest, abs(gradient))
+                step = max(alphas[i] - gradient / (sum(rows[i] ** 2) + diagonal), 0) - alphas[i]
+                weight += step * signs[i] * rows[i]
+                alphas[i] += step
+        if largest > solver.tol:
+            bound = largest
+        elif size == len(rows):
+            break
+        else:
+            size, bound = len(rows), math.inf
+    return alphas
+
+
+def collect_weights(rows, signs, alphas, threshold):
+    """``{column: weight}`` of one classifier, without weights that are zero or too small."""
+    found = {}
+    for row, sign, alpha in zip(rows, signs, alphas, strict=True):
+        for column, value in enumerate(row):
+            found[column] = found.get(column, 0.0) + float(alpha) * float(sign) * float(value)
+    return {c: w for c, w in found.items() if w != 0 and abs(w) >= threshold}
+
+
+def score_labels(rows, weights, bias, ids):
+    """Scores ``(B, K)`` of the classifiers ``ids`` ``(B, K)``; -inf where an id is below 0."""
+    out = np.full(np.shape(ids), -math.inf)
+    for b, row in enumerate(rows):
+        for k, label in enumerate(ids[b]):
+            if label >= 0:
+                products = (float(x) * float(w) for x, w in zip(row, weights[label], strict=True))
+                out[b, k] = bias + sum(products)
+    return out

@@ -1,0 +1,17 @@
+"""Asking for memory ahead of time changes no result, the twin being one that does nothing."""
+
+import numpy as np
+import pytest
+from helpers import naive_arrays
+
+from slide.kernels.prefetch import prefetch_row
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 7, 64, 300])
+def test_prefetch_row(width, dtype):
+    rows = np.random.default_rng(0).integers(0, 99, (5, width)).astype(dtype)
+    before = rows.copy()
+    for r in range(5):
+        assert prefetch_row(rows, r) is naive_arrays.prefetch_row(before, r)
+    np.testing.assert_array_equal(rows, before)

@@ -1,0 +1,94 @@
+"""Every kernel has a looped twin in `tests/helpers`, and a test file that compares the two."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Kernel: its twin, and the test file in which both are called.
+TWINS = {
+    "adam_factored": ("naive.adam_row", "kernels/test_adam.py"),
+    "adam_rows": ("naive.adam_row", "kernels/test_adam.py"),
+    "assemble_per_sample": ("naive.assemble", "kernels/test_assemble_sets.py"),
+    "assemble_shared": ("naive.assemble", "kernels/test_assemble_sets.py"),
+    "bce": ("naive_losses.bce", "functional/test_losses_naive.py"),
+    "bucket_lengths": ("naive.Tables", "hashing/test_tables.py"),
+    "build": ("naive.Tables", "hashing/test_tables.py"),
+    "clear_rows": ("naive_arrays.clear_rows", "kernels/test_ragged.py"),
+    "collect_weights": ("naive_ranking.collect_weights", "kernels/test_dual_descent.py"),
+    "count_distinct": ("naive.count_distinct", "kernels/test_assemble_sets.py"),
+    "count_nonzeros": ("naive_arrays.count_nonzeros", "kernels/test_nonzeros.py"),
+    "count_updates": ("naive_arrays.count_updates", "kernels/test_update_counts.py"),
+    "decoupled_softmax": ("naive_losses.decoupled_softmax", "functional/test_losses_naive.py"),
+    "draw_features": ("naive_data.draw_features", "kernels/test_synthetic_rows.py"),
+    "draw_labels": ("naive_data.draw_labels", "kernels/test_synthetic_rows.py"),
+    "dwta_dense": ("naive_hashing.dwta_digits", "kernels/test_hash_codes.py"),
+    "dwta_sparse": ("naive_hashing.dwta_sparse_digits", "kernels/test_hash_codes.py"),
+    "fit_duals": ("naive_ranking.fit_duals", "kernels/test_dual_descent.py"),
+    "format_rows": ("naive_data.format_rows", "kernels/test_format_rows.py"),
+    "gather_entries": ("naive_arrays.gather_entries", "kernels/test_ragged.py"),
+    "gather_ragged": ("naive_arrays.gather_ragged", "kernels/test_ragged.py"),
+    "group_entries": ("naive_arrays.group_entries", "kernels/test_pattern_products.py"),
+    "insert": ("naive.Tables", "hashing/test_tables.py"),
+    "look_up": ("naive.Tables", "hashing/test_tables.py"),
+    "mark_nonzero_rows": ("naive_arrays.mark_nonzero_rows", "kernels/test_ragged.py"),
+    "pack_signs": ("naive_hashing.pack_signs", "kernels/test_hash_codes.py"),
+    "parse_rows": ("naive_rows.parse", "data/formats/test_fuzz.py"),
+    "prefetch_row": ("naive_arrays.prefetch_row", "kernels/test_prefetch.py"),
+    "project_sparse": ("naive_hashing.project_sparse", "kernels/test_hash_codes.py"),
+    "put_pixels": ("naive_channels.put_pixels", "kernels/test_channels.py"),
+    "put_planes": ("naive_channels.put_planes", "kernels/test_channels.py"),
+    "random_below": ("naive.random_below", "kernels/test_random.py"),
+    "random_bits": ("naive.random_bits", "kernels/test_random.py"),
+    "relu_dropout_backward": (
+        "naive_arrays.relu_dropout_backward",
+        "kernels/test_relu_dropout.py",
+    ),
+    "relu_dropout_forward": ("naive_arrays.relu_dropout_forward", "kernels/test_relu_dropout.py"),
+    "remove": ("naive.Tables", "hashing/test_tables.py"),
+    "row_gradient": ("naive.row_gradient", "kernels/test_pattern_products.py"),
+    "sampled_product": ("naive.sampled_product", "kernels/test_pattern_products.py"),
+    "score_labels": ("naive_ranking.score_labels", "kernels/test_dual_descent.py"),
+    "softmax": ("naive_losses.softmax", "functional/test_losses_naive.py"),
+    "squared_hinge": ("naive_losses.squared_hinge", "functional/test_losses_naive.py"),
+    "stratified_log_weights": ("naive.stratified_log_weights", "kernels/test_assemble_sets.py"),
+    "subsample_words": ("naive_data.subsample_words", "kernels/test_subsample_words.py"),
+    "take_nonzeros": ("naive_arrays.take_nonzeros", "kernels/test_nonzeros.py"),
+    "take_pixels": ("naive_channels.take_pixels", "kernels/test_channels.py"),
+    "transpose_pattern": ("naive.transpose", "kernels/test_pattern_products.py"),
+    "vote_per_sample": ("naive.vote_per_sample", "kernels/test_votes.py"),
+    "vote_shared": ("naive.vote_shared", "kernels/test_votes.py"),
+    "weighted_sum": ("naive.weighted_sum", "kernels/test_pattern_products.py"),
+}
+
+
+def find_kernels():
+    """Public functions that are compiled, and all others in `slide.kernels`."""
+    found = {}
+    for path in sorted((ROOT / "slide").rglob("*.py")):
+        inside = path.parent.name == "kernels" and path.name != "compile.py"
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            decorators = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
+            if inside or decorators & {"serial", "parallel"}:
+                found.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def test_every_kernel_has_a_twin():
+    found = find_kernels()
+    assert sorted(found) == sorted(TWINS)
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+@pytest.mark.parametrize("kernel", TWINS)
+def test_a_test_file_compares_them(kernel):
+    twin, file = TWINS[kernel]
+    module, name = twin.split(".")
+    assert callable(getattr(import_module(f"helpers.{module}"), name))
+    source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+    assert module in source
+    assert name in source or "getattr" in source

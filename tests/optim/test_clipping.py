@@ -1,0 +1,56 @@
+"""Clipping of gradients: dense ones, sparse ones, and those left as rows."""
+
+import pytest
+import torch
+from helpers.sparse_layers import B, D, N, draw_labels, every_output, make_layer
+from torch import nn
+
+from slide.functional.linear import active_linear
+from slide.optim.clipping import clip_grad_norm_
+from slide.row_gradients import dense_gradient
+
+
+class TestClipping:
+    @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+    @pytest.mark.parametrize("max_norm", [0.01, 1e6])
+    def test_all_kinds_of_gradients(self, norm_type, max_norm):
+        sparse, rows, linear = make_layer(), make_layer("per_sample", False), nn.Linear(D, 3)
+        x = torch.randn(B, D)
+        for _ in range(2):
+            for layer in (sparse, rows):
+                layer(x, draw_labels()).values.square().sum().backward()
+        linear(x).square().sum().backward()
+        both = [rows.weight, rows.bias]
+        dense = [p.grad.to_dense() for p in [sparse.weight, sparse.bias, *linear.parameters()]]
+        twins = [nn.Parameter(g.clone()) for g in dense + [dense_gradient(p) for p in both]]
+        for twin in twins:
+            twin.grad = twin.detach().clone()
+        wanted = nn.utils.clip_grad_norm_(twins, max_norm, norm_type)
+        parameters = [*sparse.parameters(), *linear.parameters(), *rows.parameters()]
+        found = clip_grad_norm_(parameters, max_norm, norm_type)
+        torch.testing.assert_close(found, wanted)
+        clipped = [p.grad.to_dense() for p in [sparse.weight, sparse.bias, *linear.parameters()]]
+        for got, twin in zip(clipped + [dense_gradient(p) for p in both], twins, strict=True):
+            torch.testing.assert_close(got, twin.grad)
+
+    def test_one_weight_with_both(self):
+        weight = nn.Parameter(torch.randn(N, D))
+        active_linear(torch.randn(B, D), weight, None, every_output("shared")).sum().backward()
+        weight.sum().backward()
+        wanted = (dense_gradient(weight) + weight.grad).norm()
+        torch.testing.assert_close(clip_grad_norm_(weight, 1.0), wanted.detach())
+        assert dense_gradient(weight).norm() == pytest.approx(1, rel=1e-4)
+
+    def test_nothing_to_clip_and_errors(self):
+        assert clip_grad_norm_(make_layer().parameters(), 1.0) == 0
+        with pytest.raises(ValueError, match="max_norm must be a number above 0, not 0"):
+            clip_grad_norm_([], 0)
+        with pytest.raises(ValueError, match="norm_type must be"):
+            clip_grad_norm_([], 1, -1)
+
+    def test_pytorchs_own_does_not_take_them(self):
+        """What the documentation says; once this fails, it can say something better."""
+        layer = make_layer()
+        layer(torch.randn(B, D)).values.sum().backward()
+        with pytest.raises((NotImplementedError, RuntimeError)):
+            nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
