@@ -143,7 +143,7 @@ def take_channels(x: Tensor, places: Tensor | None) -> Tensor:
     if places is None:
         return x.contiguous(memory_format=last)
     if not is_channels_last(x):
-        return x.indexselect_kernels(1, places).contiguous(memory_format=last)
+        return x.index_select(1, places).contiguous(memory_format=last)
     out = x.new_empty(len(x), *x.shape[2:], len(places)).permute(0, 3, 1, 2)
     kernels.take_pixels(_as_pixels(x), places.numpy(), _as_pixels(out))
     return out

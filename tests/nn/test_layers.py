@@ -199,7 +199,7 @@ class TestLSHLinear:
                 SampledLinear(*sizes)
 
     def test_says_what_it_is(self):
-        assert repr(make_layer("lsh", "shared")) == "SampledLinear(6, 40, sampler=lsh_sampler)"
+        assert repr(make_layer("lsh", "shared")) == "SampledLinear(6, 40, sampler=ActiveSampler)"
 
 
 class TestSparseLinear:

@@ -55,9 +55,9 @@ import os, signal, sys, torch
 import numpy as np
 from helpers.matrices import make_csr
 from helpers.small_layers import draw_labels, make_layer
-from slide import RowSparseAdam, SlideNetwork, runtime
+from slide import ActiveSampler, RowSparseAdam, SlideNetwork, runtime
 layer = make_layer({mode!r}, 64, 5000)
-network = SlideNetwork(300, [32], 60, lambda d, n: uniform_sampler(d, n, active=10))
+network = SlideNetwork(300, [32], 60, lambda d, n: ActiveSampler(d, n, active=10))
 x, big = torch.randn(64, 64), torch.randn(700, 700)
 features = make_csr(np.random.default_rng(0), [20] * 64, 300)
 optimizer = RowSparseAdam([*layer.parameters(), *network.parameters()])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from slide import files, runtime
-from slide.config import defaults as rules
 from slide.kernels import dual_descent as kernels
+from slide.ranking import linear_ranker
 from slide.ranking.linear_ranker import LinearRanker, _training_lists
 from slide.sparse import CSR, Pattern
 
@@ -76,7 +76,7 @@ def test_lists_equal_the_naive_ones(problem):
 @pytest.mark.parametrize(("cost", "offset"), [(1.0, -1.0), (0.3, -0.5), (3.0, 0.0)])
 def test_fit_finds_the_minimum(problem, cost, offset):
     dense, features, labels, candidates = problem
-    ranker = LinearRanker(cost, offset, threshold=0.0, passes=1000, tolerance=1e-5)
+    ranker = LinearRanker(cost, bias=offset, threshold=0.0, max_iter=1000, tol=1e-5)
     ranker.fit(features, labels, candidates, 12, 6)
     assert ranker.weights is not None
     found = to_dense(ranker.weights, 12)
@@ -121,7 +121,7 @@ def test_scores_are_products(problem, ids):
 @pytest.mark.parametrize("mix", [0.3, 1.0])
 def test_rerank_orders_by_the_mixed_score(problem, ids, mix):
     _, features, labels, candidates = problem
-    ranker = LinearRanker(mix=mix).fit(features, labels, candidates, 12, 6)
+    ranker = LinearRanker(share=mix).fit(features, labels, candidates, 12, 6)
     theirs = np.random.default_rng(1).standard_normal(ids.shape).astype(np.float32)
     theirs[ids < 0] = -np.inf  # As a search in hash tables gives it.
     scores, found = ranker.rerank(features, ids, theirs, 2)
@@ -136,24 +136,24 @@ def test_rerank_orders_by_the_mixed_score(problem, ids, mix):
         np.testing.assert_array_equal(found[b], ids[b, best])
 
 
-def test_mix_follows_from_the_labels_of_a_row(problem):
+def test_share_follows_from_the_labels_of_a_row(problem):
     _, features, labels, candidates = problem
     ranker = LinearRanker()
     with pytest.raises(RuntimeError, match="call fit first"):
         ranker.rerank(features, np.zeros((40, 2), np.int64), np.zeros((40, 2)), 1)
     ranker.fit(features, labels, candidates, 12, 6)
-    assert ranker.share == rules.linear_share(len(labels.indices) / 40)
+    assert ranker.fitted_share == linear_ranker.linear_share(len(labels.indices) / 40)
     many = Pattern.from_lists([range(6)] * 40)
-    assert ranker.fit(features, many, candidates, 12, 6).share == pytest.approx(2 / 6)
-    (again := LinearRanker(mix=0.9)).load_state_dict(ranker.state_dict())
-    assert again.share == ranker.share
-    assert LinearRanker(mix=0.9).fit(features, labels, candidates, 12, 6).share == 0.9
+    assert ranker.fit(features, many, candidates, 12, 6).fitted_share == pytest.approx(2 / 6)
+    (again := LinearRanker(share=0.9)).load_state_dict(ranker.state_dict())
+    assert again.fitted_share == ranker.fitted_share
+    assert LinearRanker(share=0.9).fit(features, labels, candidates, 12, 6).fitted_share == 0.9
 
 
-def test_mix_0_keeps_the_order_of_the_network(problem):
+def test_share_0_keeps_the_order_of_the_network(problem):
     _, features, labels, candidates = problem
     ids = np.tile(np.arange(6), (40, 1))
-    ranker = LinearRanker(mix=0).fit(features, labels, candidates, 12, 6)
+    ranker = LinearRanker(share=0).fit(features, labels, candidates, 12, 6)
     _, found = ranker.rerank(features, ids, -ids.astype(np.float32), 6)
     np.testing.assert_array_equal(found, ids)
 
@@ -181,12 +181,12 @@ def test_nothing_to_train_on():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cost": 0}, "cost must be a number above 0, not 0"),
-        ({"offset": 1}, r"offset must be in \[-1.0, 0.0\], not 1"),
+        ({"C": 0}, "C must be a number above 0, not 0"),
+        ({"bias": 1}, r"bias must be in \[-1.0, 0.0\], not 1"),
         ({"threshold": -1}, "threshold must be a number of at least 0, not -1"),
-        ({"passes": 0}, "passes must be a whole number of at least 1, not 0"),
-        ({"tolerance": 0}, "tolerance must be a number above 0, not 0"),
-        ({"mix": 1.5}, r"mix must be in \[0, 1\], not 1.5"),
+        ({"max_iter": 0}, "max_iter must be a whole number of at least 1, not 0"),
+        ({"tol": 0}, "tol must be a number above 0, not 0"),
+        ({"share": 1.5}, r"share must be in \[0, 1\], not 1.5"),
         ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
     ],
 )

@@ -233,7 +233,7 @@ def test_evaluation_on_the_way_uses_the_rows_asked_for(tmp_path, monkeypatch):
         tmp_path, job.make_data(tmp_path), eval_every=8, eval_samples=30, evaluation="lsh"
     )
     trainer.fit()
-    assert sizes == [(30, "lsh"), (40, "lsh")]
+    assert sizes == [(30, "index"), (40, "lsh")]
 
 
 class Untouchable:

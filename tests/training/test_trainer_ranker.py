@@ -22,7 +22,7 @@ def finished(folder, ranker, **options):
     return trainer, trainer.fit()
 
 
-@pytest.mark.parametrize("evaluation", ["exact", "lsh"])
+@pytest.mark.parametrize("evaluation", ["exact", "index"])
 def test_the_summary_holds_both_rankings(tmp_path, evaluation):
     alone, plain = finished(tmp_path / "a", None, evaluation=evaluation)
     ranker = LinearRanker(depth=20)

@@ -9,10 +9,10 @@ import torch
 from helpers import job
 from helpers.matrices import to_dense
 from helpers.samplers import lsh_sampler
-from slide.ranking.training import fit_ranker, likely_labels
 
 from slide import FullSampler, LinearRanker, SimHash, SlideNetwork
 from slide.data import Split
+from slide.ranking import fit_ranker, network_candidates
 from slide.sparse import CSR, Pattern
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,7 +26,7 @@ def split(tmp_path):
 
 @pytest.fixture
 def full_precision(monkeypatch):
-    monkeypatch.setattr("slide.ranking.training.has_bfloat16", lambda: False)
+    monkeypatch.setattr("slide.search.principal_axes.has_bfloat16", lambda: False)
 
 
 def make_network(outputs=80, bias=True, sampler=FullSampler, hidden=8):
@@ -56,7 +56,7 @@ def rows_of(pattern):
 @pytest.mark.usefixtures("full_precision")
 def test_few_labels_are_the_best_ones(split, count, bias):
     network = make_network(bias=bias)
-    found = likely_labels(network, split, count, "exact")
+    found = network_candidates(network, split, count, "exact")
     assert found.num_rows == ROWS
     assert found.indices.dtype == np.int32
     for own, scores in zip(rows_of(found), naive_scores(network, split), strict=True):
@@ -65,7 +65,7 @@ def test_few_labels_are_the_best_ones(split, count, bias):
 
 @pytest.mark.usefixtures("full_precision")
 def test_all_labels_where_there_are_no_more(split):
-    found = likely_labels(make_network(outputs=5), split, 15, "exact")
+    found = network_candidates(make_network(outputs=5), split, 15, "exact")
     assert all(own.tolist() == [0, 1, 2, 3, 4] for own in rows_of(found))
 
 
@@ -74,7 +74,7 @@ def test_many_labels_are_the_best_and_about_as_many(split):
     split, count, sizes = split.slice(0, 20), 80, []
     for _ in range(20):
         network = make_network(outputs=2000)
-        found = rows_of(likely_labels(network, split, count, "exact"))
+        found = rows_of(network_candidates(network, split, count, "exact"))
         for own, scores in zip(found, naive_scores(network, split), strict=True):
             # Nothing between them is missing.
             np.testing.assert_array_equal(own, np.sort(np.argsort(-scores)[: len(own)]))
@@ -87,9 +87,9 @@ def test_many_labels_are_the_best_and_about_as_many(split):
 
 
 def test_rounded_scores_give_nearly_the_best(split, monkeypatch):
-    monkeypatch.setattr("slide.ranking.training.has_bfloat16", lambda: True)
+    monkeypatch.setattr("slide.search.principal_axes.has_bfloat16", lambda: True)
     network = make_network()
-    found = likely_labels(network, split, 10, "exact")
+    found = network_candidates(network, split, 10, "exact")
     shares = []
     for own, scores in zip(rows_of(found), naive_scores(network, split), strict=True):
         assert len(own) >= 10, "equal scores only add to them"
@@ -101,15 +101,15 @@ def test_rounded_scores_give_nearly_the_best(split, monkeypatch):
 @pytest.mark.parametrize("among", [None, np.arange(0, 80, 2)])
 @pytest.mark.usefixtures("full_precision")
 def test_main_axes_give_nearly_the_best(split, monkeypatch, among):
-    monkeypatch.setattr("slide.ranking.training._BLOCK", 7)
+    monkeypatch.setattr("slide.search.principal_axes._COPIED_ROWS", 7)
     network, places = make_network(hidden=16), np.arange(80) if among is None else among
     with torch.no_grad():  # Rows that lie near a space of four dimensions.
         network.output.weight.mul_(torch.tensor([1.0] * 4 + [0.01] * 12))
         network.output.bias *= 0.1
     shares = {}
     for axes in (16, 4, 2):
-        monkeypatch.setattr("slide.ranking.training._AXES", axes)
-        found = rows_of(likely_labels(network, split, 10, "exact", among))
+        monkeypatch.setattr("slide.search.principal_axes._AXES", axes)
+        found = rows_of(network_candidates(network, split, 10, "exact", among))
         pairs = zip(found, naive_scores(network, split)[:, places], strict=True)
         best = [np.isin(places[np.argsort(-s)[:10]], own).mean() for own, s in pairs]
         shares[axes] = np.mean(best)
@@ -133,7 +133,7 @@ def tables(**options):
 @pytest.mark.parametrize("count", [3, 1000])
 def test_by_lsh_the_best_in_the_buckets(split, count):
     network = make_network(sampler=tables())
-    found = likely_labels(network, split, count, "lsh")
+    found = network_candidates(network, split, count, "index")
     with torch.no_grad():
         candidates = network.eval().output.sampler.candidates(network.encode(split.features))
     every = naive_scores(network, split)
@@ -147,12 +147,12 @@ def test_by_lsh_the_best_in_the_buckets(split, count):
 
 
 @pytest.mark.parametrize("count", [3, 1000])
-@pytest.mark.parametrize("search", ["exact", "lsh"])
+@pytest.mark.parametrize("search", ["exact", "index"])
 @pytest.mark.usefixtures("full_precision")
 def test_among_some_labels(split, search, count):
     network, among = make_network(sampler=tables()), np.arange(0, 80, 3)
-    found = likely_labels(network, split, count, search, among)
-    every = likely_labels(network, split, 80, search)
+    found = network_candidates(network, split, count, search, among)
+    every = network_candidates(network, split, 80, search)
     pairs = zip(rows_of(found), rows_of(every), naive_scores(network, split), strict=True)
     for own, all_found, scores in pairs:
         near = np.intersect1d(all_found, among)
@@ -167,7 +167,7 @@ def test_of_equal_labels_not_more_than_twice_as_many(split):
         network.output.weight[:60] = network.output.bias[:60] = 0
         network.output.weight[60:] = torch.randn(20, 8)
         network.output.bias[60:] = -100
-    found = likely_labels(network, split, 15, "exact")
+    found = network_candidates(network, split, 15, "exact")
     assert (np.diff(found.indptr) == 15).all()
     assert all(len(np.unique(own)) == 15 and own.max() < 60 for own in rows_of(found))
     assert all((np.diff(own) > 0).all() for own in rows_of(found))
@@ -176,29 +176,29 @@ def test_of_equal_labels_not_more_than_twice_as_many(split):
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_keeps_its_mode(split, training, monkeypatch):
     network = make_network().train(training)
-    likely_labels(network, split, 5, "exact")
+    network_candidates(network, split, 5, "exact")
     assert [m.training for m in network.modules()] == [training] * len(list(network.modules()))
     monkeypatch.setattr(network, "encode", None)
     with pytest.raises(TypeError):
-        likely_labels(network, split, 5, "exact")
+        network_candidates(network, split, 5, "exact")
     assert network.training == network.output.training == training
 
 
-@pytest.mark.parametrize("search", ["exact", "lsh"])
+@pytest.mark.parametrize("search", ["exact", "index"])
 def test_rows_without_features_or_labels(search):
     features = CSR(np.array([0, 0, 1, 1]), np.array([7], np.int32), np.ones(1, np.float32))
     split = Split(features, Pattern.from_lists([[], [3], [1]]), 60, 80)
     network = make_network(sampler=tables())
-    found = likely_labels(network, split, 5, search)
+    found = network_candidates(network, split, 5, search)
     assert found.num_rows == 3
     fit_ranker(ranker := LinearRanker(depth=5), network, split, search)
     assert ranker.scores(features, np.full((3, 1), 3))[:, 0].argmax() == 1
-    none = likely_labels(network, split.slice(0, 0), 5, search)
+    none = network_candidates(network, split.slice(0, 0), 5, search)
     assert (none.num_rows, len(none.indices)) == (0, 0)
 
 
-@pytest.mark.parametrize("search", ["exact", "lsh"])
-def test_a_ranker_is_trained_against_the_likely_labels(split, search):
+@pytest.mark.parametrize("search", ["exact", "index"])
+def test_a_ranker_is_trained_against_the_network_candidates(split, search):
     network = make_network(sampler=tables())
     # The last label occurs once.
     split = replace(split, labels=with_label(split.labels, 79, row=3))
@@ -206,7 +206,7 @@ def test_a_ranker_is_trained_against_the_likely_labels(split, search):
     counts = np.bincount(split.labels.indices, minlength=80)
     several = np.flatnonzero(counts > 1)
     assert counts[79] == 1
-    candidates = likely_labels(network, split, 7, search, several)
+    candidates = network_candidates(network, split, 7, search, several)
     assert np.isin(candidates.indices, several).all()
     assert len(candidates.indices) > ROWS
     expected = LinearRanker().fit(split.features, split.labels, candidates, 60, 80)
