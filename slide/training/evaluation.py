@@ -13,7 +13,6 @@ from slide.data import Batches, Split
 from slide.nn.network import SlideNetwork
 from slide.nn.sampled_linear import SampledLinear
 from slide.ranking.linear_ranker import LinearRanker
-from slide.sampling.indexed_sampling import LSHSampler
 from slide.search.exact import exact_top_k
 from slide.training import metrics
 
@@ -23,10 +22,9 @@ _TOP = 5
 
 def check_search(network: SlideNetwork, search: str) -> None:
     """Raise ValueError unless ``network`` can be evaluated by ``search``."""
-    checks.one_of("evaluation", search, ("exact", "lsh"))
-    sampler = network.output.sampler
-    if search == "lsh" and not isinstance(sampler, LSHSampler):
-        raise ValueError(f"evaluation=lsh needs hash tables, not a {type(sampler).__name__}")
+    checks.one_of("evaluation", search, ("exact", "index"))
+    if search == "index":
+        network.output.check_index()
 
 
 def predict_split(
@@ -114,9 +112,7 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
         inputs: ``(B, D)``, its inputs.
         active: the set.
     """
-    scalars = {"selection/recall": selection_recall(layer, inputs, active)}
-    if isinstance(layer.sampler, LSHSampler):
-        share, largest = layer.sampler.tables.occupancy()
-        scalars["tables/non_empty_share"] = share
-        scalars["tables/largest_bucket"] = largest
-    return scalars
+    return {
+        "selection/recall": selection_recall(layer, inputs, active),
+        **layer.sampler.statistics(),
+    }

@@ -15,13 +15,11 @@ from tqdm import tqdm
 from slide import checks, files
 from slide.active_set import ActiveSet
 from slide.data import Batch, Batches, SparseDataset, holdout
-from slide.functional.losses import ActiveLoss
-from slide.nn.network import SlideNetwork
+from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
-from slide.ranking.linear_ranker import LinearRanker
-from slide.ranking.training import fit_ranker
+from slide.ranking import LinearRanker, fit_ranker
 from slide.runtime import peak_memory_mb, versions
-from slide.sampling.indexed_sampling import IndexedSampler
+from slide.sampling import Sampler
 from slide.training.evaluation import check_search, evaluate, inspect_selection, majority_precision
 from slide.training.metrics import inverse_propensities
 from slide.training.monitor import Monitor
@@ -77,7 +75,7 @@ class Options:
         checks.whole("recall_every", self.recall_every, 0)
         checks.whole("seed", self.seed, 0)
         checks.share("holdout", self.holdout)
-        checks.one_of("evaluation", self.evaluation, ("exact", "lsh"))
+        checks.one_of("evaluation", self.evaluation, ("exact", "index"))
 
 
 class Counters(NamedTuple):
@@ -257,7 +255,9 @@ class Trainer:
         self.ranker_seconds = time.perf_counter() - begin
         files.write_tensors(self.folder / RANKER, self.ranker.state_dict())
         alone = {f"network_{name}": value for name, value in scores.items()}
-        return self.evaluate(ranker=self.ranker) | alone | {"ranker_share": self.ranker.share}
+        return (
+            self.evaluate(ranker=self.ranker) | alone | {"ranker_share": self.ranker.fitted_share}
+        )
 
     def save(self) -> None:
         """Write the checkpoint: everything that the rest of the run depends on.
@@ -279,7 +279,7 @@ class Trainer:
             "loss_total": self.loss_total,
             "train_seconds": self.train_seconds,
             "eval_seconds": self.eval_seconds,
-            "rebuild_seconds": [s.rebuild_seconds for s in self._indexed()],
+            "rebuild_seconds": [s.rebuild_seconds for s in self._samplers()],
         }
         files.write_tensors(self.folder / CHECKPOINT, state)
 
@@ -290,7 +290,7 @@ class Trainer:
         torch.set_rng_state(state["random"])
         for name in _COUNTERS:
             setattr(self, name, state[name])
-        for sampler, seconds in zip(self._indexed(), state["rebuild_seconds"], strict=True):
+        for sampler, seconds in zip(self._samplers(), state["rebuild_seconds"], strict=True):
             sampler.rebuild_seconds = seconds
 
     def _remaining_batches(self) -> Iterator[Batch]:
@@ -317,12 +317,11 @@ class Trainer:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _indexed(self) -> list[IndexedSampler]:
-        samplers = [layer.sampler for layer in self.network.layers()]
-        return [sampler for sampler in samplers if isinstance(sampler, IndexedSampler)]
+    def _samplers(self) -> list[Sampler]:
+        return [layer.sampler for layer in self.network.layers()]
 
     def _rebuild_seconds(self) -> float:
-        return sum(sampler.rebuild_seconds for sampler in self._indexed())
+        return sum(sampler.rebuild_seconds for sampler in self._samplers())
 
     def _counters(self) -> Counters:
         return Counters(
