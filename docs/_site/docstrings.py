@@ -2,6 +2,7 @@
 
 * A section ``Example:`` becomes ``Examples:``, which griffe shows as code.
 * An item ``rows, columns: text`` of a section becomes an item for each name.
+* Errors that share a line, ``ValueError: text; TypeError: text``, become items.
 """
 
 import re
@@ -12,6 +13,8 @@ import griffe
 EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
 SECTION = re.compile(r"^(?:Args|Attributes):\n(?:(?: {4}.*)?\n?)*", re.MULTILINE)
 ITEM = re.compile(r"^ {4}(?P<names>\w+(?:, \w+)+):(?P<text>.*(?:\n {5,}.*)*)", re.MULTILINE)
+RAISES = re.compile(r"^Raises:\n(?:(?: {4}.*)?\n?)*", re.MULTILINE)
+ERROR = re.compile(r";\s+(\w+(?:Error|Exception|Warning)): ")
 
 
 class Docstrings(griffe.Extension):
@@ -21,7 +24,10 @@ class Docstrings(griffe.Extension):
         """Rewrite the docstring of a module, a class or a function."""
         if obj.docstring is not None:
             text = EXAMPLE.sub("Examples:", obj.docstring.value)
-            obj.docstring.value = SECTION.sub(lambda found: split(found[0]), text)
+            text = SECTION.sub(lambda found: split(found[0]), text)
+            obj.docstring.value = RAISES.sub(
+                lambda found: ERROR.sub(r".\n    \1: ", found[0]), text
+            )
 
 
 def split(section: str) -> str:

@@ -2,7 +2,8 @@
 
 * A link from a page to a file of the repository outside of docs/ brings that file into the site.
   A link to a file that does not exist stays as it is, and MkDocs warns.
-* A line ``::: exports of slide.nn`` becomes one ``:::`` block for each public name of that room.
+* A line ``::: exports of slide.nn`` becomes a ``:::`` block for each public name of that room which
+  the page does not name itself.
 * A page that would load something from another host is a warning, so that the site works offline.
 """
 
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)\s#]+)")
 EXPORTS = re.compile(r"^::: exports of (slide\.\w+)$", re.MULTILINE)
+NAMED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 OUTSIDE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?https?://[^>]*>")
 log = logging.getLogger("mkdocs.hooks.slide")
 
@@ -51,7 +53,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return link[0]
         return link[1] + posixpath.relpath(place(target), here or ".")
 
-    return EXPORTS.sub(lambda line: blocks(line[1]), LINK.sub(moved, markdown))
+    named = set(NAMED.findall(markdown))
+    return EXPORTS.sub(lambda line: blocks(line[1], named), LINK.sub(moved, markdown))
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
@@ -64,9 +67,10 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 def on_env(env: Any, **_: Any) -> Any:
     """Warn of public names that no page of the reference shows."""
     pages = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
-    shown = {name for room in EXPORTS.findall(pages) for name in exports(room)}
+    shown = {f"slide.{name}" for room in EXPORTS.findall(pages) for name in exports(room)}
+    shown |= set(NAMED.findall(pages))
     for name in exports("slide"):
-        if name not in shown and f"::: slide.{name}\n" not in pages:
+        if f"slide.{name}" not in shown:
             log.warning("slide.%s is public, and no page of docs/api shows it", name)
     return env
 
@@ -92,11 +96,13 @@ def place(target: Path) -> str:
     return target.relative_to(DOCS if target.is_relative_to(DOCS) else ROOT).as_posix()
 
 
-def blocks(room: str) -> str:
+def blocks(room: str, named: set[str]) -> str:
     """A ``:::`` block for each public name of a room, by its shortest public name."""
-    short = exports("slide")
-    names = [f"slide.{name}" if name in short else f"{room}.{name}" for name in exports(room)]
-    return "\n\n".join(f"::: {name}" for name in names)
+    short, found = exports("slide"), exports(room)
+    if not found:
+        log.warning("%s exports nothing, and docs/api shows its exports", room)
+    names = [f"slide.{name}" if name in short else f"{room}.{name}" for name in found]
+    return "\n\n".join(f"::: {name}" for name in names if name not in named)
 
 
 def exports(room: str) -> dict[str, str]:
