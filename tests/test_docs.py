@@ -1,27 +1,101 @@
-"""The pages' examples run as they stand, one block after the other."""
+"""The pages' examples run as they stand, one block after the other; links and commands are true."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import job
+from omegaconf import DictConfig
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+GUIDES = [ROOT / "README.md", ROOT / "slide" / "README.md", *PAGES]
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+
+
+def name(page):
+    return page.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.compiled_only
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_CODE, ids=name)
 def test_examples(page):
     torch.manual_seed(0)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    assert blocks
     names: dict = {}
     for block in blocks:
         exec(compile(block, page.name, "exec"), names)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_guides_have_examples():
+    guides = (
+        "index how-a-step-works choosing-a-sampler your-own-data precision layers-in-your-model"
+    )
+    assert {page.stem for page in WITH_CODE} >= set(guides.split())
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def commands(page):
+    """Overrides ``key=value`` of train.py and of the data command in a page's shell blocks."""
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = line.partition(" #")[0].split()
+            if re.search(r"train\.py|slide-train|slide-data|slide\.data", line):
+                yield [word for word in words if re.match(r"[a-z_.0-9]+=", word)]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name)
+def test_commands_name_existing_keys(page):
+    for overrides in commands(page):
+        job.compose(*overrides)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name)
+def test_keys_in_the_text_exist(page):
+    known = all_keys()
+    groups = {key.partition(".")[0] for key in known if "." in key}
+    for key in re.findall(r"`([a-z_]+(?:\.\w+)+)(?:=[^`]*)?`", page.read_text()):
+        # Files and attributes in the text, such as `active.ids`, have no group of that name.
+        assert key.partition(".")[0] not in groups or key in known or FILE.search(key), key
+
+
+FILE = re.compile(r"\.(?:py|md|yaml|json|txt|pt)$")
+
+
+@cache
+def all_keys():
+    """Keys of the configuration, those of all choices of all groups."""
+    found: set = set()
+    for file in (ROOT / "conf").glob("*/*.yaml"):
+        group = file.parent.name
+        if group in ("hydra", "recipe") or (group == "dataset" and file.stem not in KINDS):
+            continue
+        waiting = list(job.compose(f"{group}={file.stem}").items_ex(resolve=False))
+        while waiting:
+            key, node = waiting.pop()
+            found.add(key)
+            if isinstance(node, DictConfig):
+                waiting += [(f"{key}.{part}", x) for part, x in node.items_ex(resolve=False)]
+    return found
+
+
+KINDS = ("xmc", "text", "synthetic", "debian")  # of data sets; the others have the keys of xmc
+
+
+def test_public_names_are_in_the_reference():
+    import slide
+
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    rooms = re.findall(r"^::: exports of slide\.(\w+)$", pages, re.MULTILINE)
+    for public in vars(slide):
+        home = getattr(getattr(slide, public), "__module__", None) or ""
+        if public.startswith("_") or not home.startswith("slide."):
+            continue
+        assert home.split(".")[1] in rooms or f"::: slide.{public}\n" in pages, public

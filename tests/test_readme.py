@@ -40,6 +40,21 @@ def test_figures_are_the_generated_ones(monkeypatch):
     assert (ROOT / "results" / "accuracy.md").read_text().endswith(accuracy.page(found))
 
 
+def test_speed_is_the_generated_one(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
+    import step
+
+    found = json.loads((ROOT / "results" / "benchmarks" / "step.json").read_text())
+    assert step.summary(found) in README
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) < 150
+    tables = re.findall(r"(?:^\|.*\n)+", README.partition("## As a library")[0], re.MULTILINE)
+    assert len(tables) == 2
+    assert all(len(table.splitlines()) <= 2 + 6 for table in tables)
+
+
 def test_pages_of_seeds_are_the_generated_ones(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
     import seeds
