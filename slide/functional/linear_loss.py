@@ -20,7 +20,7 @@ from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import check_fraction, hardest_count, scatter_rows
 from slide.row_gradients import RowGradient, check_leaves, hand_over
-from slide.runtime import outside_autocast, untraced
+from slide.runtime import outside_autocast, profiled, untraced
 
 # Scores that are made at a time: they stay in the second-level caches. A product of fewer samples
 # is inefficient.
@@ -107,6 +107,7 @@ class _Options(NamedTuple):
 
 class _SharedLinearLoss(torch.autograd.Function):
     @staticmethod
+    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -146,6 +147,7 @@ class _SharedLinearLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         upstream, grad_weight, grad_bias = grads[0].item(), None, None
         sparse = ctx.sparse_grad  # What goes through autograd may be changed in place.

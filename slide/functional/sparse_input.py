@@ -13,7 +13,7 @@ from slide.functional.csr_product import csr_matmul as csr_matmul
 from slide.functional.nonzero_rows import rows_to_visit, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
-from slide.runtime import array_view, untraced
+from slide.runtime import array_view, profiled, untraced
 from slide.sparse import CSR, Pattern
 
 
@@ -50,6 +50,7 @@ def sparse_linear(
 
 class _SparseLinear(torch.autograd.Function):
     @staticmethod
+    @profiled("input_layer")
     def forward(
         ctx: Any,
         x: CSR,
@@ -67,6 +68,7 @@ class _SparseLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @profiled("input_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad, grad_weight = grads[0].contiguous(), None
         if ctx.needs_input_grad[1]:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.hashing.family import HashFamily
+from slide.runtime import profiled
 from slide.sparse import CSR
 
 # Rows hashed at a time: the copy with the extra coordinates stays in the second-level cache.
@@ -61,6 +62,7 @@ class InnerProductHash:
         self.mean_input = torch.zeros(self.in_features)
         self.batches = 0
 
+    @profiled("hash")
     def observe(self, queries: Tensor | CSR) -> None:
         """Let dense inputs ``(B, D)`` into the running mean of inputs."""
         if not self.center or isinstance(queries, CSR) or not len(queries):
@@ -103,6 +105,7 @@ class InnerProductHash:
             out[:, part] = self.family.codes(block)
         return out
 
+    @profiled("hash")
     def query_codes(self, queries: Tensor | CSR) -> np.ndarray:
         """Codes ``(L, B)`` int32 of inputs, dense ``(B, D)`` or sparse."""
         if isinstance(queries, CSR):

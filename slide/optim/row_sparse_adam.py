@@ -16,7 +16,7 @@ from slide.row_gradients import (
     num_rows,
     take_row_gradients,
 )
-from slide.runtime import array_view, num_threads
+from slide.runtime import array_view, num_threads, profiled
 
 _EMPTY = np.empty(0, np.int32)
 
@@ -102,6 +102,7 @@ class RowSparseAdam(torch.optim.Optimizer):
                     self._update(p, group, gradient)
         return loss
 
+    @profiled("adam")
     def _update(self, p: torch.Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
         if not p.is_contiguous():
             raise ValueError(

@@ -13,7 +13,7 @@ from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
 from slide.kernels import votes
 from slide.kernels.assemble_sets import count_updates
 from slide.kernels.votes import PARTS, RankedIds, SharedScratch
-from slide.runtime import num_threads, random_key
+from slide.runtime import num_threads, profiled, random_key
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.scratch import Scratch
@@ -92,6 +92,7 @@ class LSHProposer(Proposer):
         self._scratch = Scratch(out_features)
         self._forget_updates()
 
+    @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Hash all rows into empty tables, with new hash functions where these are due."""
         draw = self.redraw_due(self.samples)
@@ -130,6 +131,7 @@ class LSHProposer(Proposer):
             n = count_updates(active.ids, self.updates, limit, out)
             self.moved.append(out[:n].copy())
 
+    @profiled("rehash")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
         """Hash the noted rows again and move them to their new buckets, if there are enough."""
         enough = min(REHASH_ROWS, max(1, REHASH_SHARE * self.out_features))
@@ -147,6 +149,7 @@ class LSHProposer(Proposer):
         """All ids in the buckets of each input; an id may be in several of them."""
         return self.tables.query(self.hash.query_codes(queries))
 
+    @profiled("votes")
     def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
         """See `Proposer.propose`."""
         codes = self.hash.query_codes(queries)
@@ -157,6 +160,7 @@ class LSHProposer(Proposer):
         votes.vote_per_sample(self.tables.buckets, codes, capacity, key, marks, found, ranked)
         return ranked
 
+    @profiled("votes")
     def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
         """See `Proposer.propose_shared`; of ids with equal votes chance decides."""
         codes = self.hash.query_codes(queries)

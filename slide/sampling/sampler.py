@@ -12,7 +12,7 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
-from slide.runtime import num_threads, random_key
+from slide.runtime import num_threads, profiled, random_key
 from slide.sampling import schedules
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
@@ -128,6 +128,7 @@ class ActiveSampler(Sampler):
                 self.samples += num_queries(inputs)
         self._training = inputs is not None
 
+    @profiled("assemble")
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """See `Sampler.select`."""
         if self._full is not None:
