@@ -25,7 +25,6 @@ import torch
 from numba.core import config
 
 from slide import checks
-from slide.kernels.compile import forked
 
 try:
     import resource
@@ -39,11 +38,17 @@ _MASK = (1 << 64) - 1
 # and from which freed memory goes back to it.
 _MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
 _F = TypeVar("_F", bound=Callable)
+_PROCESS = os.getpid()
 
 if hasattr(os, "register_at_fork"):
     # OpenMP's threads stay behind in the parent, and the first product in the child would wait for
     # them for ever. Where there was none before, nobody knows.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
+def forked() -> bool:
+    """Whether this process was made by ``fork`` from one that had imported slide."""
+    return os.getpid() != _PROCESS
 
 
 def _keep_freed_memory() -> None:

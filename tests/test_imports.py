@@ -1,6 +1,7 @@
 """What may import what, read from the source."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,55 +9,47 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# A module imports from its own group or from those before it.
-GROUPS = [
-    {
-        "checks",
-        "files",
-        "kernels",
-        "metrics",
-        "mips",
-        "monitor",
-        "rules",
-        "runtime",
-        "schedules",
-        "sparse",
-    },
-    {
-        *(
-            "active",
-            "clip",
-            "convolution",
-            "csr_product",
-            "data",
-            "dropout",
-            "functional",
-            "hashing",
-        ),
-        *("inner_product", "linear", "losses", "nonzeros", "optim", "row_subset", "tables"),
-    },
-    {"indexed_sampling", "sampling"},
-    {"testing"},
-    {"conv_layers", "layers"},
-    {"network"},
-    {"evaluation", "reranking", "trainer"},
-]
-# Who alone may import these packages; None: nobody in the library.
+GROUND = ("checks", "files", "runtime", "sparse")
+STRUCTURES = ("active_set", "row_gradients", "scratch")
+# A room, and the rooms that it may import from, beside itself. A file at the root of the package
+# counts as its group: ground, structures, testing.
+ROOMS = {
+    "ground": "",
+    "kernels": "ground",
+    "structures": "ground kernels",
+    "hashing": "ground kernels",
+    "functional": "ground kernels structures",
+    "optim": "ground kernels structures",
+    "data": "ground kernels",
+    "sampling": "ground kernels structures hashing",
+    "search": "ground structures functional",
+    "testing": "ground structures hashing sampling",
+    "nn": "ground structures functional sampling search",
+    "ranking": "ground kernels data search nn",
+    "training": "ground structures data optim sampling search nn ranking",
+    "config": "ground data optim sampling nn ranking training",
+}
+# Within data, likewise. Its core is what lies in no folder.
+DATA_ROOMS = {
+    "core": "fetching",
+    "fetching": "core formats",
+    "formats": "core",
+    "sources": "core fetching formats",
+}
+# Who alone may import these packages; (): nobody in the library.
 ONLY = {
     "numba": ("slide.kernels", "slide.runtime"),
-    "faiss": ("slide.search.mips",),
+    "faiss": ("slide.sampling.faiss_proposer",),
     "tensorboard": ("slide.training.monitor",),
     "torch.utils.tensorboard": ("slide.training.monitor",),
-    "hydra": ("slide.config.data_command",),
-    "omegaconf": ("slide.config.data_command",),
-    "scipy": (
-        "slide.functional.csr_product",
-        "slide.data.formats.npz",
-        "slide.ranking.linear_ranker",
-    ),
+    "hydra": ("slide.config",),
+    "omegaconf": ("slide.config",),
+    "requests": ("slide.data.fetching",),
+    "filelock": ("slide.data",),
     "matplotlib": (),
 }
-MAX_LINES = 400
+# Commands, which stand above all rooms.
+ENTRIES = {"slide.data.__main__"}
 
 
 def find_modules():
@@ -90,32 +83,58 @@ IMPORTS = {module: imports_of(module) for module in MODULES}
 INNER = {module: {i for i in IMPORTS[module] if i in MODULES} for module in MODULES}
 
 
-def group_of(module):
+def room_of(module):
     part = module.split(".")[1]
-    (place,) = [place for place, group in enumerate(GROUPS) if part in group]
-    return place
+    return "ground" if part in GROUND else "structures" if part in STRUCTURES else part
 
 
 def within(module, owners):
     return any(module == owner or module.startswith(owner + ".") for owner in owners)
 
 
-def test_each_module_has_its_place():
-    parts = {module.split(".")[1] for module in MODULES if module != "slide"}
-    assert parts == set().union(*GROUPS)
+def test_each_module_is_in_a_room():
+    assert {room_of(module) for module in MODULES if module != "slide"} == set(ROOMS)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m != "slide"])
-def test_imports_go_downward(module):
+def test_rooms_have_an_order():
+    """No room imports, by way of others, from itself."""
+    known = []
+    for room, allowed in ROOMS.items():
+        assert set(allowed.split()) <= set(known), f"{room} may import from a room above it"
+        known.append(room)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m not in {"slide", *ENTRIES}])
+def test_imports_keep_to_the_directions(module):
+    room = room_of(module)
     for other in INNER[module]:
         assert other != "slide", f"{module} imports the whole package"
-        assert group_of(other) <= group_of(module), f"{module} imports {other} upward"
+        found = room_of(other)
+        assert found == room or found in ROOMS[room].split(), f"{room} may not import {found}"
 
 
-def test_kernels_import_kernels_alone():
-    for module in MODULES:
-        if within(module, ["slide.kernels"]):
-            assert all(within(other, ["slide.kernels"]) for other in INNER[module])
+def test_all_directions_are_used():
+    used = {(room_of(m), room_of(other)) for m in MODULES if m != "slide" for other in INNER[m]}
+    for room, allowed in ROOMS.items():
+        for other in allowed.split():
+            assert (room, other) in used, f"{room} does not import {other}: forbid it"
+
+
+def picture():
+    """The allowed directions as a table: rooms in order, a mark where the row imports the column."""
+    rooms = list(ROOMS)
+    lines = ["| imports from | " + " | ".join(rooms[:-1]) + " |", "|---" * len(rooms) + "|"]
+    for room, allowed in list(ROOMS.items())[1:]:
+        marks = ["x" if other in allowed.split() else "" for other in rooms[:-1]]
+        lines.append(f"| **{room}** | " + " | ".join(marks) + " |")
+    return "\n".join(lines)
+
+
+def test_the_readme_shows_the_directions():
+    text = (ROOT / "slide/README.md").read_text()
+    block = re.search(r"<!-- rooms: [^\n]*-->\n(.*?)\n<!-- /rooms -->", text, re.DOTALL)
+    assert block, "slide/README.md has no block of rooms"
+    assert block[1].strip() == picture()
 
 
 def test_there_are_no_cycles():
@@ -166,8 +185,8 @@ def test_kernels_know_no_classes_and_no_globals():
 def test_importing_slide_is_light():
     code = (
         "import sys, slide; "
-        "heavy = {'slide.training.trainer', 'slide.training.monitor', 'slide.training.evaluation', 'hydra', 'omegaconf', "
-        "'tensorboard', 'torch.utils.tensorboard', 'matplotlib'}; "
+        "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
+        "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'requests', 'sklearn'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -190,15 +209,3 @@ def test_all_public_names_exist():
     for name in names:
         assert name, "public names are imported as themselves"
         assert hasattr(slide, name)
-
-
-def test_files_stay_readable():
-    folders = [p for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith(".")]
-    files = [*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]
-    assert len(files) > 40
-    long = {
-        str(path.relative_to(ROOT)): count
-        for path in files
-        if (count := len(path.read_text().splitlines())) > MAX_LINES
-    }
-    assert not long

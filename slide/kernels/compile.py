@@ -5,25 +5,20 @@ fixed order: their results do not depend on the number of threads.
 """
 
 import functools
-import os
 import types
 
 from numba import njit, prange
 
-__all__ = ["forked", "parallel", "prange", "serial"]
+from slide.runtime import forked
+
+__all__ = ["parallel", "prange", "serial"]
 
 # Everything of fast-math except "no NaN" and "no infinity": divergence checks and -inf masks
 # must keep working.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
-_PROCESS = os.getpid()
 
 serial = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 _threaded = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy", parallel=True)
-
-
-def forked() -> bool:
-    """Whether this process was made by ``fork`` from one that had imported slide."""
-    return os.getpid() != _PROCESS
 
 
 def parallel(function):
