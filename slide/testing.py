@@ -1,8 +1,6 @@
-"""Checks of samplers and hash families of one's own: they raise AssertionError, with a reason.
+"""Checks of samplers and hash families that a user writes.
 
-def test_mine():
-    check_sampler(lambda: MySampler(16, 200), in_features=16)
-    check_hash_family(lambda: MyFamily(16))
+They raise AssertionError with a reason, so that they can be called in a test.
 """
 
 import itertools
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 
 from slide.active_set import ActiveSet
-from slide.hashing.family import HashFamily
+from slide.hashing import HashFamily
 from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern
 
@@ -27,18 +25,24 @@ def check_sampler(
 ) -> None:
     """Raise unless samplers do what `slide.Sampler` says.
 
-    In training and outside, with labels and without, for a batch and for a single sample: ids and
-    targets; equal samplers choose equal sets; one that takes over another's state goes on as it.
+    Checks ids and targets in training and outside of training, with and without labels, for a
+    batch and for a single sample. Equal samplers must choose equal sets. A sampler that loads the
+    state of another one must go on as that one does.
 
     Args:
-        make: returns a new sampler, the same one at each call.
+        make: returns a new sampler; equal ones at each call.
         in_features: D, length of the inputs.
         num_samples: B, samples in a batch.
-        sparse_inputs: also with inputs in CSR form, as `slide.SparseInputLinear` has them.
+        sparse_inputs: check inputs in CSR form, too.
         seed: of weights, inputs and labels.
 
     Raises:
-        AssertionError: saying what does not hold.
+        AssertionError: says what does not hold.
+
+    Example:
+        >>> import slide
+        >>> from slide.testing import check_sampler
+        >>> check_sampler(lambda: slide.ActiveSampler(16, 200, active=50), in_features=16)
     """
     one, other = make(), make()
     n = one.out_features
@@ -58,7 +62,7 @@ def check_sampler(
         labels = _labels(rng, count, n) if labelled else None
         inputs = x if trains else None
         if case == len(cases):
-            # Half way: a third one takes over.
+            # From here on, a third sampler that loaded the state.
             state, other = one.state_dict(), make()
             other.load_state_dict(_copied(state))
         found = []
@@ -125,20 +129,25 @@ def check_hash_family(
 ) -> None:
     """Raise unless hash families do what `slide.hashing.family.HashFamily` says.
 
-    Shapes, types and range of codes; a row's codes depend neither on the others nor on when they
-    are asked for; ``redraw`` changes them, and changes them back; equal vectors collide in all
-    tables, and near ones in more than those that have nothing in common.
+    Checks shapes, types and range of codes. The codes of a row must depend neither on the other
+    rows nor on the time of the call. ``redraw`` must change them. Equal vectors must collide in all
+    tables, and near vectors in more tables than unrelated ones.
 
     Args:
-        make: returns a new family, the same one at each call.
-        sparse_inputs: whether ``sparse_codes`` is checked: on vectors without zeros it must agree
-            with ``codes``.
-        least_agreement: share of tables in which a vector and one at some 3 degrees from it must
-            collide, on average.
+        make: returns a new family; equal ones at each call.
+        sparse_inputs: check ``sparse_codes``, too: on vectors without zeros they must agree with
+            ``codes``.
+        least_agreement: share of tables in which a vector and another one at about 3 degrees from
+            it must collide, on average.
         seed: of the vectors.
 
     Raises:
-        AssertionError: saying what does not hold.
+        AssertionError: says what does not hold.
+
+    Example:
+        >>> import slide
+        >>> from slide.testing import check_hash_family
+        >>> check_hash_family(lambda: slide.SimHash(16))
     """
     one, other = make(), make()
     rng, width = np.random.default_rng(seed), one.in_features

@@ -1,4 +1,4 @@
-"""A stack of layers from sparse features to sampled outputs, and prediction with it."""
+"""A network from sparse features to sampled outputs, and prediction with it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,15 +56,25 @@ class SlideNetwork(nn.Module):
         out_features: number of outputs (labels).
         sampler: called as ``sampler(in_features, out_features)`` for the output layer.
         hidden_samplers: the same for each hidden layer; None for a layer that computes all its
-            neurons. An empty list: all of them do. Each layer's set depends on the output of the
-            layer before.
-        dropout: share of hidden values dropped in training, after each hidden layer.
+            neurons. An empty list: all layers compute all neurons. The set of a layer depends on
+            the output of the layer before.
+        dropout: share of hidden values that training sets to 0, after each hidden layer, in [0, 1).
         precision: of the output layer's products; see `slide.functional.active_linear`.
         init_scale: of the first layer; see `slide.SparseInputLinear`.
         output_scale: of the output layer's first weights; see `slide.SampledLinear`.
 
     Raises:
         ValueError: for an impossible width, dropout, or number of samplers.
+
+    Example:
+        >>> from functools import partial
+        >>> import numpy as np, slide
+        >>> sampler = partial(slide.ActiveSampler, proposer=slide.LSHProposer, active=64)
+        >>> network = slide.SlideNetwork(100, [16], 1000, sampler)
+        >>> row = slide.CSR(np.array([0, 2]), np.array([3, 70], np.int32), np.ones(2, np.float32))
+        >>> scores, ids = network.predict(row, k=5)
+        >>> ids.shape
+        torch.Size([1, 5])
     """
 
     def __init__(
@@ -138,8 +148,9 @@ class SlideNetwork(nn.Module):
     def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
         """For an optimizer: the first layer learns at ``lr * input_rate``, the others at ``lr``.
 
-        A feature's weights are touched only where it occurs, and Adam's steps have about the same
-        length however large a gradient is: at one rate for all, seldom features hardly move.
+        A step touches the weights of a feature only if the feature occurs, and a step of Adam has
+        about the same length for small and large gradients. At one rate for all layers the weights
+        of rare features hardly move.
         """
         checks.positive("lr", lr)
         checks.positive("input_rate", input_rate)

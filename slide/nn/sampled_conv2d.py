@@ -1,4 +1,4 @@
-"""A convolution with sampled output channels, for any PyTorch model."""
+"""A convolution with sampled output channels."""
 
 import math
 from collections.abc import Callable
@@ -31,14 +31,13 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 class SampledConv2d(SampledLayer):
     """``nn.Conv2d`` that computes only the output channels which its sampler chooses.
 
-    To the sampler a filter is a row of ``I * kh * kw`` numbers, and an image one patch of it, of
-    the same length. The patches of a batch lie at different output positions, evenly spread and
-    without chance. (Mean patches would not do: they are flat, and a filter that looks for an edge
-    gives zero on them.) The set is shared by the batch, so looked-up channels are those whose
-    filters fit many patches.
+    To the sampler a filter is a row of ``I * kh * kw`` numbers, and an image is one patch of it, of
+    the same length. The patches of a batch lie at different output positions, which are evenly
+    spread and not random. (Mean patches are flat, and a filter that looks for an edge gives zero on
+    them.) The batch shares one set, so candidates are channels whose filters fit many patches.
 
-    The gradients of weight and bias come as rows (see `slide.functional.active_conv2d`), for
-    `slide.RowSparseAdam`; with ``sparse_grad`` as sparse tensors.
+    The gradients of weight and bias come as rows (see `slide.active_conv2d`), for
+    `slide.RowSparseAdam`; with ``sparse_grad`` they are sparse tensors.
 
     Args:
         in_channels: I.
@@ -47,7 +46,7 @@ class SampledConv2d(SampledLayer):
         groups: as in ``nn.Conv2d``.
         bias: whether to add one.
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
-            such as ``LSHSampler(I * kh * kw, O, active=A)``; None computes all.
+            such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
 
     Raises:
@@ -59,6 +58,13 @@ class SampledConv2d(SampledLayer):
         weight: ``(O, I / groups, kh, kw)``, uniform in +-1/sqrt(I / groups * kh * kw) at first, as
             in ``nn.Conv2d``.
         bias: ``(O,)``, zero at first, or None.
+
+    Example:
+        >>> import slide, torch
+        >>> sampler = slide.ActiveSampler(3 * 3 * 3, 64, slide.LSHProposer, active=16)
+        >>> layer = slide.SampledConv2d(3, 64, 3, padding=1, sampler=sampler)
+        >>> layer(torch.randn(2, 3, 8, 8)).values.shape
+        torch.Size([2, 16, 8, 8])
     """
 
     def __init__(
@@ -98,10 +104,10 @@ class SampledConv2d(SampledLayer):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
-        """Moves and converts as any module does, but for the order of the weight in memory.
+        """Moves and converts as any module does, but keeps the order of the weight in memory.
 
-        With ``to(memory_format=torch.channels_last)`` a kernel would no longer be one run of
-        numbers. Nothing is lost: kernels in use are brought into that order in any case.
+        With ``to(memory_format=torch.channels_last)`` the numbers of a kernel would no longer lie
+        side by side. The forward pass brings the kernels in use into that order anyway.
         """
         super()._apply(fn, recurse)
         self.weight.data = self.weight.data.contiguous()
@@ -113,7 +119,7 @@ class SampledConv2d(SampledLayer):
 
         Args:
             x: ``(B, I, H, W)``; or ``(B, A_in, H, W)`` where ``in_channels`` names these channels.
-            in_channels: which inputs to use; see `slide.functional.active_conv2d`.
+            in_channels: which inputs to use; see `slide.active_conv2d`.
 
         Returns:
             ``values`` ``(B, A, H', W')`` and ``active``, the set, with the weights that its sampler
@@ -122,7 +128,7 @@ class SampledConv2d(SampledLayer):
             ``second(torch.relu(out.values), out.active.ids)``.
 
         Raises:
-            ValueError: as `slide.functional.active_conv2d`, or for a sampler with a set a sample;
+            ValueError: as `slide.active_conv2d`, or for a sampler with a set a sample;
             TypeError: as that function.
         """
         x, _, outside = outside_autocast(x, self.weight)

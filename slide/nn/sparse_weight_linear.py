@@ -13,19 +13,25 @@ from slide.sparse import CSR
 class SparseWeightLinear(nn.Module):
     """``nn.Linear`` whose weight is a large sparse matrix with a fixed pattern.
 
-    Forward and backward stream over the entries; see `slide.functional.csr_matmul`. The entries'
-    gradient is an ordinary dense one, for any of PyTorch's optimizers.
+    Forward and backward pass over the entries in order; see `slide.csr_matmul`. The gradient of the
+    entries is dense, for any optimizer of PyTorch.
 
     Args:
         matrix: ``(N, D)`` weight.
         bias: whether to add one.
         trainable: whether the entries are a parameter. If they are not, the matrix is used as it
-            is, and one matrix may serve several layers.
+            is, and several layers may share one matrix.
 
     Attributes:
         matrix: the pattern, and the entries at first.
         values: ``(nnz,)`` entries; a parameter, or a buffer.
         bias: ``(N,)``, zero at first, or None.
+
+    Example:
+        >>> import scipy.sparse, slide, torch
+        >>> matrix = slide.CSRMatrix(scipy.sparse.eye(3, format="csr", dtype="float32"))
+        >>> slide.SparseWeightLinear(matrix, bias=False)(torch.ones(2, 3)).tolist()
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
 
     values: Tensor
@@ -73,7 +79,7 @@ class SparseWeightLinear(nn.Module):
         super()._load_from_state_dict(*arguments, **keywords)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_extra_state` gave, around the values loaded before."""
+        """Restore what `get_extra_state` returned, with the values that were loaded before."""
         if len(state["indptr"]) != self.out_features + 1:
             raise ValueError(
                 f"a pattern of {len(state['indptr']) - 1} rows does not fit a layer of "
