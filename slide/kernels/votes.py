@@ -1,4 +1,4 @@
-"""Which ids in the looked-up buckets have the most votes: for each sample, or for a batch."""
+"""Votes: which ids occur in the most buckets of a sample, or of a batch."""
 
 from typing import NamedTuple
 
@@ -238,8 +238,11 @@ def _threshold(histogram, budget):
 
 @parallel
 def _elect(bounds, found, threshold, scratch):
-    """In each span, move the ids above the threshold to the front of its ids, those at it to the
-    front of its ballots; return how many there are of both ``(2, PARTS)``.
+    """Separate the ids above the threshold from the ties, span by span.
+
+    In each span, ids with more votes than the threshold move to the front of its ids, and ids with
+    as many votes as the threshold to the front of its ballots. Returns how many there are of both,
+    ``(2, PARTS)``.
     """
     all_ids, all_ballots = scratch.ids, scratch.ballots
     counts = np.zeros((2, PARTS), np.int64)

@@ -1,4 +1,4 @@
-"""When tables are rebuilt: pure functions of the number of samples seen."""
+"""Rebuild schedules: pure functions from the number of samples to the number of rebuilds due."""
 
 import math
 
@@ -6,28 +6,53 @@ from slide import checks
 
 
 def never(samples: int) -> int:
-    """No rebuild is ever due."""
+    """No rebuild is ever due.
+
+    Example:
+        >>> from slide.sampling import never
+        >>> never(1_000_000)
+        0
+    """
     return 0
 
 
 def fixed(samples: int, every: int = 6_400) -> int:
     """How many rebuilds are due after ``samples`` samples: one every ``every`` samples.
 
+    Args:
+        samples: number of training samples so far.
+        every: samples between two rebuilds; 0: never.
+
     Raises:
-        ValueError: if ``every`` is not a whole number of at least 0; 0 means never.
+        ValueError: if ``every`` is not a whole number of at least 0.
+
+    Example:
+        >>> from slide.sampling import fixed
+        >>> [fixed(samples, every=100) for samples in (0, 99, 100, 250)]
+        [0, 0, 1, 2]
     """
     checks.whole("every", every, 0)
     return samples // every if every else 0
 
 
 def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
-    """How many rebuilds are due after ``samples`` samples, at ever longer intervals.
+    """How many rebuilds are due after ``samples`` samples, at growing intervals.
 
     Rebuild t comes ``first * exp(growth * t)`` samples after the one before it (Chen et al. 2020,
     section 4.2), so rebuild n is due at ``first * (exp(growth * n) - 1) / (exp(growth) - 1)``.
 
+    Args:
+        samples: number of training samples so far.
+        first: samples before the first rebuild.
+        growth: logarithm of the ratio of an interval to the one before it.
+
     Raises:
-        ValueError: if ``first`` is not positive or ``growth`` is not in [0, 100].
+        ValueError: if ``first`` is below 1 or ``growth`` is not in [0, 100].
+
+    Example:
+        >>> from slide.sampling import backoff
+        >>> [backoff(samples, first=100, growth=0.7) for samples in (0, 100, 301, 302, 707)]
+        [0, 1, 1, 2, 3]
     """
     checks.whole("first", first, 1)
     checks.within("growth", growth, 0, 100)

@@ -23,7 +23,7 @@ HELD_OUT = {"debian": 0.1, "bibtex": 0.15, "delicious": 0.15}
 WITHOUT = {
     "default recipe": [],
     "no linear classifiers": ["ranker=none"],
-    "one learning rate for all layers": ["network.input_rate=1"],
+    "one learning rate for all layers": ["optimizer.input_rate=1"],
     "usual first weights": ["network.init_scale=1"],
     "rows not brought to length 1": ["transform.l2_norm=false"],
     "no dropout": ["network.dropout=0"],
@@ -41,7 +41,7 @@ def run(dataset: str, root: Path, overrides: list[str], seed: int) -> dict:
         folder = Path(scratch) / "run"
         command = [sys.executable, str(ROOT / "train.py"), f"dataset={dataset}", *overrides]
         command += [f"dataset.root={root / dataset}", f"run_dir={folder}", f"seed={seed}"]
-        command += [f"trainer.holdout={HELD_OUT[dataset]}", "runtime.threads=1"]
+        command += [f"dataset.holdout={HELD_OUT[dataset]}", "runtime.threads=1"]
         command += ["trainer.recall_every=0"]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         return json.loads((folder / "summary.json").read_text())

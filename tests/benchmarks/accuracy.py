@@ -74,7 +74,7 @@ def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> di
     """A row of results: with the linear classifiers, and the network alone."""
     if name == SMALL:
         active = rules.active_outputs(data.num_labels) // 2
-        overrides = ["network.hidden=[256]", f"selection.active={active}"]
+        overrides = ["network.hidden=[256]", f"sampler.active={active}"]
     steps = -(-len(data.train) // rules.batch_size(len(data.train)))
     every = [f"trainer.eval_every={steps}", f"trainer.log_every={steps}"]
     summary, log = train(data.name, root, [*overrides, *every])

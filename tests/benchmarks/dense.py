@@ -54,7 +54,7 @@ def train(data: SparseDataset, config: DictConfig) -> Iterator[dict[str, float]]
     network = DenseNetwork(data.num_features, data.num_labels, config.network)
     prior = ActiveLoss("squared_hinge").prior_scores(data.train.labels, data.num_labels)
     network.output.bias.data.copy_(prior)
-    lr, factor = config.optimizer.lr, config.network.input_rate
+    lr, factor = config.optimizer.lr, config.optimizer.input_rate
     first = [network.first.weight, network.bias]
     groups = [
         {"params": network.output.parameters(), "lr": lr, "full": lr},

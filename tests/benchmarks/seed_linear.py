@@ -8,10 +8,10 @@ a sample. Times are medians over steps of a loop that goes forward and backward 
 * active_linear: forward is checking the set, gathering its rows and the product with bias; backward
   is ``out.backward(gradient)``: the gradients of the input, of the rows in question and of their
   biases. With sparse_grad these come as sparse tensors in ``grad``, else as rows beside it.
-* SampledLinear: forward also hashes the inputs and chooses the set from tables over the rows; every now
-  and then rows are hashed anew. Backward is the same.
-* chain: SampledLinear of 256 outputs, 64 of them active, ReLU, and SampledLinear, whose set depends on what
-  comes out of the first; forward and backward are of both.
+* SampledLinear: forward also hashes the inputs and chooses the set from tables over the rows; now
+  and then rows are hashed again. Backward is the same.
+* chain: SampledLinear of 256 outputs, 64 of them active, ReLU, and a second SampledLinear, whose
+  set depends on the output of the first one; forward and backward are of both.
 * weight[ids]: the same product, shared, by autograd through ``weight[ids]`` and ``bias[ids]``; its
   backward makes a dense gradient. With F.embedding(sparse=True) PyTorch keeps it sparse.
 
@@ -28,11 +28,10 @@ from itertools import chain
 import numpy as np
 import torch
 import torch.nn.functional as F
-from helpers.samplers import lsh_sampler
 from torch import Tensor, nn
 
-from slide import ActiveSet, SampledLinear, active_linear, runtime
-from slide.sampling import schedules
+from slide import ActiveSampler, ActiveSet, LSHProposer, SampledLinear, active_linear, runtime
+from slide.sampling import never
 
 IN_FEATURES, ACTIVE, HIDDEN = 128, 64, 256
 SIZES = tuple(2**power for power in range(8, 21, 2))
@@ -76,7 +75,8 @@ def draw_set(rng: np.random.Generator, mode: str, batch: int, outputs: int) -> A
 
 
 def sampled(in_features: int, outputs: int, mode: str) -> SampledLinear:
-    sampler = lsh_sampler(in_features, outputs, active=ACTIVE, mode=mode, rebuild=schedules.never)
+    options = {"active": ACTIVE, "mode": mode, "rebuild": never}
+    sampler = ActiveSampler(in_features, outputs, LSHProposer, **options)
     return SampledLinear(in_features, outputs, sampler)
 
 

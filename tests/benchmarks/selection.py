@@ -19,15 +19,15 @@ from report import publish, table
 SAMPLERS = ("uniform", "lsh")
 COMMON = [
     *("ranker=none", "lr_schedule=constant", "optimizer.lr=0.002", "network.init_scale=0.2"),
-    *("network.input_rate=4", "network.precision=bfloat16", "runtime.threads=1"),
+    *("optimizer.input_rate=4", "network.precision=bfloat16", "runtime.threads=1"),
 ]
 LARGE = ["recipe=fast", "dataset.test_samples=2000", "trainer.epochs=1"]
 SMALL = "network.output_scale=0.1"  # As the default recipe has it for so many labels, if shared.
-DEBIAN = ["trainer.holdout=0.1", "network.hidden=[256]", "trainer.epochs=3"]
+DEBIAN = ["dataset.holdout=0.1", "network.hidden=[256]", "trainer.epochs=3"]
 PER_SAMPLE = [
-    "selection.mode=per_sample",
+    "sampler.mode=per_sample",
     "trainer.batch_size=128",
-    "selection.candidate_share=0.5",
+    "sampler.candidate_share=0.5",
 ]
 # name: data set, steps between evaluations, overrides
 CASES = {
@@ -38,14 +38,14 @@ CASES = {
     ),
     "670,091 labels, 128 for a sample, usual first weights": (
         *("amazon670k_like", 766),
-        [*LARGE, *PER_SAMPLE, "selection.active=128"],
+        [*LARGE, *PER_SAMPLE, "sampler.active=128"],
     ),
     "670,091 labels, 128 for a sample, small first weights": (
         *("amazon670k_like", 766),
-        [*LARGE, SMALL, *PER_SAMPLE, "selection.active=128"],
+        [*LARGE, SMALL, *PER_SAMPLE, "sampler.active=128"],
     ),
-    "debian, 1,024 for a batch": ("debian", 96, [*DEBIAN, "selection.active=1024"]),
-    "debian, 128 for a sample": ("debian", 192, [*DEBIAN, *PER_SAMPLE, "selection.active=128"]),
+    "debian, 1,024 for a batch": ("debian", 96, [*DEBIAN, "sampler.active=1024"]),
+    "debian, 128 for a sample": ("debian", 192, [*DEBIAN, *PER_SAMPLE, "sampler.active=128"]),
 }
 
 

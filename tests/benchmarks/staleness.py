@@ -48,14 +48,14 @@ def recalls(trainer, hidden: torch.Tensor) -> tuple[float, float]:
     for anew in (False, True):
         sampler = copy.deepcopy(layer.sampler)
         if anew:
-            sampler._rebuild(weight, bias)
+            sampler.proposer.rebuild(weight, bias)
         active = sampler.select(hidden, None)
         found.append(selection_recall(layer, hidden, active, NEIGHBOURS, SAMPLES))
     return found[0], found[1]
 
 
 def measure(name: str, root: Path | None) -> dict:
-    overrides = ["trainer.holdout=0.05", "dataset.test_samples=1000", *CASES[name]]
+    overrides = ["dataset.holdout=0.05", "dataset.test_samples=1000", *CASES[name]]
     if "debian" in name:
         overrides.remove("dataset.test_samples=1000")
         if root is not None:

@@ -11,15 +11,11 @@ Writes results/benchmarks/step.{json,md}.
 
 import argparse
 import gc
-import importlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
 
 import numpy as np
-from helpers.samplers import lsh_sampler
+import torch
 from report import insert, last, publish, table
 from workload import BATCH, CASES, EPOCH, PEERS, ROOT, Step, make_trainer, our_step
 
@@ -40,76 +36,34 @@ README_CASES = (
     "dense PyTorch, Adam(fused)",
     "sampled softmax, SparseAdam",
 )
-# part: the functions whose time it is, less the time of others that they call.
+# Part of a step: the range ``slide::name`` of PyTorch's profiler that it is.
 PARTS = {
-    "batch": ["slide.data.batches:Batches.batch"],
-    "input layer": [
-        "slide.functional.linear:_SparseLinear.forward",
-        "slide.functional.linear:_SparseLinear.backward",
-    ],
-    "transposition": ["slide.active_set:kernels.transpose_pattern"],
-    "hashing": [
-        "slide.hashing.inner_product:InnerProductHash.observe",
-        "slide.hashing.inner_product:InnerProductHash.query_codes",
-    ],
-    "votes": [
-        "slide.sampling.indexed_sampling:votes.vote_shared",
-        "slide.sampling.indexed_sampling:votes.vote_per_sample",
-    ],
-    "set": [
-        "slide.sampling.sampling:kernels.count_distinct",
-        "slide.sampling.sampling:kernels.assemble_shared",
-        "slide.sampling.sampling:kernels.assemble_per_sample",
-        "slide.sampling.indexed_sampling:select.count_updates",
-    ],
-    "output layer": [
-        "slide.functional.linear:_PerSampleLinear.forward",
-        "slide.functional.linear:_PerSampleLinear.backward",
-        "slide.functional.losses:_Loss.forward",
-        "slide.functional.losses:_SharedLinearLoss.forward",
-    ],
-    "Adam": [
-        "slide.optim.row_sparse_adam:kernels.adam_rows",
-        "slide.optim.row_sparse_adam:kernels.adam_factored",
-    ],
-    "rehashing": ["slide.sampling.indexed_sampling:lsh_sampler._refresh"],
+    "batch": "batch",
+    "input layer": "input_layer",
+    "transposition": "transpose",
+    "hashing": "hash",
+    "votes": "votes",
+    "set": "assemble",
+    "output layer": "output_layer",
+    "Adam": "adam",
+    "rehashing": "rehash",
 }
 
 
-@contextmanager
-def timed_parts(seconds: dict[str, float]) -> Iterator[None]:
-    """Add up the time spent in each of `PARTS`."""
-    undo = []
-    for part, names in PARTS.items():
-        for name in names:
-            module, _, path = name.partition(":")
-            owner = importlib.import_module(module)
-            *outer, last = path.split(".")
-            for attribute in outer:
-                owner = getattr(owner, attribute)
-            raw = vars(owner)[last]
-            static = isinstance(raw, staticmethod)
-            timed = _timed(raw.__func__ if static else raw, part, seconds)
-            setattr(owner, last, staticmethod(timed) if static else timed)
-            undo.append((owner, last, raw))
-    try:
-        yield
-    finally:
-        for owner, last, raw in undo:
-            setattr(owner, last, raw)
-
-
-def _timed(function: Callable, part: str, seconds: dict[str, float]) -> Callable:
-    @wraps(function)
-    def timed(*arguments, **keywords):
-        begin, inner = time.perf_counter(), sum(seconds.values())
-        try:
-            return function(*arguments, **keywords)
-        finally:
-            spent = time.perf_counter() - begin - (sum(seconds.values()) - inner)
-            seconds[part] = seconds.get(part, 0.0) + spent
-
-    return timed
+def seconds_by_range(profile: torch.profiler.profile) -> dict[str, float]:
+    """The time in each range of ours, less the time in other ranges of ours inside of it."""
+    events = [event for event in profile.events() if event.name.startswith("slide::")]
+    seconds: dict[str, float] = {}
+    open_ranges: list = []
+    for event in sorted(events, key=lambda event: (event.time_range.start, -event.time_range.end)):
+        spent = (event.time_range.end - event.time_range.start) / 1e6
+        while open_ranges and open_ranges[-1].time_range.end <= event.time_range.start:
+            open_ranges.pop()
+        if open_ranges:
+            seconds[open_ranges[-1].name] -= spent
+        seconds[event.name] = seconds.get(event.name, 0.0) + spent
+        open_ranges.append(event)
+    return {name.removeprefix("slide::"): value for name, value in seconds.items()}
 
 
 def milliseconds(step: Step, repeats: int, first: int = 0) -> list[float]:
@@ -138,13 +92,13 @@ def typical_mean(times: list[float]) -> float:
 def rebuild_milliseconds(trainer: Trainer) -> float:
     """A full rebuild: median of three."""
     layer = trainer.network.output
-    if not isinstance(layer.sampler, lsh_sampler):
+    if layer.sampler.proposer is None:
         return 0.0
     weight, bias = layer.weight.detach(), layer.bias
     times = []
     for _ in range(3):
         begin = time.perf_counter()
-        layer.sampler._rebuild(weight, None if bias is None else bias.detach())
+        layer.sampler.proposer.rebuild(weight, None if bias is None else bias.detach())
         times.append(1e3 * (time.perf_counter() - begin))
     return statistics.median(times)
 
@@ -155,10 +109,11 @@ def measure(name: str, repeats: int) -> dict:
     step, batch = our_step(trainer), trainer.options.batch_size
     milliseconds(step, WARM_UP)
     times = milliseconds(step, repeats, WARM_UP)
-    parts: dict[str, float] = {}
-    with timed_parts(parts):
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu]) as profile:
         total = milliseconds(step, repeats, WARM_UP + repeats)
-    shares = {part: round(1e3 * parts.get(part, 0.0) / repeats, 2) for part in PARTS}
+    parts = seconds_by_range(profile)
+    shares = {p: round(1e3 * parts.get(name, 0.0) / repeats, 2) for p, name in PARTS.items()}
     shares["rest"] = round(float(np.mean(total)) - sum(shares.values()), 2)
     rebuild = rebuild_milliseconds(trainer)
     mean = typical_mean(times)
