@@ -26,7 +26,7 @@ def documented(module):
     `doctest.DocTestFinder` does not see functions inside of decorators of other modules.
     """
     yield module.__name__, module.__doc__
-    for name, value in vars(module).items():
+    for name, value in list(vars(module).items()):
         if getattr(value, "__module__", None) != module.__name__:
             continue
         if inspect.isclass(value):
@@ -77,7 +77,7 @@ def public():
         yield from (f"{package}.{name}" for name in exported(path))
 
 
-@pytest.mark.parametrize("name", public())
+@pytest.mark.parametrize("name", [*public()])
 def test_every_public_name_has_an_example(name):
     package, _, attribute = name.rpartition(".")
     value = getattr(import_module(package), attribute)

@@ -1,7 +1,7 @@
-"""The one place where numba's flags are set.
+"""Decorators that compile kernels; numba's flags are set only here.
 
-Parallel kernels split their work so that each output element is written by one iteration, in one
-fixed order: their results do not depend on the number of threads.
+In a parallel kernel, one iteration writes each output element, in a fixed order. So results do not
+depend on the number of threads.
 """
 
 import functools
@@ -12,8 +12,7 @@ from numba import njit, prange
 
 __all__ = ["forked", "parallel", "prange", "serial"]
 
-# Everything of fast-math except "no NaN" and "no infinity": divergence checks and -inf masks
-# must keep working.
+# All of fast-math except "no NaN" and "no infinity", which divergence checks and -inf masks need.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 _PROCESS = os.getpid()
 
@@ -27,17 +26,17 @@ def forked() -> bool:
 
 
 def parallel(function):
-    """Compile a kernel whose ``prange`` loops run on all threads; called from Python alone.
+    """Compile a kernel whose ``prange`` loops run on all threads; only Python may call it.
 
-    OpenMP's threads do not live on in a process made by ``fork``, where numba would end the process
-    and others hang. There the same source runs as a serial kernel.
+    A process made by ``fork`` has no OpenMP threads: numba would end it, and other libraries would
+    hang. There the same source runs as a serial kernel.
     """
     threaded = _threaded(function)
 
     @functools.cache
     def alone():
         twin = types.FunctionType(function.__code__, function.__globals__, function.__name__)
-        # The cache on disk goes by this name and does not know the flags.
+        # The cache on disk is keyed by this name and ignores the flags.
         twin.__qualname__ = f"{function.__qualname__}_alone"
         twin.__module__ = function.__module__
         return serial(twin)
