@@ -40,7 +40,7 @@ def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
     """Raise ValueError if ``run_dir`` cannot be the folder of a new run.
 
     Args:
-        run_dir: path of the folder, or None: a new folder with a name of its own.
+        run_dir: path of the folder, or None: a new folder will be made.
         marks: names of files that only the folder of a run contains.
     """
     if run_dir is None:

@@ -23,7 +23,7 @@ from slide.active_set import Transposed
 from slide.kernels import pattern_products as kernels
 from slide.runtime import array_view
 
-# Nobody accumulates so many gradients: probably no `RowSparseAdam` holds the weight.
+# Programs rarely accumulate so many gradients: probably no `RowSparseAdam` holds the weight.
 MANY_PENDING = 1_000
 
 

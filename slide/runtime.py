@@ -35,8 +35,8 @@ except ImportError:  # Not on Windows.
 VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
-# glibc's options, as environment variables and in bytes: the size from which an array gets memory
-# of its own from the system, and the size of free memory from which glibc gives memory back.
+# glibc's options, as environment variables and in bytes: the size from which the system provides
+# an array's memory directly, and the size of free memory from which glibc gives memory back.
 _MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
 _F = TypeVar("_F", bound=Callable)
 
