@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from slide import RowSparseAdam, SlideNetwork, checks, runtime
 from slide.config import defaults as rules
 from slide.config.data_command import open_dataset, user_errors
-from slide.training.evaluation import check_search
 from slide.files import check_run_dir, make_run_folder, write_text
 from slide.nn.network import hidden_samplers
+from slide.training.evaluation import check_search
 from slide.training.trainer import CHECKPOINT, DivergenceError, Trainer
 
 CONFIG = "config.yaml"

@@ -1,4 +1,4 @@
-"""What the examples share: digits as tensors, a sampled MLP, an ordinary training loop, a table."""
+"""What the MNIST examples share: the digits as tensors, a sampled MLP, a training loop, a table."""
 
 import argparse
 import time
@@ -19,7 +19,7 @@ TITLES = "neurons", "in training", "in the test", "seconds", "accuracy %"
 
 
 def parser(text: str, sampler: str, epochs: int, lr: float) -> argparse.ArgumentParser:
-    """The options of an example."""
+    """The command-line options of an example."""
     made = argparse.ArgumentParser(description=text)
     made.add_argument("--data", type=Path, help="folder of MNIST's four files; else fetched")
     made.add_argument("--sampler", choices=PROPOSERS, default=sampler, help="what chooses neurons")
@@ -32,7 +32,7 @@ def parser(text: str, sampler: str, epochs: int, lr: float) -> argparse.Argument
 
 
 def digits(options: argparse.Namespace) -> list[tuple[Tensor, Tensor]]:
-    """Training and test set: images ``(n, 784)`` float32 and classes ``(n,)`` int64."""
+    """The training and the test set, as images ``(n, 784)`` float32 and classes ``(n,)`` int64."""
     data = _open(options.data)
     train, test = _dense(data.train), _dense(data.test)
     if options.validate:
@@ -55,19 +55,19 @@ def _dense(split: Split) -> tuple[Tensor, Tensor]:
 
 
 class SampledMLP(nn.Module):
-    """Two layers with a ReLU between them, of which a step computes a share of the hidden neurons.
+    """Two layers with a ReLU between them; a training step computes a share of the hidden neurons.
 
-    The second layer reads only the columns of the neurons that were computed. Those drawn by chance
-    count for the ones left out, too, so that sums over the set estimate sums over all neurons.
+    The second layer reads only the columns of the computed neurons. Randomly drawn neurons get a
+    larger weight, so that sums over the active set estimate sums over all neurons.
 
     Args:
-        sizes: numbers of inputs, hidden neurons, outputs.
+        sizes: numbers of inputs, hidden neurons and outputs.
         sampler: one of `PROPOSERS`.
-        share: of hidden neurons in a step's set.
+        share: share of the hidden neurons in an active set.
 
     Attributes:
-        sparse: whether ``eval()`` goes on with that share of neurons, too, those with the largest
-            outputs for each sample, instead of with all of them.
+        sparse: whether ``eval()`` uses only that share of the neurons, those with the largest
+            outputs for each sample, instead of all.
     """
 
     def __init__(self, sizes: tuple[int, int, int], sampler: str, share: float):
@@ -92,15 +92,15 @@ class SampledMLP(nn.Module):
 
 
 def dense_mlp(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    """The twin in plain PyTorch."""
+    """The same network in plain PyTorch."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
 def train(model: nn.Module, images: Tensor, classes: Tensor, epochs: int, lr: float) -> float:
-    """An ordinary loop; seconds. The learning rate falls to zero."""
+    """Train with a learning rate that falls to zero; return the seconds that it took."""
     sampled = any(isinstance(module, SampledMLP) for module in model.modules())
     optimizer: torch.optim.Optimizer = (
-        RowSparseAdam(model.parameters(), lr=lr)  # takes dense gradients as well
+        RowSparseAdam(model.parameters(), lr=lr)  # Takes dense gradients, too.
         if sampled
         else torch.optim.Adam(model.parameters(), lr=lr, fused=True)
     )
@@ -118,7 +118,7 @@ def train(model: nn.Module, images: Tensor, classes: Tensor, epochs: int, lr: fl
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, classes: Tensor, sparse: bool = False) -> float:
-    """Per cent of images whose class comes out on top."""
+    """The percentage of images whose class has the highest score."""
     model.eval()
     for module in model.modules():
         if isinstance(module, SampledMLP):
@@ -128,7 +128,7 @@ def accuracy(model: nn.Module, images: Tensor, classes: Tensor, sparse: bool = F
 
 
 def compare(dense: nn.Module, sampled: nn.Module, options: argparse.Namespace) -> list[dict]:
-    """Train both, and print what they took and what they reach.
+    """Train both networks; print a table of training time and test accuracy.
 
     Returns:
         The rows of the table.

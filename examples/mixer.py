@@ -2,10 +2,11 @@
 
     python examples/mixer.py --help
 
-An image is 16 patches of 7 x 7 pixels. A block mixes first across patches, then across channels, by
-an MLP each (Tolstikhin et al. 2021, "MLP-Mixer: an all-MLP architecture for vision", section 2). Of
-the 512 hidden neurons of the latter, which take most of the time, a training step computes a fifth;
-the former has too few to leave any out. The table compares a dense twin.
+An image consists of 16 patches of 7 x 7 pixels. A block mixes first across patches and then across
+channels, with one MLP for each (Tolstikhin et al. 2021, "MLP-Mixer: an all-MLP architecture for
+vision", section 2). The MLP across channels has 512 hidden neurons and takes most of the time; a
+training step computes a fifth of them. The MLP across patches is small and is computed completely.
+The table compares the network with a dense one.
 """
 
 from collections.abc import Callable

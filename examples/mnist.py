@@ -1,10 +1,10 @@
-"""Digits by a network of 1,024 hidden neurons, of which a training step computes a fifth.
+"""Digits by a network with 1,024 hidden neurons; a training step computes a fifth of them.
 
     python examples/mnist.py --help
 
-The neurons chosen for a batch serve all its images. The table compares a dense twin, trained for as
-many epochs by fused Adam, in time and accuracy. The test is done twice: with all neurons, and with
-the fifth that is largest for an image, the others being left out.
+All images of a batch share one set of neurons. The table compares training time and accuracy with
+those of a dense network, which is trained by fused Adam for the same number of epochs. There are
+two tests: with all neurons, and with the fifth that is largest for each image.
 """
 
 import torch

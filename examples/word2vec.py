@@ -2,10 +2,10 @@
 
     python examples/word2vec.py --help
 
-A word's vector is to predict the words around it (Mikolov et al. 2013, "Distributed representations
-of words and phrases and their compositionality", section 2), by a softmax over the vocabulary that
-each step estimates from a few thousand words. The table compares a step with that of a network
-whose output layer is PyTorch's; it is not trained any further.
+A word's vector predicts the words around it (Mikolov et al. 2013, "Distributed representations of
+words and phrases and their compositionality", section 2) by a softmax over the vocabulary. Each
+step estimates this softmax from a few thousand words. The table compares the time of a step with
+that of a network with PyTorch's output layer, which is timed for a few steps but not trained.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from slide.data import Batch, Batches, Split, text, xmc
 
 PROPOSERS = {"lsh": LSHProposer, "uniform": None}
 LOSS = ActiveLoss("softmax")
-# Neighbours are looked for among so many words; a dense layer is timed for so many steps.
+# Number of frequent words among which neighbours are searched; steps that time the dense layer.
 FREQUENT, DENSE = 20_000, 5
 TITLES = "output layer", "outputs a step", "ms a step", "times faster"
 
 
 def open_text(path: Path | None) -> tuple[Split, Split, list[str]]:
-    """Skip-grams to train on, others to test with, and the words by id."""
+    """Skip-grams for training, skip-grams for the test, and the words by id."""
     cache = Path("datasets", "text", "cache")
     if path is None:
         data = open_dataset(read_config(["dataset=text"]))
@@ -54,7 +54,9 @@ class SkipGram(nn.Module):
     """A vector for each word, and an output layer over all words.
 
     Args:
-        output: a layer of ``size`` inputs and ``num_words`` outputs: sampled, or dense.
+        num_words: size of the vocabulary.
+        size: length of the vectors.
+        output: a sampled or a dense layer of ``size`` inputs and ``num_words`` outputs.
     """
 
     def __init__(self, num_words: int, size: int, output: SampledLinear | nn.Linear):
@@ -62,7 +64,7 @@ class SkipGram(nn.Module):
         self.vectors, self.output = SparseInputLinear(num_words, size), output
 
     def loss(self, batch: Batch) -> Tensor:
-        """Cross-entropy, where all words around a word are equally likely; exact in ``eval()``."""
+        """Cross-entropy with equal shares for all words around a word; exact in ``eval()``."""
         x, labels = self.vectors(batch.features).values, batch.labels
         if self.training and isinstance(self.output, SampledLinear):
             return self.output.loss(x, labels, LOSS)[0]
@@ -74,7 +76,7 @@ class SkipGram(nn.Module):
 
 
 def train(model: SkipGram, batches: Batches, steps: int, lr: float) -> float:
-    """An ordinary loop; seconds a step, with all that belongs to it but the first one."""
+    """Train; return the mean seconds of a step, without the first one."""
     optimizers: list[torch.optim.Optimizer] = [RowSparseAdam(model.parameters(), lr=lr)]
     if isinstance(model.output, nn.Linear):
         dense = torch.optim.Adam(model.output.parameters(), lr=lr, fused=True)
@@ -83,7 +85,7 @@ def train(model: SkipGram, batches: Batches, steps: int, lr: float) -> float:
     model.train()
     start = time.perf_counter()
     for step in tqdm(range(steps), type(model.output).__name__, disable=None):
-        if step == 1:  # The first one compiles kernels and allocates moments.
+        if step == 1:  # The first step compiles kernels and allocates moments.
             start = time.perf_counter()
         model.loss(batches.batch(*divmod(step, len(batches)))).backward()
         for part in (*optimizers, *falling):
@@ -102,7 +104,7 @@ def log_loss(model: SkipGram, split: Split) -> float:
 
 
 def neighbours(vectors: Tensor, words: list[str], asked: list[str]) -> None:
-    """Print the words whose vectors are closest by angle."""
+    """Print the words whose vectors have the smallest angles to those of the given words."""
     rows, words = F.normalize(vectors - vectors.mean(0)), words[: len(vectors)]
     for word in asked:
         if word in words:
@@ -130,7 +132,7 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     proposer = PROPOSERS[options.sampler]
     chooser = ActiveSampler(size, count, proposer, active=options.active)
     model = SkipGram(count, size, SampledLinear(size, count, chooser))
-    with torch.no_grad():  # At first each word is as likely as it is frequent.
+    with torch.no_grad():  # The first prediction of each word is its frequency.
         model.output.bias.copy_(LOSS.prior_scores(learnt.labels, count))
     before = log_loss(model, others)
     sampled = train(model, batches, options.epochs * len(batches), options.lr)

@@ -1,4 +1,4 @@
-"""Active sets: which outputs a step computes."""
+"""Active sets: the outputs that a step computes."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,9 +18,9 @@ class Transposed:
     Attributes:
         ids: ``(R,)`` int32, distinct.
         starts: ``(R + 1,)`` int64, bounds of the groups.
-        entries: ``(nnz,)`` int64, positions in the pattern.
-        samples: ``(nnz,)`` int32, the row of each of those positions.
-        scratch: that it was made with, and that its like may be made with.
+        entries: ``(nnz,)`` int64 positions in the pattern.
+        samples: ``(nnz,)`` int32, the pattern's row of each of those positions.
+        scratch: the scratch arrays that it was made with.
     """
 
     ids: np.ndarray
@@ -44,16 +44,25 @@ def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """The outputs that a step computes: one set a sample, or one for the whole batch.
+    """The outputs that a step computes: one set for each sample, or one for the whole batch.
 
     Attributes:
-        out_features: N.
-        ids: int32; ``(nnz,)``, sample after sample, or ``(A,)`` if shared. Distinct within a set.
-        indptr: ``(B + 1,)`` int64 bounds of the samples' sets; None if shared.
-        targets: where the positive outputs stand: row b holds positions within b's set.
-        log_weights: float32, as long as ``ids``: logarithm of how many outputs each id stands for;
-            None if each stands for itself.
-        scratch: of the layer that the set belongs to.
+        out_features: N, number of outputs of the layer.
+        ids: int32 numbers of outputs, distinct within a set: ``(nnz,)``, sample after sample, or
+            ``(A,)`` for a shared set.
+        indptr: ``(B + 1,)`` int64 bounds of the samples' sets; None for a shared set.
+        targets: positions of the labels: row b holds positions within the set of sample b.
+        log_weights: float32, as long as ``ids``: the logarithm of the number of outputs that each
+            id stands for; None if each id stands for itself.
+        scratch: scratch arrays of the layer.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> ids = np.array([5, 2, 9], np.int32)
+        >>> active = slide.ActiveSet(out_features=10, ids=ids)  # Shared by all samples.
+        >>> weight = torch.zeros(10, 4, requires_grad=True)
+        >>> slide.active_linear(torch.ones(2, 4), weight, None, active)
+        tensor([[0., 0., 0.], [0., 0., 0.]], grad_fn=...)
     """
 
     out_features: int
@@ -81,7 +90,7 @@ class ActiveSet:
 
     @cached_property
     def transposed(self) -> Transposed:
-        """The entries grouped by output; for sets of the samples' own."""
+        """The entries grouped by output; not for shared sets."""
         assert self.indptr is not None
         return transpose(Pattern(self.indptr, self.ids), self.scratch)
 
@@ -92,7 +101,7 @@ class ActiveSet:
         return self.ids[self.indptr[b] : self.indptr[b + 1]]
 
     def mean_size(self) -> float:
-        """Number of outputs computed for a sample, on average."""
+        """The mean number of outputs that are computed for a sample."""
         if self.indptr is None:
             return float(len(self.ids))
         return len(self.ids) / max(1, len(self.indptr) - 1)
@@ -102,7 +111,8 @@ def check_sets(active: ActiveSet, num_samples: int) -> None:
     """Raise unless the bounds of the samples' sets fit the ids and ``num_samples`` inputs.
 
     Raises:
-        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+        ValueError: for bounds that do not fit.
+        TypeError: for a wrong dtype.
     """
     indptr, count = active.indptr, len(active.ids)
     if indptr is None:
@@ -116,10 +126,11 @@ def check_sets(active: ActiveSet, num_samples: int) -> None:
 
 
 def check_targets(active: ActiveSet, num_samples: int) -> None:
-    """Raise unless a loss can follow the targets and weights of a set that `check_sets` passed.
+    """Raise unless targets and weights fit a set that `check_sets` has accepted.
 
     Raises:
-        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+        ValueError: for missing targets, positions outside of a set, or weights of another length.
+        TypeError: for a wrong dtype.
     """
     targets, indptr, weights = active.targets, active.indptr, active.log_weights
     if targets is None:

@@ -1,4 +1,14 @@
-"""Checks of numbers and names that users set: one sentence that names the value and its bound."""
+"""Checks of numbers and names that users set.
+
+Each check raises an error of one sentence, which names the value and its bound.
+
+Example:
+    >>> from slide import checks
+    >>> checks.whole("batch_size", 0, least=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: batch_size must be a whole number of at least 1, not 0
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

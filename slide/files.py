@@ -1,4 +1,4 @@
-"""Files that are either there in full or not at all."""
+"""Files that are written completely or not at all, and folders of runs."""
 
 import json
 import os
@@ -12,12 +12,14 @@ import torch
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Replace ``path`` by what ``write`` puts into a temporary file beside it.
+    """Replace the file ``path`` by what ``write`` writes into a temporary file beside it.
 
-    The file is on the disk before it takes its name, so a crash at any point leaves the old one.
+    The new file is complete on the disk before it gets its name, so a crash at any point leaves the
+    old file as it was.
 
     Raises:
-        OSError: for a full disk or the like, naming the path; the old file stays.
+        OSError: if the file cannot be written, for example on a full disk. The message names the
+            path; the old file stays.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -27,7 +29,7 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except (OSError, RuntimeError) as error:
-        # torch.save reports a full disk as RuntimeError.
+        # torch.save raises RuntimeError on a full disk.
         kept = "the file written before is kept" if path.exists() else "nothing was written"
         raise OSError(f"cannot write {path}: {error}; {kept}") from error
     finally:
@@ -38,8 +40,8 @@ def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
     """Raise ValueError if ``run_dir`` cannot be the folder of a new run.
 
     Args:
-        run_dir: the path asked for; None: a new one is to be made.
-        marks: files by which the folder of a run is known.
+        run_dir: path of the folder, or None: a new folder will be made.
+        marks: names of files that only the folder of a run contains.
     """
     if run_dir is None:
         return
@@ -51,7 +53,7 @@ def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
 
 
 def make_run_folder(run_dir: object, parent: Path) -> Path:
-    """Make the folder ``run_dir``, or, for None, a new one in ``parent``, named by the time."""
+    """Make the folder ``run_dir``, or for None a new one in ``parent``, named by the time."""
     if run_dir is not None:
         folder = Path(str(run_dir))
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +64,7 @@ def make_run_folder(run_dir: object, parent: Path) -> Path:
         try:
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError:  # Another run began in the same second.
+        except FileExistsError:  # Another run started in the same second.
             continue
     raise AssertionError("count() does not end")
 
@@ -86,7 +88,8 @@ def read_tensors(path: Path) -> dict[str, Any]:
     """Read what `write_tensors` wrote.
 
     Raises:
-        FileNotFoundError: if there is no such file; ValueError: if it cannot be read.
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file cannot be read.
     """
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}")

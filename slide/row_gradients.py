@@ -1,4 +1,16 @@
-"""Gradients that are zero outside of some rows, and how they reach an optimizer."""
+"""Gradients that are zero outside of some rows, and their way to an optimizer.
+
+A backward pass leaves them on the weight (`add_row_gradient`), and `slide.RowSparseAdam` takes
+them from there (`take_row_gradients`).
+
+Example:
+    >>> import numpy as np, torch
+    >>> from slide.row_gradients import RowGradient, add_row_gradient, dense_gradient
+    >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
+    >>> add_row_gradient(weight, RowGradient(np.array([1], np.int32), torch.ones(1, 2)))
+    >>> dense_gradient(weight)
+    tensor([[0., 0.], [1., 1.], [0., 0.]])
+"""
 
 import math
 import warnings
@@ -11,13 +23,13 @@ from slide.active_set import Transposed
 from slide.kernels import pattern_products as kernels
 from slide.runtime import array_view
 
-# So many gradients nobody accumulates: the weight is in no optimizer that knows them.
+# Programs rarely accumulate so many gradients: probably no `RowSparseAdam` holds the weight.
 MANY_PENDING = 1_000
 
 
 @dataclass(frozen=True)
 class RowGradient:
-    """A gradient that is zero outside some rows.
+    """A gradient that is zero outside of some rows.
 
     Attributes:
         ids: ``(R,)`` int32, distinct row numbers.
@@ -32,19 +44,19 @@ class RowGradient:
         return self.rows
 
     def scaled(self, factor: float, copy: bool = False) -> "RowGradient":
-        """``factor`` times it, on request in memory of its own in any case."""
+        """The gradient times ``factor``; with ``copy``, always in new memory."""
         same = factor == 1 and not copy
         return self if same else RowGradient(self.ids, self.rows * factor)
 
 
 @dataclass(frozen=True)
 class FactoredRowGradient:
-    """A row gradient as its factors ``G^T H``, so that it need not be written out.
+    """A row gradient as the product ``G^T H``, which is not computed yet.
 
     Attributes:
-        transposed: the pattern of G, by row of the weight.
+        transposed: the pattern of the sparse matrix G, grouped by row of the weight.
         coefficients: ``(nnz,)`` floats, the entries of G in the pattern's order.
-        vectors: ``(B, D)`` floats, H.
+        vectors: ``(B, D)`` floats, the matrix H.
     """
 
     transposed: Transposed
@@ -63,7 +75,7 @@ class FactoredRowGradient:
         return torch.from_numpy(out)
 
     def scaled(self, factor: float, copy: bool = False) -> "FactoredRowGradient":
-        """``factor`` times it; `values` are in memory of their own anyway."""
+        """The gradient times ``factor``; `values` are always in new memory."""
         if factor == 1:
             return self
         return replace(self, coefficients=self.coefficients * self.coefficients.dtype.type(factor))
@@ -73,7 +85,11 @@ AnyRowGradient = RowGradient | FactoredRowGradient
 
 
 def check_leaves(*parameters: torch.Tensor | None) -> None:
-    """Raise for tensors whose row gradients nobody would find."""
+    """Raise for tensors that are no leaves: no optimizer would find row gradients on them.
+
+    Raises:
+        ValueError: for a tensor that requires a gradient and is computed from others.
+    """
     for parameter in parameters:
         if parameter is not None and parameter.requires_grad and not parameter.is_leaf:
             raise ValueError(
@@ -85,8 +101,8 @@ def check_leaves(*parameters: torch.Tensor | None) -> None:
 def hand_over(parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
     """What a backward pass returns as the gradient of ``parameter``.
 
-    Either a sparse tensor, which goes on through autograd, or None: then the gradient was left on
-    the parameter, for `slide.RowSparseAdam`.
+    With ``sparse`` this is a sparse tensor, which goes through autograd. Otherwise it is None, and
+    the gradient is left on the parameter for `slide.RowSparseAdam`.
     """
     if sparse:
         return to_sparse(parameter, gradient)
@@ -95,9 +111,9 @@ def hand_over(parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
 
 
 def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor:
-    """A row gradient of ``parameter`` as ``torch.sparse_coo`` tensor of its shape and type.
+    """A row gradient as ``torch.sparse_coo`` tensor of the shape and type of ``parameter``.
 
-    Rows occur once each, but are not in order, so that the tensor does not count as coalesced.
+    Each row occurs once, but rows are not sorted, so PyTorch does not call the tensor coalesced.
     """
     axes = row_axes(parameter)
     values = gradient.values().to(parameter.dtype).view(-1, *parameter.shape[axes:])
@@ -107,7 +123,7 @@ def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor
 
 
 def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
-    """Leave a gradient on ``parameter`` for `slide.RowSparseAdam`, beside earlier ones."""
+    """Add a gradient to the list that `slide.RowSparseAdam` takes from ``parameter``."""
     pending = getattr(parameter, "row_gradients", None)
     if pending is None:
         pending = parameter.row_gradients = []  # type: ignore[attr-defined]
@@ -121,9 +137,10 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
 
 
 def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
-    """All gradients of ``parameter``, added up, and taken off it; None if there are none.
+    """The sum of all gradients of ``parameter``; None if there are none.
 
-    Those left by `add_row_gradient`, and its ``grad``, sparse or dense, which stays where it is.
+    The sum includes ``parameter.grad``, sparse or dense, which stays there. The gradients left by
+    `add_row_gradient` are removed from the parameter.
 
     Raises:
         ValueError: for a sparse ``grad`` that is not made of rows.
@@ -158,7 +175,7 @@ def add_up(gradients: list[AnyRowGradient]) -> AnyRowGradient:
 
 
 def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """The pending row gradients of ``parameter`` added up in its own shape; for checks."""
+    """The sum of the row gradients left on ``parameter``, in its shape; for tests."""
     out = torch.zeros_like(parameter)
     for gradient in getattr(parameter, "row_gradients", []):
         ids = torch.from_numpy(gradient.ids).long()
@@ -167,19 +184,19 @@ def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def row_axes(parameter: torch.Tensor) -> int:
-    """How many of the first axes count rows: 2 of a convolution's weight, 1 of others."""
+    """The number of leading axes that count rows: 2 for a convolution's weight, else 1."""
     return 2 if parameter.ndim > 2 else 1
 
 
 def num_rows(parameter: torch.Tensor) -> int:
-    """Into how many rows a parameter divides: N, and for a convolution's kernels O x I."""
+    """The number of rows of a parameter: N, or O * I for a convolution's kernels."""
     return math.prod(parameter.shape[: row_axes(parameter)])
 
 
 def as_rows(parameter: torch.Tensor) -> np.ndarray:
-    """A parameter's memory as ``(N, D)``.
+    """A parameter's memory as rows ``(N, D)``.
 
-    A bias ``(N,)`` counts as ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` as
-    ``(O * I, kh * kw)``: output ``o`` meets input ``i`` in row ``o * I + i``.
+    A bias ``(N,)`` counts as ``(N, 1)``. A convolution's weight ``(O, I, kh, kw)`` counts as
+    ``(O * I, kh * kw)``; row ``o * I + i`` is the kernel of output ``o`` and input ``i``.
     """
     return array_view(parameter).reshape(num_rows(parameter), -1)

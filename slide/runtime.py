@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import Any, TypeVar
 
-# OpenMP reads these when it is loaded. A pool that spins for long takes the cores from others, such
-# as FAISS's. But torch and numba share one on Linux, a step goes in and out of it some thirty
-# times, and to wake it takes longer than many of its tasks: let it spin for 0.4 ms there.
+# OpenMP reads these when it is loaded. Idle threads that spin for long take the cores from other
+# pools, such as FAISS's. But a step enters the pool that torch and numba share on Linux some thirty
+# times, and waking its threads takes longer than many tasks, so they spin for 0.4 ms.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-# torch reads this before its first large tensor. Rows picked at random from a large weight lie on a
-# page each; with huge pages the processor knows where they are. numpy asks for them by itself.
+# torch reads this before its first large tensor. Random rows of a large weight lie on different
+# pages; with huge pages the processor finds their addresses faster. numpy uses them by default.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numba
@@ -34,15 +34,14 @@ except ImportError:  # Not on Windows.
 VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
-# glibc's names for the sizes, in bytes, from which memory is asked of the kernel for each array,
-# and from which freed memory goes back to it.
+# glibc's options, as environment variables and in bytes: the size from which the system provides
+# an array's memory directly, and the size of free memory from which glibc gives memory back.
 _MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
 _F = TypeVar("_F", bound=Callable)
 _PROCESS = os.getpid()
 
 if hasattr(os, "register_at_fork"):
-    # OpenMP's threads stay behind in the parent, and the first product in the child would wait for
-    # them for ever. Where there was none before, nobody knows.
+    # A child has no OpenMP threads, and its first parallel product would wait for them for ever.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
@@ -52,11 +51,11 @@ def forked() -> bool:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep freed memory for the next array, as a step makes the same ones every time.
+    """Let glibc keep freed memory for the next array, since each step makes the same arrays.
 
-    Else the system hands out each array of some megabytes anew, and zeroes it first. Of free memory
-    at the end of its pools glibc keeps up to 256 MiB. Nothing happens with another C library, or
-    where the environment already says what to do.
+    Otherwise the system provides each array of some megabytes and fills it with zeros first. glibc
+    then keeps up to 256 MiB of free memory at the end of its pools. With another C library, or if
+    the environment sets these options already, nothing changes.
     """
     chosen = any(name in os.environ for name, _ in _MALLOPT.values())
     chosen |= "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
@@ -71,12 +70,21 @@ _keep_freed_memory()
 
 
 def set_threads(threads: int) -> None:
-    """Let numba and torch use ``threads`` cores each; 0 means all that this process may use.
+    """Set the number of threads of numba and torch.
 
-    A process made by ``fork`` may use one.
+    Args:
+        threads: number of threads, or 0: all cores that this process may use. A process made by
+            ``fork`` may use one.
 
     Raises:
-        ValueError: if ``threads`` is negative or above what numba was started with.
+        ValueError: if ``threads`` is negative, or more than numba was started with.
+
+    Example:
+        >>> from slide import runtime
+        >>> runtime.set_threads(1)
+        >>> runtime.num_threads()
+        1
+        >>> runtime.set_threads(0)
     """
     limit = 1 if forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
@@ -88,10 +96,24 @@ def set_threads(threads: int) -> None:
 
 
 def set_deterministic(deterministic: bool, seed: int) -> None:
-    """Seed torch, and choose whether it must refuse operations whose results vary from run to run.
+    """Seed torch, and choose whether it may use operations whose results vary from run to run.
+
+    Args:
+        deterministic: if true, such operations raise an error
+            (``torch.use_deterministic_algorithms``).
+        seed: a whole number of at least 0.
 
     Raises:
-        ValueError: if the seed is not a whole number of at least 0.
+        ValueError: for another flag or seed.
+
+    Example:
+        >>> import torch
+        >>> from slide import runtime
+        >>> runtime.set_deterministic(False, seed=7)
+        >>> first = torch.rand(2)
+        >>> runtime.set_deterministic(False, seed=7)
+        >>> torch.equal(first, torch.rand(2))
+        True
     """
     checks.flag("deterministic", deterministic)
     checks.whole("seed", seed, 0)
@@ -101,16 +123,16 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 
 
 def num_threads() -> int:
-    """Number of threads that kernels run on."""
+    """The number of threads that kernels run on."""
     return 1 if forked() else numba.get_num_threads()
 
 
 def untraced(function: _F) -> _F:
-    """A function that ``torch.compile`` calls as it is: it cannot look into our kernels."""
+    """Exclude a function from ``torch.compile``, which cannot trace numba kernels."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        # Importing the compiler takes a second, and until somebody does nothing is traced.
+        # Importing the compiler takes a second, and nothing is traced before it is imported.
         if "torch._dynamo" in sys.modules:
             return _disabled(function)(*arguments, **keywords)
         return function(*arguments, **keywords)
@@ -156,11 +178,19 @@ def _disabled(function: Callable) -> Callable:
 def outside_autocast(
     x: torch.Tensor, weight: torch.Tensor, precision: str = "float32"
 ) -> tuple[torch.Tensor, str, AbstractContextManager]:
-    """Under ``torch.autocast``: ``x`` in the weight's type, the precision asked for, and a way out.
+    """Translate ``torch.autocast`` into a precision of slide's products.
 
-    Our products round by themselves; what autocast would do to single steps of them fits neither
-    kernels nor gradients. Results are of the weight's type, as losses need them. What is no tensor
-    of floats stays as it is, for the checks to see.
+    These products round by themselves. If autocast rounded single steps of them, types would fit
+    neither the kernels nor the gradients.
+
+    Args:
+        x: the input; anything but a tensor of floats is returned unchanged.
+        weight: the layer's weight.
+        precision: the precision without autocast.
+
+    Returns:
+        ``x``, in the weight's type under autocast; the precision, ``"bfloat16"`` under autocast to
+        that type; and a context in which autocast is off.
     """
     if not torch.is_autocast_enabled("cpu"):
         return x, precision, nullcontext()
@@ -174,7 +204,8 @@ def outside_autocast(
 def random_key(*parts: int) -> np.uint64:
     """A 64-bit key that depends on all of ``parts``, for `slide.kernels.random`.
 
-    Two SplitMix64 rounds a part (Steele, Lea, Flood 2014).
+    Each part takes two rounds of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
+    number generators").
     """
     key = 0
     for part in parts:
@@ -189,7 +220,7 @@ def random_key(*parts: int) -> np.uint64:
 def array_view(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a tensor as an array, without a copy.
 
-    A write through the view is not seen by autograd's version counter.
+    Autograd's version counter does not count writes to the array.
 
     Raises:
         ValueError: if the tensor is not contiguous, or not on the CPU.
@@ -209,7 +240,7 @@ def has_bfloat16() -> bool:
 
 
 def peak_memory_mb() -> int:
-    """Most memory that this process has held so far, in MiB; 0 where that cannot be told."""
+    """The largest memory that this process has held, in MiB; 0 where the system does not tell."""
     if resource is None:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

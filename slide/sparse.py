@@ -1,4 +1,4 @@
-"""The two sparse containers that everything else passes around."""
+"""The two sparse containers of the library: a CSR matrix, and one without values."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,13 +7,19 @@ import numpy as np
 
 
 class Pattern(NamedTuple):
-    """Which columns each row uses: a CSR matrix without values.
+    """The columns that each row uses: a CSR matrix without values.
 
-    Row ``b`` uses columns ``indices[indptr[b]:indptr[b + 1]]``.
+    Row ``b`` uses the columns ``indices[indptr[b]:indptr[b + 1]]``.
 
     Attributes:
-        indptr: ``(B + 1,)`` int64, starts at 0.
+        indptr: ``(B + 1,)`` int64 bounds of the rows; the first one is 0.
         indices: ``(nnz,)`` int32 column numbers.
+
+    Example:
+        >>> import slide
+        >>> labels = slide.Pattern.from_lists([[4, 1], [], [2]])  # Labels of three samples.
+        >>> labels.indptr, labels.indices
+        (array([0, 2, 2, 3]), array([4, 1, 2], dtype=int32))
     """
 
     indptr: np.ndarray
@@ -25,19 +31,31 @@ class Pattern(NamedTuple):
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[int]]) -> "Pattern":
-        """One row a list of column numbers."""
+        """A pattern with one row for each list of column numbers."""
         indptr = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([len(row) for row in lists], out=indptr[1:])
         return cls(indptr, np.array([column for row in lists for column in row], np.int32))
 
 
 class CSR(NamedTuple):
-    """A CSR matrix.
+    """A sparse matrix in compressed rows.
+
+    Row ``b`` has ``values[indptr[b]:indptr[b + 1]]`` in the columns with the same positions in
+    ``indices``, and zeros elsewhere.
 
     Attributes:
-        indptr: ``(B + 1,)`` int64, starts at 0.
+        indptr: ``(B + 1,)`` int64 bounds of the rows; the first one is 0.
         indices: ``(nnz,)`` int32 column numbers.
         values: ``(nnz,)`` float32.
+
+    Example:
+        From a SciPy matrix:
+
+        >>> import numpy as np, scipy.sparse, slide
+        >>> m = scipy.sparse.csr_array(np.array([[0, 0.5, 2], [0, 0, 0]], np.float32))
+        >>> x = slide.CSR(m.indptr.astype(np.int64), m.indices.astype(np.int32), m.data)
+        >>> x.num_rows, x.values
+        (2, array([0.5, 2. ], dtype=float32))
     """
 
     indptr: np.ndarray
@@ -52,16 +70,19 @@ class CSR(NamedTuple):
 def check_pattern(
     name: str, pattern: Pattern | CSR, num_rows: int | None, num_columns: int
 ) -> None:
-    """Raise unless kernels can follow ``pattern`` without leaving an array.
+    """Raise unless all entries of ``pattern`` lie inside of a matrix.
+
+    Kernels do not check indices. The check takes time proportional to the number of entries.
 
     Args:
-        name: of its columns, for the message: "labels", "features".
-        pattern: to be checked, in time proportional to its entries.
-        num_rows: rows that it must have; None: any.
-        num_columns: columns lie in ``[0, num_columns)``.
+        name: what the columns are, for the message: "labels", "features".
+        pattern: the pattern to be checked.
+        num_rows: number of rows that it must have; None: any number.
+        num_columns: columns must lie in ``[0, num_columns)``.
 
     Raises:
-        ValueError: naming what is wrong; TypeError: for a wrong dtype.
+        ValueError: for a wrong shape, or columns out of range.
+        TypeError: for a wrong dtype.
     """
     indptr, indices = pattern.indptr, pattern.indices
     if indptr.dtype != np.int64 or indices.dtype != np.int32:

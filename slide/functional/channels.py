@@ -1,6 +1,7 @@
-"""Which channels and kernels a convolution on some channels uses, and taking them out of images.
+"""The choice of channels and kernels for `slide.functional.convolution`.
 
-`slide.functional.convolution` computes with them.
+This file checks the arguments, finds the kernels that link the used channels, and copies channels
+out of images and back.
 """
 
 from typing import Any, NamedTuple
@@ -21,11 +22,12 @@ class ChannelSelection(NamedTuple):
     """What a convolution on some channels computes.
 
     Attributes:
-        places: ``(A_in,)`` int64, where the used input channels stand in ``x``; None: all of them.
-        out_ids: ``(A_out,)`` int32.
-        rows: ``(A_out, J)`` int64, the weight's row (output, input) of each kernel in use.
-        linked: ``(A_out, J)`` bool, which of them there are; None: all. Others count as zero.
-        groups: of the convolution of the used channels.
+        places: ``(A_in,)`` int64 positions of the used input channels in ``x``; None: all of them.
+        out_ids: ``(A_out,)`` int32 numbers of the computed output channels.
+        rows: ``(A_out, J)`` int64, the weight's row (output, input) of each used kernel.
+        linked: ``(A_out, J)`` bool: False where output and input are in different groups, so that
+            the kernel counts as zero; None: all are in the same group.
+        groups: number of groups in the convolution of the used channels.
     """
 
     places: Tensor | None
@@ -39,7 +41,8 @@ def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
     """Channel numbers ``(A,)`` int32 from numbers, a mask ``(total,)``, or None for all.
 
     Raises:
-        ValueError: for a mask of another length, a number out of range or twice, or no channel;
+        ValueError: for a mask of another length, a number that is out of range or repeated, or an
+            empty choice.
         TypeError: for anything but whole numbers and bools.
     """
     if channels is None:
@@ -63,7 +66,11 @@ def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
 
 
 def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
-    """One number, or two, as two; ValueError unless they are whole and at least ``least``."""
+    """One number or two, as a pair.
+
+    Raises:
+        ValueError: unless the numbers are whole and at least ``least``.
+    """
     pair = value if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
         raise ValueError(f"{name} must be a number or two, not {value!r}")
@@ -73,7 +80,7 @@ def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
 
 
 def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
-    """Raise where images, weight and bias do not fit one another, or are of no use here."""
+    """Raise unless images, weight and bias fit each other and have types that kernels support."""
     checks.whole("groups", groups, 1)
     if not isinstance(x, Tensor):
         hint = (
@@ -100,11 +107,22 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
 
 
 def select_kernels(
-    in_ids: np.ndarray, out_ids: np.ndarray, weight: Tensor, groups: int, num_channels: int
+    x: Tensor, weight: Tensor, groups: int, in_channels: Channels, out_channels: Channels
 ) -> ChannelSelection:
-    """Which kernels link the used channels of ``num_channels`` given, as one convolution."""
+    """The kernels that link the used channels, as one convolution.
+
+    Raises:
+        ValueError: for channels that do not fit ``x`` or the weight.
+    """
     per_group_in, per_group_out = weight.shape[1], len(weight) // groups
-    whole = num_channels == per_group_in * groups
+    num_in, num_channels = per_group_in * groups, x.shape[1]
+    in_ids = channel_ids("in_channels", in_channels, num_in)
+    out_ids = channel_ids("out_channels", out_channels, len(weight))
+    if num_channels not in (num_in, len(in_ids)):
+        raise ValueError(
+            f"x has {num_channels} channels, neither all {num_in} nor the {len(in_ids)} used ones"
+        )
+    whole = num_channels == num_in
     places = in_ids.astype(np.int64) if whole else np.arange(len(in_ids))
     rows = out_ids[:, None].astype(np.int64) * per_group_in + in_ids % per_group_in
     linked = None
@@ -138,7 +156,7 @@ def _as_pixels(x: Tensor) -> np.ndarray:
 
 
 def take_channels(x: Tensor, places: Tensor | None) -> Tensor:
-    """Some channels of ``x``, channels-last."""
+    """The channels ``places`` of ``x``, channels-last in memory."""
     last = torch.channels_last
     if places is None:
         return x.contiguous(memory_format=last)
@@ -150,7 +168,7 @@ def take_channels(x: Tensor, places: Tensor | None) -> Tensor:
 
 
 def put_channels(x: Tensor, places: Tensor, shape: torch.Size, pixels_first: bool) -> Tensor:
-    """``x`` as channels of zeros of that shape, channels-last if ``pixels_first``."""
+    """Zeros of ``shape`` with ``x`` at the channels ``places``, channels-last if asked for."""
     pixels = _as_pixels(x.contiguous(memory_format=torch.channels_last))
     if pixels_first:
         out = x.new_empty(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)

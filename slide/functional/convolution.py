@@ -1,11 +1,11 @@
-"""Convolution on some input and output channels, with its gradients by hand.
+"""Convolution on some input and output channels, with manual gradients.
 
-Used channels are brought together, computed by PyTorch's own (oneDNN) convolutions, and nothing of
-the weight's full size is made on the way back: its gradient comes as rows of single kernels, one
+The used channels are copied side by side, and PyTorch's own (oneDNN) convolution computes on them.
+The backward pass makes nothing of the weight's full size: the weight's gradient comes as rows, one
 for each pair of a used output and a used input channel (`slide.row_gradients.as_rows`).
 
-All is computed channels-last, where oneDNN has its fastest kernels: on two cores a batch in the
-default format took twice as long forward, most of it to bring values into another order.
+All images are kept channels-last, where oneDNN has its fastest kernels. On two cores a forward pass
+in the default format took twice as long, because oneDNN first reordered the values.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from slide.functional.channels import (
     ChannelSelection,
     IntPair,
     as_pair,
-    channel_ids,
     check_convolution,
     is_channels_last,
     put_channels,
@@ -30,7 +29,7 @@ from slide.functional.channels import (
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import outside_autocast, untraced
 
-# Floats that oneDNN computes at once, on processors with AVX-512.
+# Number of floats in a vector register of processors with AVX-512.
 _LANES = 16
 
 
@@ -56,52 +55,40 @@ def active_conv2d(
 ) -> Tensor:
     """``torch.nn.functional.conv2d`` restricted to some input and output channels.
 
-    Equals the convolution of ``x`` with its other channels set to zero, at the output channels
-    asked for. The gradients of ``weight`` and ``bias`` come as rows (see `slide.functional`); that
-    of ``weight`` has a row of ``kh * kw`` numbers for each pair of used channels.
+    The result equals the convolution of ``x`` with its unused channels set to zero, at the chosen
+    output channels. The gradients of ``weight`` and ``bias`` come as rows (see `slide.functional`).
 
     Args:
-        x: ``(B, I, H, W)`` floats; or ``(B, A_in, H, W)``, the used input channels alone, in the
-            order of ``in_channels``, such as the output of another such convolution.
+        x: ``(B, I, H, W)`` float32 or float64, or ``(B, A_in, H, W)``: only the used channels.
         weight: ``(O, I / groups, kh, kw)``, the type of ``x``.
         bias: ``(O,)`` or None.
-        in_channels: which of the I inputs to use: ``(A_in,)`` distinct channel numbers, or a mask
-            ``(I,)`` of bools; None: all.
-        out_channels: likewise, which of the O outputs to compute.
-        stride, padding, dilation: a number, or one for each of height and width.
-        groups: as in ``conv2d``. It is fastest where each group that is used has as many used
-            channels as the others; otherwise all pairs of used channels are computed, with zeros
-            for those of different groups.
-        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors,
-            that of ``weight`` with two sparse dimensions.
+        in_channels: the used inputs: ``(A_in,)`` distinct numbers, a mask ``(I,)``, or None: all.
+        out_channels: the computed outputs, in the same forms.
+        stride, padding, dilation: one number, or one each for height and width.
+        groups: as in ``conv2d``; fastest where all used groups have equally many used channels.
+        sparse_grad: whether the gradients of weight and bias are sparse tensors in autograd.
 
     Returns:
-        ``(B, A_out, H', W')``, in the order of ``out_channels`` (of a mask: ascending), and in
-        memory channels-last: ``reshape`` and ``flatten`` work on it, ``view`` may not.
+        ``(B, A_out, H', W')`` in the order of ``out_channels``, channels-last in memory.
 
     Raises:
-        ValueError: where shapes do not fit, channels are out of range, repeated, or none, a tensor
-            is not on the CPU, or weight or bias is no leaf and ``sparse_grad`` is false;
+        ValueError: for shapes or channels that do not fit, a tensor that is not on the CPU, or a
+            parameter that is no leaf while ``sparse_grad`` is false.
         TypeError: where types differ, or are neither float32 nor float64.
+
+    Example:
+        >>> import torch, slide
+        >>> x, weight = torch.randn(2, 6, 8, 8), torch.randn(16, 6, 3, 3)
+        >>> slide.active_conv2d(x, weight, out_channels=torch.tensor([3, 0, 9])).shape
+        torch.Size([2, 3, 6, 6])
     """
     x, _, outside = outside_autocast(x, weight)
     check_convolution(x, weight, bias, groups)
     if not sparse_grad:
         check_leaves(weight, bias)
-    geometry = _Geometry(
-        as_pair("stride", stride, 1),
-        as_pair("padding", padding, 0),
-        as_pair("dilation", dilation, 1),
-        groups,
-    )
-    num_in = weight.shape[1] * groups
-    in_ids = channel_ids("in_channels", in_channels, num_in)
-    out_ids = channel_ids("out_channels", out_channels, len(weight))
-    if x.shape[1] not in (num_in, len(in_ids)):
-        raise ValueError(
-            f"x has {x.shape[1]} channels, neither all {num_in} nor the {len(in_ids)} used ones"
-        )
-    selection = select_kernels(in_ids, out_ids, weight, groups, x.shape[1])
+    sides = as_pair("stride", stride, 1), as_pair("padding", padding, 0)
+    geometry = _Geometry(*sides, as_pair("dilation", dilation, 1), groups)
+    selection = select_kernels(x, weight, groups, in_channels, out_channels)
     with outside:
         return _ActiveConv2d.apply(x, weight, bias, selection, geometry, sparse_grad)  # type: ignore[return-value]
 
@@ -173,17 +160,18 @@ class _ActiveConv2d(torch.autograd.Function):
 
 
 def _fills_vectors_in_pairs(x: Tensor, kernels: Tensor, geometry: _Geometry) -> bool:
-    """Whether `_input_gradient_in_pairs` is right, and faster."""
+    """Whether `_input_gradient_in_pairs` applies, and is faster."""
     plain = geometry.stride == geometry.dilation == (1, 1) and x.shape[1] == kernels.shape[1]
     fits = all(p < k for p, k in zip(geometry.padding, kernels.shape[2:], strict=True))
     return plain and fits and 2 * x.shape[1] <= _LANES and x.shape[3] % 2 == 0
 
 
 def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, int]) -> Tensor:
-    """The input's gradient, two pixels beside each other at a time.
+    """The input's gradient, computed for two neighbouring pixels at a time.
 
-    It is the convolution of ``grad`` with flipped kernels. Its few channels would leave half of a
-    vector empty; those of two pixels fill it, and lie in memory as a channels-last image has them.
+    The gradient is the convolution of ``grad`` with flipped kernels. The channels of one pixel
+    would leave half of a vector register empty. The channels of two pixels fill it, and their order
+    is that of a channels-last image.
     """
     flipped = kernels.flip(2, 3).transpose(0, 1)
     both = torch.cat([pad(flipped, (0, 1)), pad(flipped, (1, 0))])

@@ -1,9 +1,9 @@
-"""Products of a large sparse matrix with dense ones, streaming forward and backward.
+"""Products of a large sparse matrix with dense ones, fast forward and backward.
 
-Autograd through ``torch.sparse`` transposes the matrix anew in each backward pass, which takes many
-times the product itself. Here the transpose is kept, so that both directions are the same kernel:
-PyTorch's product of a CSR matrix, which reads 32-bit indices at the memory's speed (64-bit ones it
-converts at each call).
+Autograd through ``torch.sparse`` transposes the matrix in each backward pass, which takes many
+times as long as the product. Here the transpose is kept, so that both directions use the same
+kernel: PyTorch's product of a CSR matrix. With 32-bit indices it is as fast as memory allows;
+64-bit indices would be converted at each call.
 """
 
 import warnings
@@ -21,8 +21,8 @@ from slide.kernels.ragged import gather_entries
 from slide.runtime import array_view, outside_autocast, untraced
 from slide.sparse import CSR, check_pattern
 
-# Rows of the matrix in a block of its transpose: as many numbers of an output's gradient stay in a
-# core's cache while the block reads them in random order.
+# Number of the matrix's rows in a block of its transpose. A block reads that many numbers of the
+# output's gradient in random order, and they fit into a core's cache.
 TRANSPOSE_BLOCK_ROWS = 1 << 18
 MAX_ENTRIES = 2**31 - 1
 
@@ -40,12 +40,13 @@ class _Block(NamedTuple):
 class CSRMatrix:
     """A sparse matrix that is made once and multiplied often; see `csr_matmul`.
 
-    Takes the memory of what it is made from where types allow; do not change that afterwards.
+    The object shares the memory of ``matrix`` where types allow it, so do not change ``matrix``
+    afterwards.
 
     Args:
         matrix: a `CSR` matrix, a ``torch.sparse_csr_tensor``, or any SciPy sparse matrix or array.
-            Entries that occur twice add up.
-        num_columns: D; needed for `CSR`, which does not know it.
+            Entries at the same place are added up.
+        num_columns: D; required for `CSR`, which does not hold it.
 
     Raises:
         TypeError: for another type, or values that are not float32 or float64.
@@ -57,6 +58,12 @@ class CSRMatrix:
         indptr: ``(N + 1,)`` int32 tensor.
         indices: ``(nnz,)`` int32 tensor, column numbers.
         values: ``(nnz,)`` tensor, float32 or float64.
+
+    Example:
+        >>> import scipy.sparse, slide
+        >>> matrix = slide.CSRMatrix(scipy.sparse.eye_array(3, 4, dtype="float32"))
+        >>> matrix
+        CSRMatrix(shape=(3, 4), entries=3, torch.float32)
     """
 
     def __init__(self, matrix: CSR | Tensor | Any, num_columns: int | None = None):
@@ -77,7 +84,7 @@ class CSRMatrix:
         _use_up_warning()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy builds its index when it needs one.
+        # A copy builds its transpose when it needs one.
         return self.__dict__ | {"_transpose": None, "_order": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -88,15 +95,15 @@ class CSRMatrix:
         return f"CSRMatrix(shape={self.shape}, entries={len(self.values)}, {self.values.dtype})"
 
     def with_values(self, values: Tensor) -> "CSRMatrix":
-        """A matrix with the same pattern and other values ``(nnz,)``; it shares their memory."""
+        """A matrix with the same pattern and other values ``(nnz,)``, whose memory it shares."""
         arrays = array_view(self.indptr).astype(np.int64), array_view(self.indices)
         return CSRMatrix(CSR(*arrays, array_view(values)), self.shape[1])
 
     def transpose(self, values: Tensor | None = None) -> list[_Block]:
-        """The transpose in blocks, from an index that is built at the first call and kept.
+        """The transpose in blocks; the order of its entries is computed once and kept.
 
         Args:
-            values: ``(nnz,)`` entries in place of the matrix's own; they are put in order anew.
+            values: ``(nnz,)`` entries that replace the matrix's own; each call sorts them.
         """
         if values is None:
             if self._transpose is None:
@@ -114,7 +121,7 @@ class CSRMatrix:
     def _sort(self, values: np.ndarray) -> list[_Block]:
         indptr, indices = array_view(self.indptr), array_view(self.indices)
         num_rows, num_columns = self.shape
-        # Of one length but for a row, and one block even if there is nothing in it.
+        # The blocks' lengths differ by one row at most. An empty matrix has one block, too.
         bounds = np.linspace(0, num_rows, max(-(-num_rows // TRANSPOSE_BLOCK_ROWS), 1) + 1).astype(
             np.int64
         )
@@ -129,7 +136,7 @@ class CSRMatrix:
 
 
 def _as_csr(matrix: Any, num_columns: int | None) -> tuple[CSR, int]:
-    """The arrays of any kind of matrix, with the types that kernels need, and its columns."""
+    """Any kind of matrix as arrays of the types that kernels need, and its number of columns."""
     if isinstance(matrix, CSR):
         if num_columns is None:
             raise ValueError("a CSR matrix needs num_columns, its number of columns")
@@ -160,17 +167,27 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     """``matrix @ x``, with gradients for ``x`` and, if given, for ``values``.
 
     Args:
-        matrix: ``(N, D)``; made once, so that the index for the backward pass is, too. What
-            `CSRMatrix` takes is also taken here, but that index is then built at each backward.
+        matrix: ``(N, D)``. Everything that `CSRMatrix` takes is allowed, but only a `CSRMatrix`
+            keeps its transpose from one backward pass to the next.
         x: ``(D,)`` or ``(D, K)``, float32 or float64.
-        values: ``(nnz,)`` entries in place of the matrix's own, on the same pattern. Their gradient
-            is dense; before each backward pass they are put into the transpose's order.
+        values: ``(nnz,)`` entries that replace the matrix's own, on the same pattern. Their
+            gradient is dense. Each backward pass sorts them into the transpose's order.
 
     Returns:
         ``(N,)`` or ``(N, K)``.
 
     Raises:
-        ValueError: where shapes do not fit, or x is not on the CPU; TypeError: where types differ.
+        ValueError: where shapes do not fit, or a tensor is not on the CPU.
+        TypeError: where types differ.
+
+    Example:
+        >>> import scipy.sparse, slide, torch
+        >>> matrix = slide.CSRMatrix(scipy.sparse.csr_array([[0.0, 2.0], [3.0, 0.0]]))
+        >>> x = torch.tensor([1.0, 10.0], dtype=torch.float64, requires_grad=True)
+        >>> y = slide.csr_matmul(matrix, x)
+        >>> y.sum().backward()
+        >>> y.tolist(), x.grad.tolist()
+        ([20.0, 3.0], [3.0, 2.0])
     """
     if not isinstance(matrix, CSRMatrix):
         matrix = CSRMatrix(matrix, len(x) if isinstance(matrix, CSR) else None)
@@ -238,7 +255,10 @@ def _multiply(indptr: Tensor, indices: Tensor, values: Tensor, x: Tensor, num_ro
 
 
 def _use_up_warning() -> None:
-    """PyTorch warns once a process that CSR tensors are in beta; which ours are is our affair."""
+    """Trigger and hide the warning "CSR tensors are in beta", which PyTorch gives once a process.
+
+    Users of this module did not ask for such tensors and cannot act on the warning.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor([0], [], [], (0, 0))

@@ -15,25 +15,33 @@ from slide.runtime import array_view, random_key, untraced
 
 @untraced
 def relu_dropout(x: Tensor, p: float) -> Tensor:
-    """``dropout(relu(x), p)`` of training.
+    """``dropout(relu(x), p)``, as in training, in one pass over the values.
 
-    PyTorch draws on one core and takes as long for it as for a matrix product of the layer; here
-    draws are counter-based, their key taken from torch's generator, and all is done in one visit.
+    PyTorch draws random numbers on one core, which takes as long as a matrix product of the layer.
+    Here the draws are counter-based and run on all cores; their key comes from torch's generator,
+    so ``torch.manual_seed`` determines them.
 
     Args:
         x: floats of any shape.
-        p: share of values set to 0, in [0, 1); the others grow by 1 / (1 - p).
+        p: share of values that are set to 0, in [0, 1); the others are divided by ``1 - p``.
 
     Returns:
-        The shape and type of ``x``.
+        A tensor of the shape and type of ``x``.
 
     Raises:
-        ValueError: for another share.
+        ValueError: for a share out of range.
+
+    Example:
+        >>> import torch
+        >>> from slide.functional import relu_dropout
+        >>> out = relu_dropout(torch.ones(1000), p=0.5)
+        >>> sorted(set(out.tolist()))
+        [0.0, 2.0]
     """
     checks.share("p", p)
     if not p:
         return torch.relu(x)
-    if x.dtype not in (torch.float32, torch.float64):  # Kernels do not read these.
+    if x.dtype not in (torch.float32, torch.float64):  # Kernels do not read other types.
         return F.dropout(torch.relu(x), p)
     key = int(torch.randint(2**62, (), device="cpu"))
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]

@@ -1,7 +1,7 @@
-"""Gradients of scores that are zero but for a few entries, and products with them.
+"""Gradients of scores in which few entries are not zero, and products with them.
 
-A hinge asks nothing of an output that is clearly right, and soon most outputs are. The products of
-a backward pass then need no more than the other entries.
+A hinge loss has no gradient at outputs that are right by a margin, and after some training these
+are most outputs. The products of the backward pass then need only the other entries.
 """
 
 import numpy as np
@@ -16,17 +16,21 @@ from slide.runtime import array_view
 from slide.scratch import Scratch
 from slide.sparse import CSR
 
-# Above about this share of entries dense products that are rounded to bfloat16 are faster; exact
-# ones are so only above a larger one.
+# Above this share of non-zero entries, dense products that are rounded to bfloat16 are faster.
+# Dense products in float32 are faster only above a larger share.
 DENSE_ENTRY_SHARE = 0.05
-_SAMPLED = 16  # rows that tell whether to count them all
+_SAMPLED = 16  # Rows that are counted first, to decide whether to count all of them.
 
 
 def nonzeros(gradient: Tensor) -> CSR | None:
-    """The entries of ``gradient`` ``(B, A)`` that are not zero; None where they are not few.
+    """The non-zero entries of a gradient.
 
     Args:
-        gradient: contiguous. There is no reading bfloat16, which counts as having many.
+        gradient: ``(B, A)``, contiguous.
+
+    Returns:
+        The entries, or None if their share is above `DENSE_ENTRY_SHARE`, the gradient is empty, or
+        its type is bfloat16, which kernels do not read.
     """
     if gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
@@ -56,17 +60,17 @@ def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
 def weight_gradient(
     gradient: Tensor | CSR, x: Tensor, ids: np.ndarray, scratch: Scratch, dtype: torch.dtype
 ) -> AnyRowGradient:
-    """``gradient.T @ x`` in rows of ``dtype``: one for each of the outputs ``ids`` ``(A,)``.
+    """``gradient.T @ x``, with one row for each of the outputs ``ids``.
 
-    Outputs without an entry are part of it: to an optimizer with momentum, no gradient and one of
-    zero are not the same.
+    Outputs without a non-zero entry have a row, too: an optimizer with momentum moves a row whose
+    gradient is zero, but not a row without a gradient.
 
     Args:
         gradient: ``(B, A)``.
         x: ``(B, D)`` of the same type.
-        ids: int32.
-        scratch: of the layer.
-        dtype: of the weight; that of a CSR gradient.
+        ids: ``(A,)`` int32.
+        scratch: the layer's scratch arrays.
+        dtype: type of the weight and of the rows; a CSR gradient has this type already.
     """
     if isinstance(gradient, Tensor):
         return RowGradient(ids, (gradient.T @ x).to(dtype))
@@ -75,6 +79,6 @@ def weight_gradient(
     samples = np.empty(len(gradient.indices), np.int32)
     group_entries(gradient.indptr, gradient.indices, slots, starts, entries, samples)
     transposed = Transposed(ids, starts, entries, samples, scratch)
-    # The product is taken when an optimizer wants it, and until then the caller may change x.
+    # A copy: the optimizer computes the product later, and the caller may change x before that.
     vectors = array_view(x.clone(memory_format=torch.contiguous_format))
     return FactoredRowGradient(transposed, gradient.values, vectors)

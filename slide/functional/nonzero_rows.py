@@ -1,9 +1,9 @@
-"""The samples of a batch that a loss is about, so that a backward pass visits no others.
+"""The samples of a batch whose gradient is not zero: a backward pass visits only these.
 
-A loss over the hardest samples alone leaves gradients of zero for the rest (Shrivastava, Gupta and
-Girshick 2016, "Training region-based object detectors with online hard example mining", section
-4.2, who run a second forward pass over the hard ones to save their backward). The layers look which
-rows of the gradient are not zero and go on with these, whatever loss it came from.
+A loss over the hardest samples leaves zero gradients for the others. Shrivastava, Gupta and
+Girshick (2016, "Training region-based object detectors with online hard example mining", section
+4.2) run a second forward pass over the hard samples for this reason. Here the layers find the rows
+of the gradient that are not zero, whatever loss they came from, and continue with these.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from slide import checks
 from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
 from slide.runtime import array_view
 
-# Above this share of the samples, copying them costs about what leaving out the others saves.
+# Above this share of the samples, copying them takes as long as visiting the others.
 DENSE_ROW_SHARE = 0.75
 
 
@@ -25,7 +25,7 @@ def check_fraction(name: str, fraction: float) -> None:
 
 
 def hardest_count(fraction: float, num_samples: int) -> int:
-    """How many samples a share of them is: the nearest whole number, but one at least."""
+    """The number of samples in a share of them: the nearest whole number, at least one."""
     return min(num_samples, max(1, round(fraction * num_samples)))
 
 
@@ -37,13 +37,13 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
         indptr: ``(B + 1,)`` int64 bounds of the samples' entries.
 
     Returns:
-        ``(R,)`` int64, ascending; None where these are so many, or there are so few in all, that
-        all had better be visited.
+        ``(R,)`` int64, ascending. None if visiting all samples is faster: their share is above
+        `DENSE_ROW_SHARE`, or there are fewer than two samples.
     """
     if len(gradient if indptr is None else indptr[1:]) < 2:
         return None
     if indptr is None:
-        # Most often one column tells.
+        # The first column usually decides.
         if np.count_nonzero(array_view(gradient)[:, :1]) > DENSE_ROW_SHARE * len(gradient):
             return None
         indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
@@ -62,7 +62,7 @@ def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> li
         arrays: of any types.
 
     Returns:
-        The bounds of the rows taken, ``(R + 1,)`` int64, and one array for each given.
+        The bounds of the selected rows, ``(R + 1,)`` int64, and one array for each given one.
     """
     bounds = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.diff(indptr)[rows], out=bounds[1:])

@@ -1,4 +1,7 @@
-"""Hash families, what is hashed so that collisions follow inner products, and hash tables."""
+"""Hash families, which turn vectors into codes, and hash tables, which find ids by code.
+
+`InnerProductHash` prepares weights and inputs, so that ids with large inner products are found.
+"""
 
 from slide.hashing.dwta import DWTA as DWTA
 from slide.hashing.family import HashFamily as HashFamily

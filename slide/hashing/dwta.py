@@ -1,4 +1,4 @@
-"""DWTA: places of the maxima of random bins."""
+"""DWTA: the positions of the maxima in random bins of coordinates."""
 
 import numpy as np
 import torch
@@ -11,24 +11,35 @@ from slide.sparse import CSR, check_pattern
 
 
 class DWTA:
-    """Densified winner-take-all: places of the maxima of random bins of coordinates.
+    """A hash family, densified winner-take-all: positions of the maxima in random bins.
 
-    Codes depend on the order of the coordinates alone (Yagnik et al. 2011, "The power of
-    comparative reasoning"). A sparse vector's empty bins borrow the digit of a filled one (Chen and
-    Shrivastava 2018, "Densified winner take all hashing for sparse datasets"); a bin that draws
-    only empty donors keeps digit 0. Bins are cut from random permutations, ``D // bin_size`` from
-    each, so one pass over a sparse vector fills them all. A digit takes ``log2(bin_size)`` bits.
+    A digit of a code is the position of the largest coordinate in a bin, so codes depend only on
+    the order of the coordinates (Yagnik et al. 2011, "The power of comparative reasoning"). In a
+    sparse vector, an empty bin copies the digit of a random filled bin (Chen and Shrivastava 2018,
+    "Densified winner take all hashing for sparse datasets"). If all of its draws are empty bins,
+    its digit is 0. Each random permutation of the coordinates is cut into ``D // bin_size`` bins,
+    so that one pass over a sparse vector fills all bins.
 
     Args:
         in_features: D, at least ``bin_size``.
-        hashes_per_table: K, digits in a code; None: about 64 vectors a bucket.
-        num_tables: L, number of codes.
-        bin_size: coordinates that compete in a bin, a power of two.
-        seed: of the permutations.
-        num_vectors: how many there will be to find; only for the choice of K.
+        hashes_per_table: K, number of digits in a code; None: chosen so that a bucket holds about
+            64 vectors. A digit takes ``log2(bin_size)`` bits.
+        num_tables: L, number of codes of a vector.
+        bin_size: number of coordinates in a bin, a power of two.
+        seed: seed of the permutations.
+        num_vectors: number of vectors that the tables will hold; used only to choose K.
 
     Raises:
-        ValueError: for a number out of range or more than 24 bits a code.
+        ValueError: for a number out of range, or for codes of more than 24 bits.
+
+    Example:
+        >>> import slide, torch
+        >>> family = slide.DWTA(in_features=16, hashes_per_table=2, num_tables=3)
+        >>> x = torch.rand(5, 16)
+        >>> family.codes(x).shape
+        (3, 5)
+        >>> bool((family.codes(x) == family.codes(x.exp())).all())  # The order is the same.
+        True
     """
 
     def __init__(
@@ -69,13 +80,14 @@ class DWTA:
             coordinates[p * bins_each : (p + 1) * bins_each] = members.reshape(bins_each, -1)
             places[members, p] = np.arange(len(members)) + p * len(members)
         places[places >= num_bins * self.bin_size] = -1
-        # (number of bins, bin_size): who competes; (D, permutations): where each one does.
+        # (number of bins, bin_size): the coordinates of each bin.
+        # (D, permutations): the bin and position of each coordinate.
         self.coordinates = np.ascontiguousarray(coordinates[:num_bins])
         self.places = places
         self.key = random_key(0xD7A, seed)
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
-        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros compete too."""
+        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros take part."""
         check_width(vectors, self.in_features)
         out = np.empty((self.num_tables, len(vectors)), np.int32)
         kernels.dwta_dense(
@@ -88,7 +100,7 @@ class DWTA:
         return out
 
     def sparse_codes(self, vectors: CSR) -> np.ndarray:
-        """Codes ``(L, n)`` int32 of a CSR matrix's rows; only stored entries compete."""
+        """Codes ``(L, n)`` int32 of a CSR matrix's rows; only stored entries take part."""
         check_pattern("coordinates", vectors, None, self.in_features)
         out = np.empty((self.num_tables, vectors.num_rows), np.int32)
         kernels.dwta_sparse(*vectors, self.places, self.hashes_per_table, self.bits, self.key, out)

@@ -1,7 +1,7 @@
-"""Hash families: vectors to codes. They know nothing of tables.
+"""Hash families turn vectors into codes; they do not depend on hash tables.
 
-A family draws ``num_tables`` (L) functions, each made of ``hashes_per_table`` (K) elementary ones,
-and gives codes ``(L, n)`` int32 in ``[0, num_buckets)``.
+A family draws L = ``num_tables`` hash functions. Each combines K = ``hashes_per_table`` elementary
+hashes. The codes of n vectors are ``(L, n)`` int32 in ``[0, num_buckets)``.
 """
 
 import math
@@ -15,10 +15,32 @@ from slide.sparse import CSR
 
 
 class HashFamily(Protocol):
-    """What a hash family offers; any object with these members serves.
+    """The interface of a hash family: any object with these members is one.
 
-    `slide.LSHProposer` makes one by ``family(D + 2, num_vectors=N, seed=s)``.
-    `slide.testing.check_hash_family` tells whether one keeps to what is said here.
+    `slide.LSHProposer` makes a family by ``family(D + 2, num_vectors=N, seed=s)``.
+    `slide.testing.check_hash_family` tests whether a class follows this interface.
+
+    Attributes:
+        in_features: D, length of the vectors.
+        num_tables: L, number of codes of a vector.
+        num_buckets: codes lie in ``[0, num_buckets)``.
+
+    Example:
+        A family that hashes a vector by the place of its largest coordinate:
+
+        >>> import numpy as np, torch
+        >>> class Largest:
+        ...     def __init__(self, in_features, num_vectors=1, seed=0):
+        ...         self.in_features = self.num_buckets = in_features
+        ...         self.num_tables = 1
+        ...     def redraw(self, seed):
+        ...         pass
+        ...     def codes(self, vectors):
+        ...         return vectors.argmax(1).numpy()[None].astype(np.int32)
+        ...     def sparse_codes(self, vectors):
+        ...         raise NotImplementedError
+        >>> Largest(3).codes(torch.tensor([[0.0, 2.0, 1.0], [5.0, 2.0, 1.0]]))
+        array([[1, 0]], dtype=int32)
     """
 
     in_features: int
@@ -26,13 +48,13 @@ class HashFamily(Protocol):
     num_buckets: int
 
     def redraw(self, seed: int) -> None:
-        """Draw new hash functions: from the same seed the same ones."""
+        """Draw new hash functions; the same seed gives the same functions."""
         ...
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
         """Codes ``(L, n)`` int32 in ``[0, num_buckets)`` of the rows of ``(n, in_features)``.
 
-        ``vectors`` are float32 or float64. A row's code depends on that row alone.
+        ``vectors`` are float32 or float64. The code of a row depends only on that row.
         """
         ...
 
@@ -42,6 +64,10 @@ class HashFamily(Protocol):
 
 
 def check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
+    """Raise ValueError for a number below 1, or for codes of more than 24 bits.
+
+    ``bits`` is the number of bits of one elementary hash.
+    """
     checks.whole("in_features", in_features, 1)
     checks.whole("hashes_per_table", hashes_per_table, 1)
     checks.whole("num_tables", num_tables, 1)
@@ -53,10 +79,11 @@ def check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: 
 
 
 def check_width(vectors: torch.Tensor, in_features: int) -> None:
+    """Raise ValueError unless ``vectors`` are ``(n, in_features)``."""
     if vectors.ndim != 2 or vectors.shape[1] != in_features:
         raise ValueError(f"vectors must be (n, {in_features}), not {tuple(vectors.shape)}")
 
 
 def choose_hashes(num_vectors: int, per_bucket: int, bits: int) -> int:
-    """K such that tables have about one bucket for ``per_bucket`` vectors."""
+    """The K with which a table has about one bucket for each ``per_bucket`` vectors."""
     return max(1, round(math.log2(max(1, num_vectors / per_bucket)) / bits))

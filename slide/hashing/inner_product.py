@@ -1,19 +1,19 @@
-"""Hashing for inner products: weight rows and inputs made comparable before they are hashed.
+"""Hashing for inner products: weights and inputs are transformed before they are hashed.
 
-A hash family answers to the angle (or the order) of vectors, but a layer wants the rows with the
-largest ``<w, h> + b``. Three steps lead from one to the other:
+A hash family responds to the angle (or the order) of vectors, but a layer needs the rows with the
+largest ``<w, h> + b``. Three steps turn the second question into the first:
 
-* The bias joins in: rows become ``[w, b]``, inputs ``[h, 1]``.
-* With ``center`` rows lose their mean row, and inputs their mean input. The first moves all scores
-  of an input by the same number. The second leaves out of each score what the row gets from the
-  mean input, the same whatever the input is. Inputs after a ReLU share most of their direction;
-  without it they all fall into the same few buckets.
-* With ``norm="simple_lsh"`` rows get one more coordinate that brings them all to the same length,
-  and inputs a zero there, so that the angle falls as the inner product grows (Neyshabur and Srebro
-  2015, "On symmetric and asymmetric LSHs for inner product search", section 4). That length is the
-  `LENGTH_QUANTILE` of the rows' lengths, and the few longer rows count as no longer: measured by
-  the longest row, all others would look alike. With ``norm="cosine"`` rows are compared by angle,
-  whatever their length.
+* The bias becomes a coordinate: rows are ``[w, b]``, inputs are ``[h, 1]``.
+* With ``center``, the mean row is subtracted from the rows, and the mean input from the inputs.
+  Subtracting the mean row changes all scores of an input by the same number. Subtracting the mean
+  input removes from the score of each row a part that is the same for all inputs. Inputs after a
+  ReLU have nearly the same direction; without this step they all fall into the same few buckets.
+* With ``norm="simple_lsh"``, rows get one more coordinate that brings them to the same length, and
+  inputs get a zero there. Then the angle falls as the inner product grows (Neyshabur and Srebro
+  2015, "On symmetric and asymmetric LSHs for inner product search", section 4). This length is the
+  `LENGTH_QUANTILE` of the rows' lengths; longer rows get a zero. If it were the longest row's
+  length, the extra coordinate would dominate in all other rows, and they would look alike. With
+  ``norm="cosine"``, rows are compared by angle, and their length has no effect.
 """
 
 import math
@@ -28,26 +28,38 @@ from slide.hashing.family import HashFamily
 from slide.runtime import profiled
 from slide.sparse import CSR
 
-# Rows hashed at a time: the copy with the extra coordinates stays in the second-level cache.
+# Rows hashed at a time. Their copy with the extra coordinates fits into the second-level cache.
 _BLOCK = 4_096
 NORMS = ("cosine", "simple_lsh")
 LENGTH_QUANTILE = 0.99
-# Rows that mean and length are taken from.
+# The mean row and the length are computed from at most this many rows.
 SAMPLE = 2**16
-# Weight of a new batch in the running mean of inputs, once there have been enough of them.
+# Weight of a new batch in the running mean of inputs, after the first 50 batches.
 _NEWEST = 0.02
 
 
 class InnerProductHash:
-    """A hash family over rows ``[w, b]`` and inputs ``[h, 1]``.
+    """Codes of weight rows and inputs that agree where the inner product is large.
 
     Args:
-        family: of ``in_features + 2`` coordinates.
-        norm: ``"cosine"`` or ``"simple_lsh"``.
-        center: whether to take off the mean row and the mean input.
+        family: a hash family over ``in_features + 2`` coordinates.
+        norm: ``"cosine"`` or ``"simple_lsh"``; see the module.
+        center: whether to subtract the mean row and the mean input.
 
     Raises:
         ValueError: for an unknown norm.
+
+    Attributes:
+        in_features: D, length of the inputs.
+
+    Example:
+        >>> import torch
+        >>> from slide.hashing import InnerProductHash, SimHash
+        >>> hashed = InnerProductHash(SimHash(in_features=8 + 2, num_tables=4))
+        >>> weight, bias = torch.randn(100, 8), torch.zeros(100)
+        >>> hashed.fit(weight, bias)
+        >>> hashed.row_codes(weight, bias).shape, hashed.query_codes(torch.randn(5, 8)).shape
+        ((4, 100), (4, 5))
     """
 
     def __init__(self, family: HashFamily, norm: str = "simple_lsh", center: bool = True):
@@ -64,7 +76,7 @@ class InnerProductHash:
 
     @profiled("hash")
     def observe(self, queries: Tensor | CSR) -> None:
-        """Let dense inputs ``(B, D)`` into the running mean of inputs."""
+        """Add a batch of dense inputs ``(B, D)`` to the running mean of inputs."""
         if not self.center or isinstance(queries, CSR) or not len(queries):
             return
         self.batches += 1
@@ -72,9 +84,13 @@ class InnerProductHash:
         self.mean_input.lerp_(mean, max(_NEWEST, 1 / self.batches))
 
     def fit(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Take the mean row, and the length to compare by, from the weight as it is now.
+        """Compute the mean row and the common length from the present weight.
 
-        Both from `SAMPLE` rows at equal distances, if there are more.
+        If there are more than `SAMPLE` rows, the computation uses rows at equal distances.
+
+        Args:
+            weight: ``(N, D)`` floats.
+            bias: ``(N,)`` or None.
         """
         d, step = self.in_features, -(-len(weight) // SAMPLE)
         rows, biases = weight[::step], None if bias is None else bias[::step]
@@ -88,7 +104,7 @@ class InnerProductHash:
             self.length = float(lengths.kthvalue(place).values)
 
     def row_codes(self, weight: Tensor, bias: Tensor | None) -> np.ndarray:
-        """Codes ``(L, N)`` int32 of rows.
+        """Codes ``(L, N)`` int32 of weight rows.
 
         Args:
             weight: ``(N, D)`` floats, any strides.
@@ -99,7 +115,7 @@ class InnerProductHash:
             part = slice(start, start + _BLOCK)
             block = self._centered(weight[part], None if bias is None else bias[part])
             if self.norm == "simple_lsh":
-                # A longer row keeps a zero there: hashes do not see its length anyway.
+                # A longer row gets a zero; hash codes do not depend on its length anyway.
                 missing = self.length**2 - block.square().sum(1)
                 block[:, -1] = missing.clamp_(min=0).sqrt_()
             out[:, part] = self.family.codes(block)
@@ -130,7 +146,7 @@ class InnerProductHash:
         return block.sub_(self.mean.to(block.dtype))
 
     def state_dict(self) -> dict[str, Any]:
-        """Mean row, mean input, and the length that rows are compared by."""
+        """Mean row, mean input, number of batches seen, and common length."""
         return {
             "mean": self.mean.numpy().copy(),
             "mean_input": self.mean_input.numpy().copy(),
@@ -139,13 +155,13 @@ class InnerProductHash:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.mean.copy_(torch.from_numpy(state["mean"]))
         self.mean_input.copy_(torch.from_numpy(state["mean_input"]))
         self.batches, self.length = int(state["batches"]), float(state["length"])
 
 
 def _zeros(vectors: Tensor, width: int) -> Tensor:
-    """``(n, width)``, one row a vector, of a type that is hashed: bfloat16 becomes float32."""
+    """Zeros ``(n, width)``, a row for each vector; float32 for bfloat16, which is not hashed."""
     dtype = torch.float32 if vectors.dtype == torch.bfloat16 else vectors.dtype
     return vectors.new_zeros(len(vectors), width, dtype=dtype)

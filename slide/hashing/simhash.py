@@ -10,21 +10,32 @@ from slide.sparse import CSR, check_pattern
 
 
 class SimHash:
-    """Signs of sparse random projections.
+    """A hash family: signs of sparse random projections.
 
-    Two vectors at angle t agree in one sign with probability about ``1 - t / pi`` (Charikar 2002,
-    section 3) and in a code with that to the power K. Directions have entries +1, -1 and 0 with
-    probabilities 1/6, 1/6, 2/3 (Achlioptas 2003, "Database-friendly random projections").
+    Two vectors at angle t have the same sign with probability about ``1 - t / pi`` (Charikar 2002,
+    "Similarity estimation techniques from rounding algorithms", section 3), and the same code with
+    that probability to the power K. The entries of the directions are +1, -1 and 0 with
+    probabilities 1/6, 1/6 and 2/3 (Achlioptas 2003, "Database-friendly random projections").
 
     Args:
         in_features: D, length of the vectors.
-        hashes_per_table: K, signs in a code; None: about 256 vectors a bucket.
-        num_tables: L, number of codes.
-        seed: of the random directions.
-        num_vectors: how many there will be to find; only for the choice of K.
+        hashes_per_table: K, number of signs in a code, at most 24; None: chosen so that a bucket
+            holds about 256 vectors.
+        num_tables: L, number of codes of a vector.
+        seed: seed of the random directions.
+        num_vectors: number of vectors that the tables will hold; used only to choose K.
 
     Raises:
-        ValueError: for a number below 1 or more than 24 bits a code.
+        ValueError: for a number below 1, or for codes of more than 24 bits.
+
+    Example:
+        >>> import slide, torch
+        >>> family = slide.SimHash(in_features=3, hashes_per_table=4, num_tables=2)
+        >>> x = torch.tensor([[1.0, -2.0, 0.5]])
+        >>> family.codes(x).shape  # One code for each table and vector.
+        (2, 1)
+        >>> bool((family.codes(x) == family.codes(10 * x)).all())
+        True
     """
 
     def __init__(
@@ -49,14 +60,14 @@ class SimHash:
         generator = np.random.default_rng([0x51, seed])
         shape = (self.in_features, self.num_tables * self.hashes_per_table)
         draws = generator.integers(0, 6, size=shape, dtype=np.int8)
-        # 0 -> +1, 1 -> -1, the rest -> 0; kept as bytes, since D may be the number of features.
+        # 0 -> +1, 1 -> -1, others -> 0. Bytes, because D may be the number of features of a set.
         self.directions = np.where(draws == 0, 1, np.where(draws == 1, -1, 0)).astype(np.int8)
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.
 
-        float32 is rounded to bfloat16 where the processor multiplies that faster: rows' angles
-        change by a fraction of a degree, and a row and its equal still have equal codes.
+        Where the processor multiplies bfloat16 faster, float32 is rounded to it: the angles of rows
+        change by a fraction of a degree, and equal rows still have equal codes.
         """
         check_width(vectors, self.in_features)
         vectors = vectors.detach()
@@ -64,7 +75,7 @@ class SimHash:
             vectors = vectors.bfloat16()
         projections = vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
         if projections.dtype == torch.bfloat16:
-            # Taken for an integer it has the same sign.
+            # The same bytes, read as an integer, have the same sign.
             projections = projections.view(torch.int16)
         return self._pack(array_view(projections))
 

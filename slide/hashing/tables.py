@@ -1,4 +1,4 @@
-"""Hash tables: codes to buckets to ids. They know nothing of vectors."""
+"""Hash tables find ids by their codes; they do not depend on vectors."""
 
 import numpy as np
 
@@ -14,18 +14,27 @@ _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
 class HashTables:
     """L tables of ``num_buckets`` buckets, as flat arrays.
 
-    Memory: ``4 L (3 num_buckets + number of ids)`` bytes after a build.
+    After a build the tables take ``4 L (3 num_buckets + number of ids)`` bytes.
 
     Args:
         num_tables: L.
-        num_buckets: buckets a table; codes lie in ``[0, num_buckets)``.
-        bucket_capacity: most ids a bucket keeps.
-        bucket_policy: which ids a full bucket keeps: ``"reservoir"`` a uniform sample of all that
-            were offered, ``"fifo"`` the last ones.
-        seed: of the reservoir.
+        num_buckets: number of buckets in a table; codes lie in ``[0, num_buckets)``.
+        bucket_capacity: maximum number of ids in a bucket.
+        bucket_policy: which ids a full bucket keeps: ``"reservoir"``: a uniform sample of all ids
+            that were offered (Vitter 1985, "Random sampling with a reservoir", algorithm R);
+            ``"fifo"``: the last ones.
+        seed: seed of the reservoir.
 
     Raises:
-        ValueError: for a number below 1 or an unknown policy.
+        ValueError: for a number below 1, or for an unknown policy.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> tables = slide.HashTables(num_tables=2, num_buckets=4)
+        >>> tables.build(np.array([[0, 1, 1], [2, 2, 3]], np.int32))  # Codes of ids 0, 1, 2.
+        >>> found = tables.query(np.array([[1], [2]], np.int32))
+        >>> found.indices  # Ids 1 and 2 in the first table, 0 and 1 in the second.
+        array([1, 2, 0, 1], dtype=int32)
     """
 
     def __init__(
@@ -59,16 +68,24 @@ class HashTables:
         )
 
     def build(self, codes: np.ndarray) -> None:
-        """Replace the contents by ids 0 to N - 1 with the codes ``(L, N)`` int32."""
+        """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32.
+
+        Raises:
+            ValueError: for codes of the wrong shape or type, or out of range.
+        """
         self._check(codes)
         if self.buckets.pool.shape[1] < codes.shape[1]:
-            # Zeros: the state, free places and all, must repeat itself from run to run.
+            # Zeros: the state, including free places, must be the same in each run.
             pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
             self.buckets = self.buckets._replace(pool=pool)
         kernels.build(self.buckets, codes, self.bucket_capacity, *self._policy())
 
     def insert(self, ids: np.ndarray, codes: np.ndarray) -> None:
-        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32; grows the pools where needed."""
+        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
+
+        Raises:
+            ValueError: for ids or codes of the wrong shape or type, or out of range.
+        """
         self._check(codes)
         if ids.shape != (codes.shape[1],) or ids.dtype != np.int32:
             raise ValueError(f"ids must be ({codes.shape[1]},) int32, not {ids.shape} {ids.dtype}")
@@ -81,7 +98,7 @@ class HashTables:
             if (done == len(ids)).all():
                 return
             pool = self.buckets.pool
-            # Room for the bucket that did not fit, too.
+            # There is space for the bucket that did not fit.
             larger = np.zeros(
                 (self.num_tables, 2 * pool.shape[1] + self.bucket_capacity + 4), np.int32
             )
@@ -89,11 +106,14 @@ class HashTables:
             self.buckets = self.buckets._replace(pool=larger)
 
     def move(self, ids: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
-        """Take distinct ids ``(n,)`` int32 from buckets ``old`` to buckets ``new``.
+        """Move ids from buckets ``old`` to buckets ``new``.
 
         Args:
-            ids: that are in the tables.
-            old, new: ``(L, n)`` int32 codes. Where they agree the table stays as it is.
+            ids: ``(n,)`` int32, distinct, all in the tables.
+            old, new: ``(L, n)`` int32 codes. A table in which both are equal does not change.
+
+        Raises:
+            ValueError: for codes of the wrong shape or type, or out of range.
         """
         self._check(old)
         self._check(new)
@@ -102,13 +122,16 @@ class HashTables:
         self._insert(ids, np.where(same, -1, new))
 
     def query(self, codes: np.ndarray) -> Pattern:
-        """The ids in the buckets of each query, table after table, so one id may occur L times.
+        """The ids in the buckets of each query, table after table.
 
         Args:
             codes: ``(L, B)`` int32.
 
         Returns:
-            A pattern with B rows; the number of times that an id occurs are its votes.
+            A pattern with B rows. An id occurs once for each table in which it was found.
+
+        Raises:
+            ValueError: for codes of the wrong shape or type, or out of range.
         """
         self._check(codes)
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
@@ -119,9 +142,9 @@ class HashTables:
         return Pattern(indptr, ids)
 
     def occupancy(self) -> tuple[float, int]:
-        """The share of buckets that are not empty, and the size of the fullest one.
+        """The share of buckets that are not empty, and the number of ids in the fullest one.
 
-        The size counts all ids that fell into the bucket, kept or not.
+        This number counts all ids that were offered, including those that were not kept.
         """
         return float(np.count_nonzero(self.buckets.seen)) / self.buckets.seen.size, int(
             self.buckets.seen.max()
@@ -132,12 +155,16 @@ class HashTables:
         used = int(self.buckets.used.max())
         state = {name: array.copy() for name, array in self.buckets._asdict().items()}
         pool = self.buckets.pool[:, :used].copy()
-        # What lies behind a table's last bucket was never written: equal tables, equal states.
+        # Places after the last bucket are unused; with zeros there, equal tables have equal states.
         pool[np.arange(used) >= self.buckets.used[:, None]] = 0
         return state | {"pool": pool}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Put back what `state_dict` gave."""
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: for the state of tables of another shape.
+        """
         expected = (self.num_tables, self.num_buckets)
         if state["starts"].shape != expected:
             raise ValueError(

@@ -1,9 +1,9 @@
-"""Adam on the rows that a step touched, and on nothing else.
+"""Adam on the rows that a step touched.
 
-Kingma and Ba 2015, algorithm 1, applied lazily: the moments of a row stand still while it is not
-touched. With ``correct_skipped`` they decay by the number of steps missed first, so that they are
-the moments of dense Adam under zero gradients; the moves that dense Adam would have made in
-between from old momentum are not replayed.
+This is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row do not change in
+steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
+the row missed, so that they equal the moments of dense Adam with zero gradients. The changes of the
+weight that dense Adam would have made in these steps are left out.
 """
 
 from typing import NamedTuple
@@ -20,8 +20,8 @@ class AdamRows(NamedTuple):
     Attributes:
         weight: ``(N, D)`` floats.
         first: ``(N, D)`` floats, the first moment.
-        second: ``(N, D)`` floats; or ``(N, 1)``: one second moment a row, of the mean square.
-        last_step: ``(N,)`` int32, the step that touched each row last (0: none); empty if skipped
+        second: ``(N, D)`` floats; or ``(N, 1)``, one moment of the mean square for each row.
+        last_step: ``(N,)`` int32, the last step that touched each row (0: none); empty if skipped
             steps are not corrected.
     """
 
@@ -43,7 +43,7 @@ class AdamHyper(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """A row gradient ``G^T H``: groups of `slide.kernels.pattern_products.transpose_pattern`, R of them.
+    """A row gradient ``G^T H``, with the entries of G in the R groups of `transpose_pattern`.
 
     Attributes:
         ids: ``(R,)`` int32, distinct rows of the weight.
@@ -63,7 +63,7 @@ class Factors(NamedTuple):
 
 
 class _Rates(NamedTuple):
-    """The numbers of a step in the weight's type: mixed precision would halve the vector width."""
+    """The numbers of a step in the weight's type; other types would halve the vector width."""
 
     decay1: float
     decay2: float
@@ -148,8 +148,8 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
 def adam_factored(state, hyper, factors, num_chunks):
     """`slide.kernels.pattern_products.row_gradient` and `adam_rows` in one pass.
 
-    A row's gradient is summed in a buffer that stays in cache and is used at once, so no
-    ``(R, D)`` gradient is ever written.
+    The gradient of a row is summed in a buffer that stays in the cache, and is used at once. So the
+    ``(R, D)`` gradient is never written.
     """
     width = factors.vectors.shape[1]
     num_rows = len(factors.ids)

@@ -1,8 +1,8 @@
 """Hash tables as flat arrays: counting-sort build, insert, look-up.
 
-Each of L tables owns one row of every array, so tables are filled side by side without locks.
-A bucket is a run of its table's pool: built buckets get the room that they need; a bucket that
-outgrows its room moves to the end of the pool with twice as much, up to its capacity.
+Each of L tables has one row of every array, so threads fill tables at the same time without locks.
+A bucket is a range of its table's pool. A build gives each bucket the room that it needs. A bucket
+that needs more moves to the end of the pool and gets twice the room, up to its capacity.
 """
 
 from typing import NamedTuple
@@ -19,10 +19,11 @@ class Buckets(NamedTuple):
     """L tables of C buckets.
 
     Attributes:
-        starts: ``(L, C)`` int32, a bucket's place in its table's pool.
-        rooms: ``(L, C)`` int32, how many ids fit there.
-        seen: ``(L, C)`` int32, ids offered since the last clear; ``min(seen, capacity)`` are kept.
-        used: ``(L,)`` int64, how much of each pool is given away.
+        starts: ``(L, C)`` int32, where a bucket begins in its table's pool.
+        rooms: ``(L, C)`` int32, number of ids that fit there.
+        seen: ``(L, C)`` int32, number of ids offered since the last build or clear; the bucket
+            holds ``min(seen, capacity)`` of them.
+        used: ``(L,)`` int64, length of the part of each pool that belongs to buckets.
         pool: ``(L, P)`` int32 ids.
     """
 
@@ -35,10 +36,10 @@ class Buckets(NamedTuple):
 
 @serial
 def _keep_position(offered, capacity, policy, key, counter):
-    """Where in a full bucket the id goes that comes after ``offered`` others; -1: dropped.
+    """The position in a full bucket of the id that comes after ``offered`` others; -1: dropped.
 
-    `FIFO` overwrites the oldest. `RESERVOIR` keeps each id offered with probability
-    capacity / offered (Vitter 1985, algorithm R).
+    `FIFO` overwrites the oldest id. `RESERVOIR` keeps each offered id with probability
+    ``capacity / offered`` (Vitter 1985, "Random sampling with a reservoir", algorithm R).
     """
     if policy == FIFO:
         return offered % capacity
@@ -48,7 +49,7 @@ def _keep_position(offered, capacity, policy, key, counter):
 
 @serial
 def _counter(table, code, offered):
-    """A counter of its own for each (table, bucket, arrival)."""
+    """A different counter for each (table, bucket, number of the offered id)."""
     return (np.int64(table) << 56) ^ (np.int64(code) << 32) ^ np.int64(offered)
 
 
@@ -57,9 +58,9 @@ def build(buckets, codes, capacity, policy, key):
     """Clear all tables and put id ``i`` into bucket ``codes[l, i]`` of each table l.
 
     Args:
-        buckets: to be filled; pools hold at least N ids.
+        buckets: `Buckets`, written; the pools have room for N ids.
         codes: ``(L, N)`` int32, each in ``[0, C)``.
-        capacity: most ids a bucket keeps.
+        capacity: maximum number of ids in a bucket.
         policy: `FIFO` or `RESERVOIR`.
         key: uint64 key of the reservoir's draws.
     """
@@ -96,8 +97,8 @@ def build(buckets, codes, capacity, policy, key):
 def insert(buckets, ids, codes, capacity, policy, key, done):
     """Put ``ids[i]`` into bucket ``codes[l, i]`` of each table l, from ``i = done[l]`` on.
 
-    A negative code is skipped. A table whose pool is full stops early: ``done`` ``(L,)`` int64 says
-    how far each one came, and the caller goes on from there with a larger pool.
+    A negative code is skipped. A table stops when its pool is full: ``done`` ``(L,)`` int64 holds
+    the number of ids that each table has taken, and the caller continues with a larger pool.
     """
     pool_size = buckets.pool.shape[1]
     used = buckets.used
@@ -130,11 +131,11 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
 
 @parallel
 def remove(buckets, ids, codes, capacity):
-    """Take ``ids[i]`` out of bucket ``codes[l, i]`` of each table l; a negative code is skipped.
+    """Remove ``ids[i]`` from bucket ``codes[l, i]`` of each table l; a negative code is skipped.
 
-    The last id of the bucket takes the free place. An id that the bucket did not keep is only no
-    longer counted; a full bucket that loses one forgets how many it did not keep, and which of its
-    ids is the oldest.
+    The last id of the bucket moves to the free place. If the bucket did not keep the id, only its
+    count falls. A full bucket that loses an id no longer counts the ids that it did not keep, and
+    loses the order in which its ids came.
     """
     for l in prange(codes.shape[0]):
         starts, seen, pool = buckets.starts[l], buckets.seen[l], buckets.pool[l]
@@ -156,7 +157,7 @@ def remove(buckets, ids, codes, capacity):
 
 @parallel
 def look_up(buckets, codes, capacity, indptr, out):
-    """Copy the buckets that each of B queries falls into, table after table, duplicates and all.
+    """Copy the buckets of each of B queries, table after table; an id may occur several times.
 
     Args:
         codes: ``(L, B)`` int32.
@@ -175,7 +176,7 @@ def look_up(buckets, codes, capacity, indptr, out):
 
 @parallel
 def bucket_lengths(buckets, codes, capacity, out):
-    """Write the number of ids (int64, ``(B,)``) in the L buckets of each query together."""
+    """Write the total number of ids in the L buckets of each query to ``out`` ``(B,)`` int64."""
     for b in prange(codes.shape[1]):
         total = 0
         for l in range(codes.shape[0]):

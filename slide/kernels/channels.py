@@ -1,6 +1,7 @@
-"""Some channels of images taken out and put back.
+"""Copies of some channels out of images, and back.
 
-P counts pixels, C channels, A those of them that are used: ``places`` ``(A,)`` int64, distinct.
+P is the number of pixels, C the number of channels, and A the number of used channels, whose
+positions are ``places`` ``(A,)`` int64, distinct.
 """
 
 from slide.kernels.compile import parallel, prange
@@ -8,7 +9,7 @@ from slide.kernels.compile import parallel, prange
 
 @parallel
 def take_pixels(pixels, places, out):
-    """The used channels ``out`` ``(P, A)`` of ``pixels`` ``(P, C)``."""
+    """Write the used channels of ``pixels`` ``(P, C)`` to ``out`` ``(P, A)``."""
     for p in prange(len(out)):
         for a in range(len(places)):
             out[p, a] = pixels[p, places[a]]
@@ -16,7 +17,7 @@ def take_pixels(pixels, places, out):
 
 @parallel
 def put_pixels(values, places, out):
-    """The inverse of `take_pixels`; other channels of ``out`` ``(P, C)`` become zero."""
+    """Write ``values`` ``(P, A)`` to the used channels of ``out`` ``(P, C)``, zeros elsewhere."""
     for p in prange(len(out)):
         for c in range(out.shape[1]):
             out[p, c] = 0
@@ -26,7 +27,7 @@ def put_pixels(values, places, out):
 
 @parallel
 def put_planes(values, places, out):
-    """Pixels ``values`` ``(B, P, A)`` as planes of ``out`` ``(B, C, P)``; others become zero."""
+    """Write ``values`` ``(B, P, A)`` to the used planes of ``out`` ``(B, C, P)``, else zeros."""
     for b in prange(len(out)):
         planes, pixels = out[b], values[b]
         planes[:] = 0

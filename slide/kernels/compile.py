@@ -1,7 +1,7 @@
-"""The one place where numba's flags are set.
+"""Decorators that compile kernels; numba's flags are set only here.
 
-Parallel kernels split their work so that each output element is written by one iteration, in one
-fixed order: their results do not depend on the number of threads.
+In a parallel kernel, one iteration writes each output element, in a fixed order. So results do not
+depend on the number of threads.
 """
 
 import functools
@@ -13,8 +13,7 @@ from slide.runtime import forked
 
 __all__ = ["parallel", "prange", "serial"]
 
-# Everything of fast-math except "no NaN" and "no infinity": divergence checks and -inf masks
-# must keep working.
+# All of fast-math except "no NaN" and "no infinity", which divergence checks and -inf masks need.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 
 serial = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
@@ -22,17 +21,17 @@ _threaded = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy",
 
 
 def parallel(function):
-    """Compile a kernel whose ``prange`` loops run on all threads; called from Python alone.
+    """Compile a kernel whose ``prange`` loops run on all threads; only Python may call it.
 
-    OpenMP's threads do not live on in a process made by ``fork``, where numba would end the process
-    and others hang. There the same source runs as a serial kernel.
+    A process made by ``fork`` has no OpenMP threads: numba would end it, and other libraries would
+    hang. There the same source runs as a serial kernel.
     """
     threaded = _threaded(function)
 
     @functools.cache
     def alone():
         twin = types.FunctionType(function.__code__, function.__globals__, function.__name__)
-        # The cache on disk goes by this name and does not know the flags.
+        # The cache on disk is keyed by this name and ignores the flags.
         twin.__qualname__ = f"{function.__qualname__}_alone"
         twin.__module__ = function.__module__
         return serial(twin)

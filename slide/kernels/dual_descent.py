@@ -1,8 +1,8 @@
-"""One-vs-rest linear classifiers over sparse rows: training in the dual, and scores of some.
+"""One-vs-rest linear classifiers over sparse rows: training in the dual, and scores.
 
-Classifier ``l`` scores a row ``offset + <w_l, x>``. With a negative offset, a row that shares no
-feature with its weights is on the right side already, so only rows that may be mistaken need to be
-among its negatives.
+Classifier ``l`` gives row ``x`` the score ``bias + <w_l, x>``. With a negative bias, a row that
+shares no feature with the weights is classified as negative, so the classifier needs only negatives
+that may be mistaken for positives.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class TrainingRows(NamedTuple):
     Attributes:
         indptr: ``(N + 1,)`` int64.
         rows: ``(nnz,)`` int32.
-        signs: ``(nnz,)`` float32, 1 for positives and -1 for negatives.
+        signs: ``(nnz,)`` float32: 1 for positives, -1 for negatives.
     """
 
     indptr: np.ndarray
@@ -61,8 +61,9 @@ def _add(x, row, factor, weight):
 def _descend(x, squares, rows, signs, solver, weight, order, alphas):
     """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
 
-    ``weight`` comes as zeros and leaves as the sum of ``alphas * signs * rows``; ``order`` is
-    scratch of the length of ``rows``.
+    Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for
+    large-scale linear SVM". ``weight`` is zero at entry, and the sum of ``alphas * signs * rows``
+    at exit; ``order`` is scratch of the length of ``rows``.
     """
     size = len(rows)
     for i in range(size):
@@ -81,7 +82,7 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
             score = solver.bias + _dot(x, rows[i], weight)
             gradient = signs[i] * score - 1 + alphas[i] * diagonal
             if alphas[i] == 0 and gradient > bound:
-                # Right by more than anything was wrong in the last pass: not looked at again.
+                # Its margin exceeds the largest violation of the last pass: skip it from now on.
                 size -= 1
                 order[k], order[size] = order[size], order[k]
                 continue
@@ -96,13 +97,13 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
             bound = largest
         elif size == len(rows):
             break
-        else:  # Look at all of them once more before it is over.
+        else:  # Visit all rows once more before the end.
             size, bound = len(rows), np.inf
 
 
 @parallel
 def fit_duals(x, squares, lists, solver, weights, orders, alphas):
-    """The dual variables of all classifiers, each trained on the rows of its list.
+    """The dual variables of all classifiers, each trained on its own rows.
 
     Args:
         x: `slide.sparse.CSR` of the training rows, D columns.
@@ -115,7 +116,7 @@ def fit_duals(x, squares, lists, solver, weights, orders, alphas):
     """
     indptr, rows, signs = lists.indptr, lists.rows, lists.signs
     threads = len(weights)
-    # Strided, since neighbours often have lists of similar length.
+    # Strided, because neighbours often have lists of similar length.
     for t in prange(threads):
         weight = weights[t]
         for n in range(t, len(indptr) - 1, threads):
@@ -129,14 +130,16 @@ def fit_duals(x, squares, lists, solver, weights, orders, alphas):
 
 @parallel
 def collect_weights(x, lists, alphas, threshold, weights, indptr, indices, values):
-    """The classifiers' weights of at least ``threshold``: first how many, then which.
+    """The classifiers' weights with a magnitude of at least ``threshold``.
+
+    The first call counts them, the second one writes them.
 
     Args:
         x, lists, alphas: see `fit_duals`.
-        threshold: not negative.
+        threshold: at least 0.
         weights: ``(T, D)`` float32 scratch, zero before and after.
-        indptr: ``(N + 1,)`` int64. Without ``indices``, the number of weights of classifier n is
-            written to n + 1; else where they begin.
+        indptr: ``(N + 1,)`` int64. If ``indices`` is empty, the number of weights of classifier n
+            is written to entry n + 1; otherwise entry n says where its weights begin.
         indices, values: ``(nnz,)`` int32 and float32 output, or empty.
     """
     rows, signs = lists.rows, lists.signs
@@ -151,7 +154,7 @@ def collect_weights(x, lists, alphas, threshold, weights, indptr, indices, value
             k = indptr[n] if fill else 0
             for i in range(begin, end):
                 for p in range(x.indptr[rows[i]], x.indptr[rows[i] + 1]):
-                    # Taken once, and back to zero.
+                    # Reset at once, so that a repeated column counts only once.
                     value, weight[x.indices[p]] = weight[x.indices[p]], 0
                     if value != 0 and abs(value) >= threshold:
                         if fill:
@@ -169,7 +172,7 @@ def score_labels(x, classifiers, bias, ids, dense, out):
         x: `slide.sparse.CSR` of B rows, D columns.
         classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``.
         bias: fixed part of a score.
-        ids: ``(B, K)`` int64 numbers of classifiers; below 0: none, scored -inf.
+        ids: ``(B, K)`` int64 numbers of classifiers; a number below 0 gets the score -inf.
         dense: ``(T, D)`` float32 scratch, zero before and after.
         out: ``(B, K)`` float32 output.
     """

@@ -1,6 +1,6 @@
 """Hash codes: SimHash from projections, DWTA from dense and from sparse vectors.
 
-Codes are table-major, ``(L, n)`` int32, since tables are built and read one at a time.
+Codes are ``(L, n)`` int32, one row for each table, because tables are built and read one by one.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from slide.kernels.compile import parallel, prange, serial
 from slide.kernels.random import random_below
 
-# A bin that finds no filled bin in this many draws keeps code 0.
+# A bin that draws no filled bin in this many attempts gets digit 0.
 MAX_DENSIFY_ATTEMPTS = 100
 
 
@@ -54,7 +54,7 @@ def project_sparse(indptr, indices, values, directions, out):
 
 @parallel
 def dwta_dense(vectors, coordinates, hashes_per_table, bits, out):
-    """Winner-take-all codes of dense vectors: each bin's digit is the place of its maximum.
+    """Winner-take-all codes of dense vectors: the digit of a bin is the position of its maximum.
 
     Args:
         vectors: ``(n, D)`` floats.
@@ -83,9 +83,10 @@ def dwta_dense(vectors, coordinates, hashes_per_table, bits, out):
 
 @serial
 def _densify(digits, key, found):
-    """Give each empty bin (digit -1) the digit of a filled one, drawn by (bin, attempt).
+    """Give each empty bin (digit -1) the digit of a filled bin, drawn by (bin, attempt).
 
-    ``found`` ``(L * K,)`` int32 holds the digits as they were, so that donors are original ones.
+    ``found`` ``(L * K,)`` int32 is scratch for a copy of the digits: only bins that were filled at
+    the start pass their digit on.
     """
     num_bins = len(digits)
     for h in range(num_bins):
@@ -103,12 +104,12 @@ def _densify(digits, key, found):
 
 @parallel
 def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, key, out):
-    """Densified winner-take-all codes of sparse vectors; only stored coordinates compete.
+    """Densified winner-take-all codes of sparse vectors; only stored coordinates take part.
 
     Args:
         indptr, indices, values: ``(B, D)`` CSR matrix.
-        places: ``(D, P)`` int32: ``bin * M + position`` of each coordinate under each of the P
-            permutations, -1 where it falls into no bin.
+        places: ``(D, P)`` int32: ``bin * M + position`` of each coordinate in each of the P
+            permutations, -1 where the coordinate is in no bin.
         hashes_per_table: K digits a code.
         bits: bits a digit, log2 of M.
         key: uint64 key of the densification's draws.
@@ -127,7 +128,7 @@ def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, key, ou
                     continue
                 h = place >> bits
                 digit = place & mask
-                # Equal values: the lower position wins, whatever the order of storage.
+                # Among equal values the lower position wins, whatever the order of storage.
                 if digits[h] < 0 or value > best[h] or (value == best[h] and digit < digits[h]):
                     best[h] = value
                     digits[h] = digit

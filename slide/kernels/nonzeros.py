@@ -5,7 +5,7 @@ from slide.kernels.compile import parallel, prange
 
 @parallel
 def count_nonzeros(matrix, counts):
-    """Write how many entries of each row are not zero, as NaN is not.
+    """Write the number of non-zero entries of each row; NaN is not zero.
 
     Args:
         matrix: ``(B, A)`` floats.
@@ -20,11 +20,11 @@ def count_nonzeros(matrix, counts):
 
 @parallel
 def take_nonzeros(matrix, indptr, columns, values):
-    """Write where they are and what.
+    """Write columns and values of the non-zero entries, row after row.
 
     Args:
         matrix: ``(B, A)`` floats.
-        indptr: ``(B + 1,)`` int64, bounds of the rows, of their counts.
+        indptr: ``(B + 1,)`` int64 bounds of the rows, from the counts of `count_nonzeros`.
         columns: ``(nnz,)`` int32 output, ascending in a row.
         values: ``(nnz,)`` output of the type of ``matrix``.
     """

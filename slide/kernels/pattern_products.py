@@ -1,14 +1,15 @@
-"""Products between dense vectors and the rows that a sparsity pattern names.
+"""Products of dense vectors with the rows that a sparsity pattern names.
 
-A pattern has one row a sample; entry ``p`` of sample ``b`` names row ``ids[p]`` of a matrix with N
-rows. Three products are all that a layer needs (B samples, D columns, ``nnz`` entries):
+A pattern has one row for each sample; entry ``p`` of sample ``b`` names row ``ids[p]`` of a matrix
+with N rows. A layer needs three products (B samples, D columns, ``nnz`` entries):
 
 * `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
 * `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
 * `row_gradient`     ``out[u] = sum_p coefficients[p] * vectors[b]`` over the entries with id ``u``
 
-An output layer uses them as forward, input gradient and weight gradient; a layer with sparse input
-as value gradient, forward and weight gradient. None does work proportional to N.
+An output layer uses them for its forward pass, its input gradient and its weight gradient. A layer
+with sparse input uses the second for its forward pass and the third for its weight gradient. No
+product takes time proportional to N.
 """
 
 from slide.kernels.compile import parallel, prange, serial
@@ -67,7 +68,7 @@ def group_entries(indptr, ids, slots, starts, entries, samples):
         indptr, ids: the pattern.
         slots: ``(N,)`` int32; those of the ids lie in [0, R).
         starts: ``(R + 1,)`` int64 output, the bounds of the groups.
-        entries: ``(nnz,)`` int64 output; entry numbers ``p``, group by group, ascending within one.
+        entries: ``(nnz,)`` int64 output: entry numbers ``p``, ascending within each group.
         samples: ``(nnz,)`` int32 output; the sample of each of those entries.
     """
     starts[:] = 0
@@ -75,7 +76,7 @@ def group_entries(indptr, ids, slots, starts, entries, samples):
         starts[slots[ids[p]] + 1] += 1
     for u in range(len(starts) - 1):
         starts[u + 1] += starts[u]
-    # `starts` serves as the write cursor, and is shifted back afterwards.
+    # `starts` is used as the write cursor, and is shifted back afterwards.
     for b in range(len(indptr) - 1):
         for p in range(indptr[b], indptr[b + 1]):
             slot = slots[ids[p]]
@@ -90,7 +91,7 @@ def group_entries(indptr, ids, slots, starts, entries, samples):
 
 @serial
 def transpose_pattern(indptr, ids, slots, touched, starts, entries, samples):
-    """Group the entries of a pattern by id, in time proportional to ``nnz`` alone.
+    """Group the entries of a pattern by id, in time proportional to ``nnz``.
 
     The distinct ids are numbered in order of first appearance.
 

@@ -1,7 +1,7 @@
-"""Ask the processor for memory that will be needed soon.
+"""Ask the processor to load memory that will be needed soon.
 
-Rows picked at random lie where no hardware prefetcher expects them. A loop that names the row it
-will come to some turns later does not wait for it then.
+The hardware prefetcher cannot predict the addresses of random rows. A loop that requests a row some
+iterations ahead does not wait for it later.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from numba.extending import intrinsic
 
 from slide.kernels.compile import serial
 
-# Rows ahead: enough to hide a read from memory, few enough to stay in the first-level cache.
+# Rows ahead: enough to hide the latency of memory, few enough to fit into the first-level cache.
 AHEAD = 3
 _LINE = 64
 
 
 def _prefetch(typing, array, place):
-    """Ask for the cache line of entry ``place`` of a contiguous array, all dimensions in one."""
+    """Request the cache line of entry ``place`` of a contiguous array, seen as one-dimensional."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -27,7 +27,7 @@ def _prefetch(typing, array, place):
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
         call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        # To be read, kept close, data and not instructions.
+        # For reading, into all cache levels, as data.
         builder.call(call, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
 
@@ -35,17 +35,17 @@ def _prefetch(typing, array, place):
 
 
 def _nothing(array, place):
-    """Plain Python has nothing to ask for."""
+    """With kernels as plain Python there is nothing to request."""
 
 
 plain = config.DISABLE_JIT  # pyright: ignore[reportAttributeAccessIssue]
-# numba takes the first argument, its own, away.
+# numba provides the first argument, so callers pass the others.
 ask_for: Any = _nothing if plain else intrinsic(_prefetch)
 
 
 @serial
 def prefetch_row(rows, r):
-    """Ask for row ``r`` of a contiguous ``(N, D)`` array; ``r`` must be a row."""
+    """Request row ``r`` of a contiguous ``(N, D)`` array; ``r`` must lie in ``[0, N)``."""
     width = rows.shape[1]
     for d in range(0, width, max(1, _LINE // rows.itemsize)):
         ask_for(rows, r * width + d)

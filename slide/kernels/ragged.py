@@ -1,22 +1,23 @@
-"""Rows of a ragged array: copied, cleared, looked at; and single entries."""
+"""Operations on rows of a ragged array: copy, clear, find those with non-zero entries."""
 
 from slide.kernels.compile import parallel, prange, serial
 
 __all__ = ["clear_rows", "gather_entries", "gather_ragged", "mark_nonzero_rows"]
 
-# Entries that are looked at before the next question whether to go on: without it no vector code.
+# Entries that are read before the next decision whether to stop; without blocks, the compiler makes
+# no vector code.
 STRIDE = 512
 
 
 @parallel
 def gather_ragged(indptr, data, rows, out_indptr, out):
-    """Copies rows.
+    """Copy some rows.
 
     Args:
         indptr: ``(N + 1,)`` int64; row ``r`` is ``data[indptr[r]:indptr[r + 1]]``.
         data: ``(nnz,)`` of any type.
         rows: ``(B,)`` int64 in ``[0, N)``.
-        out_indptr: ``(B + 1,)`` int64, the ends of the copied rows.
+        out_indptr: ``(B + 1,)`` int64 bounds of the copied rows.
         out: ``(out_indptr[-1],)`` output of the type of ``data``.
     """
     for i in prange(len(rows)):
@@ -28,7 +29,7 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
 
 @parallel
 def clear_rows(indptr, rows, values):
-    """Writes zeros into some rows.
+    """Write zeros into some rows.
 
     Args:
         indptr: ``(N + 1,)`` int64 bounds of the rows.
@@ -42,9 +43,10 @@ def clear_rows(indptr, rows, values):
 
 @serial
 def mark_nonzero_rows(indptr, values, marks):
-    """Writes which rows have an entry that is not zero, as NaN is not.
+    """Write which rows have a non-zero entry; NaN is not zero.
 
-    Serial: most rows answer at once, and small batches would wait for threads to wake.
+    The loop is serial: most rows are decided by their first entries, and for small batches waking
+    the threads would take longer.
 
     Args:
         indptr: ``(N + 1,)`` int64 bounds of the rows.
@@ -66,11 +68,11 @@ def mark_nonzero_rows(indptr, values, marks):
 
 @parallel
 def gather_entries(values, places, out):
-    """Writes ``out[i] = values[places[i]]``.
+    """Write ``out[i] = values[places[i]]``.
 
     Args:
         values: ``(n,)`` of any type.
-        places: ``(m,)`` int32 in ``[0, n)``; 64-bit ones would double what is read.
+        places: ``(m,)`` int32 in ``[0, n)``; int64 would double the memory to read.
         out: ``(m,)`` output of the type of ``values``.
     """
     for i in prange(len(places)):

@@ -1,7 +1,8 @@
-"""Counter-based random numbers: a pure function of a key and a counter.
+"""Counter-based random numbers: pure functions of a key and a counter.
 
-Nothing is stored between calls, so a draw depends neither on the number of threads nor on what was
-drawn before, and a resumed run needs no generator state beyond its step number.
+Nothing is stored between calls. So a draw depends neither on the number of threads nor on earlier
+draws, and a resumed run needs only its step number, but no state of a generator.
+
 The mixer is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
 """
 

@@ -1,4 +1,4 @@
-"""ReLU and dropout together, and the way back."""
+"""ReLU and dropout in one pass, forward and backward."""
 
 import numpy as np
 
@@ -16,9 +16,9 @@ def relu_dropout_forward(x, key, least, scale, out):
 
     Args:
         x: ``(n,)`` floats.
-        key: uint64; it and the place decide the draw, uniform in [0, 2^32).
-        least: uint64.
-        scale: number.
+        key: uint64; key and position determine the draw, uniform in [0, 2^32).
+        least: uint64, smallest draw that keeps a value.
+        scale: factor on the kept values.
         out: ``(n,)`` output of the type of ``x``.
     """
     zero, factor = x.dtype.type(0), x.dtype.type(scale)
@@ -29,12 +29,12 @@ def relu_dropout_forward(x, key, least, scale, out):
 
 @parallel
 def relu_dropout_backward(out, grad, scale, grad_x):
-    """Write ``scale * grad`` where `relu_dropout_forward` wrote something, else 0.
+    """Write ``scale * grad`` where the output of `relu_dropout_forward` is not zero, else 0.
 
     Args:
-        out: ``(n,)`` floats, its output.
+        out: ``(n,)`` floats, the output of `relu_dropout_forward`.
         grad: ``(n,)`` floats of the same type.
-        scale: the same number.
+        scale: the same factor.
         grad_x: ``(n,)`` output of the type of ``out``.
     """
     zero, factor = out.dtype.type(0), out.dtype.type(scale)

@@ -1,4 +1,7 @@
-"""Row-sparse Adam, and clipping of gradients that come as rows."""
+"""An Adam that updates only the rows that a step touched, and gradient clipping.
+
+Both take the row gradients that slide's layers leave on their weights (`slide.row_gradients`).
+"""
 
 from slide.optim.clipping import clip_grad_norm_ as clip_grad_norm_
 from slide.optim.row_sparse_adam import RowSparseAdam as RowSparseAdam

@@ -1,4 +1,4 @@
-"""Gradient clipping that knows row gradients and sparse ones; PyTorch's takes dense ones alone."""
+"""Gradient clipping for dense, sparse and row gradients; PyTorch's takes only dense ones."""
 
 from collections.abc import Iterable
 
@@ -12,22 +12,31 @@ from slide.row_gradients import RowGradient, take_row_gradients
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0
 ) -> Tensor:
-    """Scale all gradients so that their norm, taken together, is at most ``max_norm``.
+    """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
-    As ``torch.nn.utils.clip_grad_norm_``, which raises for sparse gradients and does not see the
-    row gradients that our layers leave on their weights. What several backward passes left on a
-    weight is added up first.
+    This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients. PyTorch's function raises
+    for sparse gradients and ignores the row gradients that slide's layers leave on their weights.
+    The gradients of several backward passes on one weight are added up first.
 
     Args:
-        parameters: whose gradients are scaled, in place.
-        max_norm: above 0.
-        norm_type: which p-norm, above 0; ``inf`` for the largest entry.
+        parameters: a tensor, or several; their gradients are scaled.
+        max_norm: maximum of the total norm, above 0.
+        norm_type: p of the p-norm, above 0; ``inf`` for the largest magnitude.
 
     Returns:
-        The norm before, a scalar.
+        The total norm before the scaling, a scalar.
 
     Raises:
-        ValueError: for a norm that is not above 0.
+        ValueError: for a number that is not above 0.
+
+    Example:
+        >>> import slide, torch
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> weight.grad = torch.tensor([3.0, 4.0])
+        >>> slide.clip_grad_norm_(weight, max_norm=1.0)
+        tensor(5.)
+        >>> weight.grad
+        tensor([0.6000, 0.8000])
     """
     checks.positive("max_norm", max_norm)
     if norm_type != float("inf"):
@@ -45,11 +54,11 @@ def clip_grad_norm_(
 
 
 def _values(parameter: Tensor) -> Tensor | None:
-    """The memory that the gradient of ``parameter`` lies in, each row once; None: it has none."""
+    """The values of a parameter's gradient, each row once, to be scaled in place; None if none."""
     if getattr(parameter, "row_gradients", ()):
         gradient = take_row_gradients(parameter)
         assert gradient is not None
-        # Not what the backward pass holds, which may run again.
+        # A copy: the backward pass keeps the original, and may run again.
         rows = gradient.values().clone()
         parameter.row_gradients = [RowGradient(gradient.ids, rows)]  # type: ignore[attr-defined]
         parameter.grad = None

@@ -1,4 +1,4 @@
-"""Row-sparse Adam: the rows that a step touched are updated in place, and nothing else."""
+"""Row-sparse Adam: a step updates only the rows that have a gradient, in place."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,28 +22,38 @@ _EMPTY = np.empty(0, np.int32)
 
 
 class RowSparseAdam(torch.optim.Optimizer):
-    """Adam (Kingma and Ba 2015) for weights whose gradients come as rows.
+    """Adam (Kingma and Ba 2015, algorithm 1) for weights whose gradients come as rows.
 
-    Takes the row gradients that slide's layers leave on their weights, and ordinary sparse and
-    dense gradients, too. With all rows touched at each step it equals ``torch.optim.AdamW``.
-    Otherwise it is *lazy*: moments and decay of a row stand still while the row is not touched, and
-    the bias correction counts all steps, not those of the row. Weights in bfloat16 have float32
-    moments; a move of less than 1/512 of an entry is rounded away.
+    The optimizer takes the row gradients that slide's layers leave on their weights, and ordinary
+    sparse and dense gradients. If each step touches all rows, it equals ``torch.optim.AdamW``.
+    Otherwise it is *lazy*: the moments and the decay of a row do not change in steps without a
+    gradient for it, while the bias correction counts all steps. Weights in bfloat16 have float32
+    moments; a change by less than 1/512 of an entry is lost by rounding.
 
     Args:
         params: parameters or parameter groups.
         lr: learning rate, above 0.
-        betas: decay of the two moments, each in [0, 1).
-        eps: added to the root of the second moment.
-        weight_decay: decoupled decay, per step in which a row is touched.
-        correct_skipped: first decay a row's moments by the number of steps that it missed, so that
-            they equal dense Adam's; costs 4 bytes a row.
-        rowwise: keep one second moment a row, of the mean square of its gradient, instead of one an
-            entry: a third less memory to move, where that is what a step waits for (sets per
-            sample).
+        betas: decay rates of the two moments, each in [0, 1).
+        eps: number added to the root of the second moment, above 0.
+        weight_decay: decoupled weight decay, applied in steps that touch a row.
+        correct_skipped: whether to decay a row's moments first by the number of steps that it
+            missed, so that they equal those of dense Adam; this takes 4 bytes for each row.
+        rowwise: whether to keep one second moment for each row, of the mean square of its gradient,
+            instead of one for each entry. A step then reads and writes a third less memory, which
+            is most of its time with a set for each sample.
 
     Raises:
         ValueError: for a number out of range.
+
+    Example:
+        >>> import slide, torch
+        >>> embedding = torch.nn.Embedding(4, 2, sparse=True)
+        >>> before = embedding.weight.detach().clone()
+        >>> optimizer = slide.RowSparseAdam(embedding.parameters(), lr=0.1)
+        >>> embedding(torch.tensor([1, 3])).sum().backward()
+        >>> optimizer.step()
+        >>> (embedding.weight != before).any(1)
+        tensor([False,  True, False,  True])
     """
 
     def __init__(
@@ -77,7 +87,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget dense and row gradients."""
+        """Remove dense, sparse and row gradients."""
         super().zero_grad(set_to_none)
         for group in self.param_groups:
             for p in group["params"]:
@@ -85,7 +95,13 @@ class RowSparseAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update all parameters that have a gradient.
+        """Update all parameters that have a gradient, and remove their row gradients.
+
+        Args:
+            closure: computes the loss and its gradients before the update, as in PyTorch.
+
+        Returns:
+            The loss, or None without a closure.
 
         Raises:
             ValueError: for a parameter that is not contiguous.
@@ -96,7 +112,7 @@ class RowSparseAdam(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
-                # Used up here: PyTorch's own zero_grad does not know row gradients.
+                # Removed here, because PyTorch's own zero_grad ignores row gradients.
                 gradient = take_row_gradients(p)
                 if gradient is not None:
                     self._update(p, group, gradient)
@@ -149,12 +165,12 @@ class RowSparseAdam(torch.optim.Optimizer):
             kernels.adam_rows(rows, hyper, gradient.ids, array_view(gradient.rows), chunks)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put back what ``state_dict`` gave."""
+        """Restore what ``state_dict`` returned."""
         super().load_state_dict(state_dict)
         saved = (i for group in state_dict["param_groups"] for i in group["params"])
         own = (p for group in self.param_groups for p in group["params"])
         for i, p in zip(saved, own, strict=True):
-            # The base class turned all state into the parameter's type.
+            # The base class has converted all state to the parameter's type.
             for name, value in state_dict["state"].get(i, {}).items():
                 if isinstance(value, torch.Tensor):
                     dtype = torch.int32 if name == "last_step" else _moment_type(p)
@@ -166,14 +182,14 @@ def _moment_type(p: torch.Tensor) -> torch.dtype:
 
 
 def _as_adam_rows(tensors: list[torch.Tensor]) -> AdamRows:
-    """Weight, moments and, or not, the last steps, for kernels."""
+    """Weight, two moments and, if there are any, last steps, as kernels take them."""
     weight, first, second, *last = tensors
     last_step = array_view(last[0]) if last else _EMPTY
     return AdamRows(as_rows(weight), as_rows(first), as_rows(second), last_step)
 
 
 def _update_copies(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRowGradient) -> None:
-    """Adam on float32 copies of the touched rows: kernels do not read bfloat16."""
+    """Adam on float32 copies of the touched rows, because kernels do not read bfloat16."""
     at = torch.from_numpy(gradient.ids).long()
     weight, *others = [tensor.index_select(0, at) for tensor in tensors]
     copies = [weight.float(), *others]

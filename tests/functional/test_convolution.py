@@ -144,7 +144,7 @@ class TestActiveConv2dFunction:
         ("ins", "outs"), [(None, [1, 4, 6]), ([0, 3], None), ([1, 2, 5], [0, 4]), ([0], [7])]
     )
     def test_depthwise(self, ins, outs):
-        """Where each output has an input of its own, and where some are left without any."""
+        """Each output has one input; in some cases this input is not used."""
         x, weight = draw(2, 8, 5, 5), draw(8, 1, 3, 3, seed=1)
         mask = torch.zeros(8, dtype=x.dtype)
         mask[numbers(ins, 8)] = 1

@@ -1,4 +1,4 @@
-"""Gradients that are mostly zero: found, and worth the same as dense ones."""
+"""Gradients that are mostly zero: their entries are found, and products equal the dense ones."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def draw(*shape, share=None, dtype=torch.float64, seed=0):
 
 
 def use(monkeypatch, few):
-    """Take the path of few entries always, or never."""
+    """Use the path for few entries always, or never."""
     monkeypatch.setattr(nonzeros, "DENSE_ENTRY_SHARE", 1.0 if few else 0.0)
 
 

@@ -1,4 +1,4 @@
-"""A loss over part of a batch: the same gradients, and no visits to the rest."""
+"""A loss over part of a batch: gradients are the same, and other samples are not visited."""
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ class TestRows:
 @every_loss
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.9, 1.0])
 def test_equals_two_passes(mode, name, fraction):
-    """Choose by a first pass, learn from a second one over the chosen samples alone."""
+    """The twin selects samples in a first pass, and learns from them in a second one."""
     active = make_active(mode)
     parameters = draw(B, D), draw(N, D, seed=1), draw(N, seed=2)
     twins = [p.detach().clone().requires_grad_() for p in parameters]
@@ -149,7 +149,7 @@ def test_sparse_input():
 
 @every_mode
 def test_a_loss_of_ones_own(mode):
-    """Of PyTorch's, by sample; the whole network's gradients against those of a second pass."""
+    """A loss of PyTorch; the gradients of the network equal those of a second pass."""
     features = make_csr(np.random.default_rng(0), [3, 2, 4, 1, 3, 2, 2, 5], 40)
     found = []
     for two_passes in (False, True):

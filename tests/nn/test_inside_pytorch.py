@@ -1,4 +1,4 @@
-"""Layers inside other people's programs: nn.Sequential, torch.compile, odd types."""
+"""Layers in programs of PyTorch: nn.Sequential, torch.compile, odd types."""
 
 import copy
 from functools import partial

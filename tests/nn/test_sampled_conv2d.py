@@ -138,7 +138,7 @@ def test_a_model_in_channels_last():
             optimizer.step()
         grown.append(model[0].weight.detach())
     torch.testing.assert_close(*grown)
-    # A weight of one's own.
+    # A weight that is not part of a layer.
     weight = draw(O, I, 3, 3).detach().contiguous(memory_format=torch.channels_last)
     weight.requires_grad_()
     active_conv2d(x.double(), weight).sum().backward()
