@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from helpers.samplers import lsh_sampler, uniform_sampler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import SampledLinear, LSHSampler, RowSparseAdam, UniformSampler
-from slide.data import SparseDataset, Split
-from slide.data import mnist
+from slide import RowSparseAdam, SampledLinear
 from slide.config.data_command import open_dataset, read_config
+from slide.data import SparseDataset, Split, mnist
 
-SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
+SAMPLERS = {"lsh": lsh_sampler, "uniform": uniform_sampler}
 TITLES = "neurons", "in training", "in the test", "seconds", "accuracy %"
 
 

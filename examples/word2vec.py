@@ -13,24 +13,16 @@ import time
 from pathlib import Path
 
 import torch
+from helpers.samplers import lsh_sampler, uniform_sampler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from slide import (
-    ActiveLoss,
-    SampledLinear,
-    LSHSampler,
-    RowSparseAdam,
-    SparseInputLinear,
-    UniformSampler,
-)
-from slide.data import Batch, Batches, Split
-from slide.data import text
-from slide.data import xmc
+from slide import ActiveLoss, RowSparseAdam, SampledLinear, SparseInputLinear
 from slide.config.data_command import open_dataset, read_config
+from slide.data import Batch, Batches, Split, text, xmc
 
-SAMPLERS = {"lsh": LSHSampler, "uniform": UniformSampler}
+SAMPLERS = {"lsh": lsh_sampler, "uniform": uniform_sampler}
 LOSS = ActiveLoss("softmax")
 # Neighbours are looked for among so many words; a dense layer is timed for so many steps.
 FREQUENT, DENSE = 20_000, 5

@@ -1,38 +1,39 @@
 """Networks with enormous output layers on ordinary CPUs.
 
-LSH tables choose the few outputs that matter for an input; only those are computed, get a
+LSH tables choose the few outputs that matter for an input. Only these are computed, get a
 hand-written gradient, and are updated by a row-sparse Adam (SLIDE: Chen et al., MLSys 2020).
 """
 
 # First: it sets up threading before torch and numba are loaded.
 from slide import runtime as runtime  # isort: skip
 from slide.active_set import ActiveSet as ActiveSet
-from slide.functional.convolution import active_conv2d as active_conv2d
-from slide.functional.csr_product import CSRMatrix as CSRMatrix
-from slide.functional.csr_product import csr_matmul as csr_matmul
-from slide.functional.linear import active_linear as active_linear
-from slide.functional.losses import ActiveLoss as ActiveLoss
-from slide.functional.losses import hardest as hardest
-from slide.hashing.dwta import DWTA as DWTA
-from slide.hashing.family import HashFamily as HashFamily
-from slide.hashing.simhash import SimHash as SimHash
-from slide.hashing.tables import HashTables as HashTables
-from slide.nn.activation import Activation as Activation
-from slide.nn.activation import ToDense as ToDense
-from slide.nn.network import SlideNetwork as SlideNetwork
-from slide.nn.sampled_conv2d import SampledConv2d as SampledConv2d
-from slide.nn.sampled_linear import SampledLinear as SampledLinear
-from slide.nn.sparse_input_linear import SparseInputLinear as SparseInputLinear
-from slide.nn.sparse_weight_linear import SparseWeightLinear as SparseWeightLinear
-from slide.optim.clipping import clip_grad_norm_ as clip_grad_norm_
-from slide.optim.row_sparse_adam import RowSparseAdam as RowSparseAdam
-from slide.ranking.linear_ranker import LinearRanker as LinearRanker
-from slide.sampling.indexed_sampling import FaissSampler as FaissSampler
-from slide.sampling.indexed_sampling import LSHSampler as LSHSampler
-from slide.sampling.sampling import FullSampler as FullSampler
-from slide.sampling.sampling import Sampler as Sampler
-from slide.sampling.sampling import UniformSampler as UniformSampler
-from slide.search.exact import exact_top_k as exact_top_k
+from slide.functional import CSRMatrix as CSRMatrix
+from slide.functional import active_conv2d as active_conv2d
+from slide.functional import active_linear as active_linear
+from slide.functional import csr_matmul as csr_matmul
+from slide.hashing import DWTA as DWTA
+from slide.hashing import HashFamily as HashFamily
+from slide.hashing import HashTables as HashTables
+from slide.hashing import SimHash as SimHash
+from slide.nn import Activation as Activation
+from slide.nn import ActiveLoss as ActiveLoss
+from slide.nn import SampledConv2d as SampledConv2d
+from slide.nn import SampledLinear as SampledLinear
+from slide.nn import SlideNetwork as SlideNetwork
+from slide.nn import SparseInputLinear as SparseInputLinear
+from slide.nn import SparseWeightLinear as SparseWeightLinear
+from slide.nn import ToDense as ToDense
+from slide.nn import hardest as hardest
+from slide.optim import RowSparseAdam as RowSparseAdam
+from slide.optim import clip_grad_norm_ as clip_grad_norm_
+from slide.ranking import LinearRanker as LinearRanker
+from slide.sampling import ActiveSampler as ActiveSampler
+from slide.sampling import FaissProposer as FaissProposer
+from slide.sampling import FullSampler as FullSampler
+from slide.sampling import LSHProposer as LSHProposer
+from slide.sampling import Proposer as Proposer
+from slide.sampling import Sampler as Sampler
+from slide.search import exact_top_k as exact_top_k
 from slide.sparse import CSR as CSR
 from slide.sparse import Pattern as Pattern
 

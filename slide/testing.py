@@ -14,7 +14,7 @@ import torch
 
 from slide.active_set import ActiveSet
 from slide.hashing.family import HashFamily
-from slide.sampling.sampling import Sampler
+from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern
 
 
@@ -25,7 +25,7 @@ def check_sampler(
     sparse_inputs: bool = False,
     seed: int = 0,
 ) -> None:
-    """Raise unless samplers do what `slide.sampling.sampling.Sampler` says.
+    """Raise unless samplers do what `slide.Sampler` says.
 
     In training and outside, with labels and without, for a batch and for a single sample: ids and
     targets; equal samplers choose equal sets; one that takes over another's state goes on as it.
@@ -34,7 +34,7 @@ def check_sampler(
         make: returns a new sampler, the same one at each call.
         in_features: D, length of the inputs.
         num_samples: B, samples in a batch.
-        sparse_inputs: also with inputs in CSR form, as `slide.nn.sparse_input_linear.SparseInputLinear` has them.
+        sparse_inputs: also with inputs in CSR form, as `slide.SparseInputLinear` has them.
         seed: of weights, inputs and labels.
 
     Raises:

@@ -5,23 +5,22 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.samplers import lsh_sampler, uniform_sampler
 
 from slide import (
     CSR,
     DWTA,
     ActiveLoss,
     ActiveSet,
-    LSHSampler,
     Pattern,
     RowSparseAdam,
     SampledLinear,
     SimHash,
     SlideNetwork,
     SparseInputLinear,
-    UniformSampler,
     active_linear,
 )
-from slide.functional.losses import active_linear_loss
+from slide.functional import active_linear_loss
 
 
 def ints(*values):
@@ -40,7 +39,7 @@ MALFORMED = [
 @pytest.mark.parametrize(("pattern", "message"), MALFORMED)
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
 def test_labels(pattern, message, mode):
-    sampler = UniformSampler(8, 40, active=10, mode=mode)
+    sampler = uniform_sampler(8, 40, active=10, mode=mode)
     with pytest.raises(ValueError, match=message):
         sampler.select(torch.zeros(2, 8), pattern)
 
@@ -57,7 +56,7 @@ def test_features(pattern, message):
 
 
 def test_wrong_dtypes():
-    sampler = UniformSampler(8, 40, active=10)
+    sampler = uniform_sampler(8, 40, active=10)
     with pytest.raises(TypeError, match="int64 indptr and int32 indices"):
         sampler.select(torch.zeros(1, 8), Pattern(np.array([0, 1]), np.array([1])))
 
@@ -131,7 +130,7 @@ def test_prediction_depends_neither_on_draws_nor_on_the_batch():
     torch.manual_seed(0)
 
     def sampler(inputs, outputs):
-        return LSHSampler(inputs, outputs, active=8)
+        return lsh_sampler(inputs, outputs, active=8)
 
     network = SlideNetwork(30, [24, 20], 50, sampler, [sampler, sampler])
     features = CSR(
@@ -150,7 +149,7 @@ def test_prediction_depends_neither_on_draws_nor_on_the_batch():
 def test_gradients_are_used_once():
     """Without our zero_grad, as after ``module.zero_grad()``."""
     torch.manual_seed(0)
-    layer = SampledLinear(6, 30, UniformSampler(6, 30, active=10))
+    layer = SampledLinear(6, 30, uniform_sampler(6, 30, active=10))
     optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("softmax")
     labels = Pattern.from_lists([[1], [2]])
     result = layer(torch.randn(2, 6), labels)
@@ -163,7 +162,7 @@ def test_gradients_are_used_once():
 
 def test_the_way_of_choosing_may_change():
     """Scratch is handed back clean, so that one sampler can choose in both modes in turn."""
-    sampler = UniformSampler(6, 30, active=10)
+    sampler = uniform_sampler(6, 30, active=10)
     layer, labels = SampledLinear(6, 30, sampler), Pattern.from_lists([[1, 2], [2, 3]])
     for mode in ("shared", "per_sample", "shared", "per_sample"):
         sampler.mode = mode
@@ -174,10 +173,10 @@ def test_the_way_of_choosing_may_change():
 
 
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
-@pytest.mark.parametrize("hard_share", [0.5, 1.0])
-def test_stratified_sets_stand_for_all_outputs(mode, hard_share):
+@pytest.mark.parametrize("candidate_share", [0.5, 1.0])
+def test_stratified_sets_stand_for_all_outputs(mode, candidate_share):
     """Also where labels and looked-up ids could fill the set."""
-    sampler = LSHSampler(6, 200, active=6, mode=mode, weighting="stratified", hard_share=hard_share)
+    sampler = lsh_sampler(6, 200, active=6, mode=mode, weighting="stratified", candidate_share=candidate_share)
     sampler.update(torch.randn(200, 6), None, torch.randn(2, 6))
     labels = Pattern.from_lists([[1, 2, 3, 4, 5, 6, 7], [8]])
     active = sampler.select(torch.randn(2, 6), labels)

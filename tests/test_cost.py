@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_pattern
+from helpers.samplers import lsh_sampler
 from torch.profiler import ProfilerActivity, profile
 
 import slide
-from slide.functional.losses import ActiveLoss
 from slide.hashing.simhash import SimHash
+from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
-from slide.sampling.indexed_sampling import LSHSampler
 from slide.sampling.schedules import never
 
 B, D, ACTIVE = 16, 16, 200
@@ -30,7 +30,7 @@ class Step:
 
     def __init__(self, num_outputs, mode, num_samples=B, active=ACTIVE):
         torch.manual_seed(0)
-        sampler = LSHSampler(
+        sampler = lsh_sampler(
             D,
             num_outputs,
             # So few buckets that all of them are full at either size.

@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
 
 from slide.active_set import ActiveSet
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
 from slide.nn.sampled_linear import SampledLinear
-from slide.sampling.indexed_sampling import FaissSampler, LSHSampler
-from slide.sampling.sampling import FullSampler, Sampler, UniformSampler
+from slide.sampling import FullSampler, Sampler
 from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 from slide.testing import check_hash_family, check_sampler
@@ -21,11 +21,11 @@ D, N = 16, 90
 often = partial(fixed, every=20)
 SAMPLERS = {
     "full": FullSampler,
-    "uniform": partial(UniformSampler, active=20),
-    "uniform, unweighted": partial(UniformSampler, active=20, weighting="none"),
-    "lsh": partial(LSHSampler, active=20, rebuild=often, rehash_after=1),
-    "lsh by dwta": partial(LSHSampler, family=DWTA, active=20, rebuild=often, redraw=often),
-    "faiss": partial(FaissSampler, kind="flat", active=20, rebuild=often),
+    "uniform": partial(uniform_sampler, active=20),
+    "uniform, unweighted": partial(uniform_sampler, active=20, weighting="none"),
+    "lsh": partial(lsh_sampler, active=20, rebuild=often, rehash_after=1),
+    "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often, redraw=often),
+    "faiss": partial(faiss_sampler, kind="flat", active=20, rebuild=often),
 }
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),

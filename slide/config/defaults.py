@@ -28,13 +28,3 @@ def output_scale(num_labels: int, shared: bool) -> float:
     """
     checks.whole("num_labels", num_labels, 1)
     return 0.1 if shared and num_labels > 100_000 else 1.0
-
-
-def linear_share(labels_per_row: float) -> float:
-    """Share of the linear classifiers in the final score: 2 / labels of a row, in [0.1, 0.5].
-
-    A classifier of one label has nothing to say on how labels go together, which is what a network
-    knows best where a row has dozens of them.
-    """
-    checks.not_negative("labels_per_row", labels_per_row)
-    return max(2 / max(labels_per_row, 4), 0.1)

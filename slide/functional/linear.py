@@ -1,6 +1,6 @@
 """A linear layer on an active set: ``x @ weight.T + bias``, and its gradients."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,19 +39,24 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 
         raise TypeError(f"input is {x.dtype} but weight is {weight.dtype}; convert one of them")
 
 
+def check_set(active: ActiveSet, num_samples: int, out_features: int) -> None:
+    """Raise where an active set does not fit so many inputs, or outputs."""
+    if active.out_features != out_features:
+        raise ValueError(
+            f"an active set of {active.out_features} outputs does not fit {out_features} rows"
+        )
+    ids = active.ids
+    if ids.size and not (ids.min() >= 0 and ids.max() < out_features):
+        raise ValueError(
+            f"active ids must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
+        )
+    check_sets(active, num_samples)
+
+
 def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
     """Raise where inputs, weight, bias and active set do not fit one another."""
     check_linear(x, weight, bias)
-    if active.out_features != len(weight):
-        raise ValueError(
-            f"an active set of {active.out_features} outputs does not fit {len(weight)} rows"
-        )
-    ids = active.ids
-    if ids.size and not (ids.min() >= 0 and ids.max() < active.out_features):
-        raise ValueError(
-            f"active ids must lie in [0, {len(weight)}), not in [{ids.min()}, {ids.max()}]"
-        )
-    check_sets(active, len(x))
+    check_set(active, len(x), len(weight))
 
 
 @untraced
@@ -67,14 +72,14 @@ def active_linear(
 
     Args:
         x: ``(B, D)``, float32, bfloat16 or float64.
-        weight: ``(N, D)``, the type of ``x``. Its gradient comes as rows (see the module).
+        weight: ``(N, D)``, the type of ``x``. Its gradient comes as rows (see `slide.functional`).
         bias: ``(N,)`` or None; likewise.
         active: of N outputs.
-        precision: one of `PRECISIONS`; with ``"bfloat16"`` the matrix products of a shared set,
-            forward and backward, round their factors and results to that type, which is faster
-            where the processor has instructions for it, and slower elsewhere; ``"auto"`` does it
-            there alone. The weight stays as it is, and sums over the few entries of a gradient that
-            is mostly zero (`slide.functional.nonzero_entries`) are not rounded.
+        precision: one of `PRECISIONS`. With ``"bfloat16"`` the matrix products of a shared set,
+            forward and backward, round their factors and results to that type. This is faster
+            where the processor has instructions for it, and slower elsewhere. ``"auto"`` rounds
+            only where it is faster. The weight is not rounded, nor are sums over the few entries of
+            a gradient that is mostly zero (`slide.functional.nonzero_entries`).
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
@@ -84,24 +89,53 @@ def active_linear(
     Raises:
         ValueError: where shapes do not fit, a tensor is not on the CPU, or weight or bias is no
             leaf and ``sparse_grad`` is false; TypeError: where types differ or are not supported.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> weight = torch.eye(4, requires_grad=True)
+        >>> active = slide.ActiveSet(4, np.array([1, 3], np.int32))
+        >>> slide.active_linear(torch.arange(4.0)[None], weight, None, active)
+        tensor([[1., 3.]], grad_fn=<_SharedLinearBackward>)
     """
     x, precision, outside = outside_autocast(x, weight, precision)
     check_active(x, weight, bias, active)
-    checks.one_of("precision", precision, PRECISIONS)
-    if not sparse_grad:
-        check_leaves(weight, bias)
     with outside:
-        if active.shared:
-            rounded = rounded_type(x, precision)
-            return _SharedLinear.apply(x, weight, bias, active, rounded, sparse_grad)  # type: ignore[return-value]
-        return _PerSampleLinear.apply(x, weight, bias, active, sparse_grad)  # type: ignore[return-value]
+        return linear_on_set(x, weight, bias, active, Products.of(x, precision, sparse_grad))
 
 
-def rounded_type(x: Tensor, precision: str) -> torch.dtype:
-    """The type that products round to: one of `PRECISIONS`, or that of ``x``."""
-    if precision == "auto":
-        precision = "bfloat16" if x.dtype == torch.float32 and has_bfloat16() else "float32"
-    return torch.bfloat16 if precision == "bfloat16" else x.dtype
+class Products(NamedTuple):
+    """How products are taken, and what kind of gradient the weight gets.
+
+    Attributes:
+        rounded: the type that factors and results of a shared set round to.
+        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
+    """
+
+    rounded: torch.dtype
+    sparse_grad: bool
+
+    @classmethod
+    def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "Products":
+        """For inputs ``x`` and one of `PRECISIONS`.
+
+        Raises:
+            ValueError: for another precision.
+        """
+        checks.one_of("precision", precision, PRECISIONS)
+        if precision == "auto":
+            precision = "bfloat16" if x.dtype == torch.float32 and has_bfloat16() else "float32"
+        return cls(torch.bfloat16 if precision == "bfloat16" else x.dtype, sparse_grad)
+
+
+def linear_on_set(
+    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: Products
+) -> Tensor:
+    """`active_linear` of inputs and a set that were checked."""
+    if not products.sparse_grad:
+        check_leaves(weight, bias)
+    if active.shared:
+        return _SharedLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
+    return _PerSampleLinear.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
 
 
 def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
@@ -189,12 +223,13 @@ class _SharedLinear(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        rounded: torch.dtype,
-        sparse_grad: bool,
+        products: Products,
     ):
+        rounded = products.rounded
         x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
         ctx.save_for_backward(x, rows)
-        ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
+        ctx.weight, ctx.bias, ctx.active = weight, bias, active
+        ctx.sparse_grad = products.sparse_grad
         if bias is None:
             return (x @ rows.T).to(weight.dtype)
         some = gather_rows(bias, active)
@@ -227,4 +262,4 @@ class _SharedLinear(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.ids, exact.sum(0)[:, None])
             grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
-        return grad_x, grad_weight, grad_bias, None, None, None
+        return grad_x, grad_weight, grad_bias, None, None

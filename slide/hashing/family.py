@@ -17,7 +17,7 @@ from slide.sparse import CSR
 class HashFamily(Protocol):
     """What a hash family offers; any object with these members serves.
 
-    `slide.sampling.indexed_sampling.LSHSampler` makes one by ``family(D + 2, num_vectors=N, seed=s)``.
+    `slide.LSHProposer` makes one by ``family(D + 2, num_vectors=N, seed=s)``.
     `slide.testing.check_hash_family` tells whether one keeps to what is said here.
     """
 

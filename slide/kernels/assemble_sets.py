@@ -1,4 +1,4 @@
-"""From voted ids to active sets: labels, then voted ids, then uniform fill."""
+"""From proposed ids to active sets: labels, then proposed ids, then uniform fill."""
 
 import numpy as np
 
@@ -30,19 +30,19 @@ def _fill(ids, size, target, num_rows, marks, key, stream):
 
 
 @parallel
-def assemble_per_sample(labels, lists, num_rows, key, marks, indptr, ids, num_hard):
-    """Active sets of their own: a sample's labels, then its listed ids, then uniform fill.
+def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num_known):
+    """One active set for each sample: its labels, then its proposed ids, then uniform fill.
 
     Args:
         labels: `slide.sparse.Pattern` of the positive outputs, distinct within a sample.
-        lists: `slide.kernels.votes.Lists` of distinct ids, best first.
+        proposed: `slide.kernels.votes.RankedIds` of distinct ids, best first.
         num_rows: N.
         key: uint64 key of the fill.
         marks: ``(T, N)`` uint8 scratch, zero at entry and at exit.
         indptr: ``(B + 1,)`` int64, the bounds of the sets asked for; each holds at least the
             sample's labels and at most N.
         ids: ``(nnz,)`` int32, written.
-        num_hard: ``(B,)`` int64, written: how many of a set's ids are labels or listed.
+        num_known: ``(B,)`` int64, written: how many of a set's ids are labels or proposed.
     """
     num_samples = len(indptr) - 1
     num_runs = marks.shape[0]
@@ -55,27 +55,27 @@ def assemble_per_sample(labels, lists, num_rows, key, marks, indptr, ids, num_ha
                 own[size] = labels.indices[p]
                 mark[own[size]] = _TAKEN
                 size += 1
-            for i in range(lists.counts[b]):
+            for i in range(proposed.counts[b]):
                 if size == len(own):
                     break
-                candidate = lists.ids[b, i]
+                candidate = proposed.ids[b, i]
                 if mark[candidate] != _TAKEN:
                     mark[candidate] = _TAKEN
                     own[size] = candidate
                     size += 1
-            num_hard[b] = size
+            num_known[b] = size
             _fill(own, size, len(own), num_rows, mark, key, b)
             for i in range(len(own)):
                 mark[own[i]] = 0
 
 
 @serial
-def assemble_shared(labels, listed, num_rows, key, marks, slots, ids, positions):
-    """One active set for a batch: all its labels, then the listed ids, then uniform fill.
+def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, positions):
+    """One active set for a batch: all its labels, then the proposed ids, then uniform fill.
 
     Args:
         labels: `slide.sparse.Pattern` of the positive outputs.
-        listed: ``(n,)`` int32 distinct ids, best first.
+        proposed: ``(n,)`` int32 distinct ids, best first.
         num_rows: N.
         key: uint64 key of the fill.
         marks: ``(N,)`` uint8 scratch, zero at entry and at exit.
@@ -84,7 +84,7 @@ def assemble_shared(labels, listed, num_rows, key, marks, slots, ids, positions)
         positions: ``(number of labels,)`` int32, written: where in ``ids`` each label stands.
 
     Returns:
-        How many of the ids are labels or listed.
+        How many of the ids are labels or proposed.
     """
     size = 0
     for p in range(len(labels.indices)):
@@ -95,19 +95,19 @@ def assemble_shared(labels, listed, num_rows, key, marks, slots, ids, positions)
             ids[size] = label
             size += 1
         positions[p] = slots[label]
-    for i in range(len(listed)):
+    for i in range(len(proposed)):
         if size == len(ids):
             break
-        if marks[listed[i]] != _TAKEN:
-            marks[listed[i]] = _TAKEN
-            ids[size] = listed[i]
+        if marks[proposed[i]] != _TAKEN:
+            marks[proposed[i]] = _TAKEN
+            ids[size] = proposed[i]
             size += 1
-    num_hard = size
+    num_known = size
     _fill(ids, size, len(ids), num_rows, marks, key, 0)
     for i in range(len(ids)):
         marks[ids[i]] = 0
         slots[ids[i]] = -1
-    return num_hard
+    return num_known
 
 
 @serial
@@ -124,19 +124,19 @@ def count_distinct(ids, marks):
 
 
 @parallel
-def stratified_log_weights(indptr, num_hard, num_rows, out):
-    """Write 0 for a set's labels and listed ids, log((N - |S|) / m) for its m uniform ones.
+def stratified_log_weights(indptr, num_known, num_rows, out):
+    """Write 0 for a set's labels and proposed ids, log((N - |S|) / m) for its m uniform ones.
 
     With these weights sums over a set estimate sums over all N rows without bias, whatever the
-    listed ids S are (stratified sampling).
+    proposed ids S are (stratified sampling).
     """
-    for b in prange(len(num_hard)):
+    for b in prange(len(num_known)):
         begin, end = indptr[b], indptr[b + 1]
-        middle = begin + num_hard[b]
+        middle = begin + num_known[b]
         for p in range(begin, middle):
             out[p] = 0
         if middle < end:
-            log_weight = np.log((num_rows - num_hard[b]) / (end - middle))
+            log_weight = np.log((num_rows - num_known[b]) / (end - middle))
             for p in range(middle, end):
                 out[p] = log_weight
 

@@ -14,8 +14,13 @@ _MOST_VOTES = 254
 PARTS = 64
 
 
-class Lists(NamedTuple):
-    """Ids a sample: of row b of ``ids`` ``(B, budget)`` int32 the first ``counts[b]`` count."""
+class RankedIds(NamedTuple):
+    """Ids of each sample, best first.
+
+    Attributes:
+        ids: ``(B, most)`` int32.
+        counts: ``(B,)`` int64; the first ``counts[b]`` ids of row b count.
+    """
 
     ids: np.ndarray
     counts: np.ndarray
@@ -57,7 +62,7 @@ def _most_voted(candidates, num_candidates, votes, histogram, out):
 
 
 @parallel
-def vote_per_sample(buckets, codes, capacity, key, votes, candidates, lists):
+def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
     """For each sample, the ids found in the most of its L buckets.
 
     Args:
@@ -68,12 +73,12 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, lists):
         votes: ``(T, N)`` uint8 scratch, zero at entry and at exit; T runs of samples go side by
             side.
         candidates: ``(T, L * capacity)`` int32 scratch.
-        lists: `Lists` to be written; at entry ``counts`` holds the most ids that each may take.
+        ranked: `RankedIds`, written; at entry ``counts`` holds the most ids that each may take.
     """
     num_tables, num_samples = codes.shape
     num_runs = votes.shape[0]
     # Unpacked here: numba loses writes to the fields of a tuple inside a parallel loop.
-    out_ids, out_counts = lists.ids, lists.counts
+    out_ids, out_counts = ranked.ids, ranked.counts
     for run in prange(num_runs):
         count, found = votes[run], candidates[run]
         histogram = np.empty(_MOST_VOTES + 1, np.int64)

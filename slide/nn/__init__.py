@@ -1,0 +1,11 @@
+"""Modules for any PyTorch model: layers with sampled outputs, their losses, and a whole network."""
+
+from slide.nn.activation import Activation as Activation
+from slide.nn.activation import ToDense as ToDense
+from slide.nn.losses import ActiveLoss as ActiveLoss
+from slide.nn.losses import hardest as hardest
+from slide.nn.network import SlideNetwork as SlideNetwork
+from slide.nn.sampled_conv2d import SampledConv2d as SampledConv2d
+from slide.nn.sampled_linear import SampledLinear as SampledLinear
+from slide.nn.sparse_input_linear import SparseInputLinear as SparseInputLinear
+from slide.nn.sparse_weight_linear import SparseWeightLinear as SparseWeightLinear

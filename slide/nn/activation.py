@@ -15,6 +15,13 @@ class Activation(NamedTuple):
         values: ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
         active: which outputs these are.
         num_samples: B.
+
+    Example:
+        >>> import slide, torch
+        >>> layer = slide.SampledLinear(4, 100, slide.ActiveSampler(4, 100, active=10))
+        >>> out = layer(torch.randn(2, 4))
+        >>> out.values.shape, out.to_dense().shape
+        (torch.Size([2, 10]), torch.Size([2, 100]))
     """
 
     values: Tensor
@@ -22,12 +29,20 @@ class Activation(NamedTuple):
     num_samples: int
 
     def to_dense(self) -> Tensor:
-        """``(B, N)`` with zeros off the active set; for hidden layers, as it costs B x N."""
+        """``(B, N)`` with zeros outside of the set; for hidden layers, since it costs B x N."""
         return F.scatter_active(self.values, self.active, self.num_samples)
 
 
 class ToDense(nn.Module):
-    """An `Activation` as a tensor, zeros and all, for what follows in an ``nn.Sequential``."""
+    """Turns an `Activation` into a tensor with zeros, for the next module of an ``nn.Sequential``.
+
+    Example:
+        >>> import slide, torch
+        >>> sampler = slide.ActiveSampler(4, 100, active=10)
+        >>> stack = torch.nn.Sequential(slide.SampledLinear(4, 100, sampler), slide.ToDense())
+        >>> stack(torch.randn(2, 4)).shape
+        torch.Size([2, 100])
+    """
 
     def forward(self, x: Activation) -> Tensor:
         """``(B, N)``; see `Activation.to_dense`."""

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from slide import checks
-from slide.functional.dropout import relu_dropout
+from slide.functional import relu_dropout
 from slide.nn.activation import Activation
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
-from slide.sampling.indexed_sampling import FaissSampler
-from slide.sampling.sampling import FullSampler, Sampler
+from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern
 
 SamplerFactory = Callable[[int, int], Sampler]
@@ -22,16 +21,16 @@ SamplerFactory = Callable[[int, int], Sampler]
 def hidden_samplers(
     sampler: partial[Sampler], hidden: Sequence[int], active: Sequence[int | None], seed: int
 ) -> list[SamplerFactory | None]:
-    """Samplers for the hidden layers, like that of the output layer but for size and seed.
+    """Samplers for the hidden layers, as that of the output layer but for size and seed.
 
     Args:
-        sampler: the output layer's, without its numbers of inputs and outputs.
+        sampler: makes that of the output layer from its numbers of inputs and outputs.
         hidden: widths of the hidden layers.
         active: how many neurons each of them computes; None: all; empty: all of all layers.
         seed: of the output layer's sampler.
 
     Raises:
-        ValueError: for numbers that do not fit, or a sampler that cannot do it.
+        ValueError: for numbers that do not fit.
     """
     checks.listing("hidden", hidden)
     checks.listing("hidden_active", active)
@@ -43,9 +42,6 @@ def hidden_samplers(
     for i, size in enumerate(active):
         if size is not None:
             checks.whole("hidden_active", size, 1)
-            # FAISS takes dense inputs only, and the first layer's are sparse.
-            if sampler.func is FullSampler or (sampler.func is FaissSampler and i == 0):
-                raise ValueError(f"hidden_active={list(active)} needs sampler=lsh or uniform")
         options = {"active": size, "weighting": "none", "seed": seed + 1 + i}
         factories.append(None if size is None else partial(sampler, **options))
     return factories
@@ -64,8 +60,8 @@ class SlideNetwork(nn.Module):
             layer before.
         dropout: share of hidden values dropped in training, after each hidden layer.
         precision: of the output layer's products; see `slide.functional.active_linear`.
-        init_scale: of the first layer; see `slide.nn.sparse_input_linear.SparseInputLinear`.
-        output_scale: of the output layer's first weights; see `slide.nn.sampled_linear.SampledLinear`.
+        init_scale: of the first layer; see `slide.SparseInputLinear`.
+        output_scale: of the output layer's first weights; see `slide.SampledLinear`.
 
     Raises:
         ValueError: for an impossible width, dropout, or number of samplers.
@@ -130,7 +126,7 @@ class SlideNetwork(nn.Module):
 
     @torch.no_grad()
     def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each row of features; see `slide.nn.sampled_linear.SampledLinear.top_k`."""
+        """The k best outputs of each row of features; see `slide.SampledLinear.top_k`."""
         training = self.training
         self.eval()
         try:

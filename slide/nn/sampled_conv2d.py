@@ -16,7 +16,7 @@ from slide.functional.convolution import Channels, IntPair, as_pair, channel_ids
 from slide.nn.activation import Activation
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
-from slide.sampling.sampling import Sampler
+from slide.sampling import Sampler
 
 # Multiples of it fill [0, 1) evenly, however many they are.
 _GOLDEN = (math.sqrt(5) - 1) / 2

@@ -1,4 +1,4 @@
-"""What all sampled layers share."""
+"""What all sampled layers share: a sampler, which is part of the state of the layer."""
 
 from typing import Any
 
@@ -7,12 +7,22 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.sampling.sampling import FullSampler, Sampler
+from slide.sampling import FullSampler, Sampler
 from slide.sparse import CSR, Pattern
 
 
 class SampledLayer(nn.Module):
-    """What sampled layers share: a sampler, which is part of the layer's state."""
+    """A layer with a sampler.
+
+    Args:
+        in_features: length of the inputs that the sampler sees.
+        out_features: N.
+        sampler: chooses among N outputs; None: all.
+        sparse_grad: whether gradients of the weight are sparse tensors in its ``grad``.
+
+    Raises:
+        ValueError: for a number out of range, or a sampler with another number of outputs.
+    """
 
     bias: nn.Parameter | None
 
@@ -34,7 +44,7 @@ class SampledLayer(nn.Module):
             )
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Pattern | None) -> ActiveSet:
-        """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of one output each.
+        """The active set of inputs ``x``; ``rows`` ``(N, D)`` has the weights of one output each.
 
         Prediction computes all outputs: it must depend neither on draws nor on the batch.
         """
@@ -47,22 +57,22 @@ class SampledLayer(nn.Module):
         return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The sampler's state; part of ``state_dict``."""
-        return to_tensors(self.sampler.state_dict())
+        """The state of the sampler; part of ``state_dict``."""
+        return _to_tensors(self.sampler.state_dict())
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_extra_state` gave."""
-        self.sampler.load_state_dict(to_arrays(state))
+        """Restore what `get_extra_state` returned."""
+        self.sampler.load_state_dict(_to_arrays(state))
 
 
-def to_tensors(state: Any) -> Any:
+def _to_tensors(state: Any) -> Any:
     """Nested dicts with arrays turned into tensors, which ``torch.save`` reads back safely."""
     if isinstance(state, dict):
-        return {key: to_tensors(value) for key, value in state.items()}
+        return {key: _to_tensors(value) for key, value in state.items()}
     return torch.from_numpy(state) if hasattr(state, "__array_interface__") else state
 
 
-def to_arrays(state: Any) -> Any:
+def _to_arrays(state: Any) -> Any:
     if isinstance(state, dict):
-        return {key: to_arrays(value) for key, value in state.items()}
+        return {key: _to_arrays(value) for key, value in state.items()}
     return state.numpy() if isinstance(state, Tensor) else state

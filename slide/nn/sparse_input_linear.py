@@ -11,33 +11,41 @@ from slide.active_set import transpose
 from slide.nn.activation import Activation
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
-from slide.sampling.sampling import Sampler
+from slide.sampling import Sampler
 from slide.scratch import Scratch
 from slide.sparse import CSR, Pattern, check_pattern
 
 
 class SparseInputLinear(SampledLayer):
-    """A linear layer with sparse input: the weighted sum of one weight row a non-zero feature.
+    """A linear layer with sparse input: a weighted sum of weight rows, one a non-zero feature.
 
-    With a sampler only the chosen outputs go on; the others count as zero, and so does their
-    gradient. All of them are computed even so: a feature's weights lie side by side, and reading
-    a thousand of them in one run costs no more than picking a quarter of them apart.
+    With a sampler only the chosen outputs are passed on; the others count as zero, and so does
+    their gradient. Nevertheless all of them are computed: the weights of a feature lie side by
+    side, and to read a thousand of them in one run costs no more than to pick out a quarter.
 
     Args:
         in_features: D.
         out_features: H.
         sampler: chooses among H outputs; None takes all.
-        init_scale: about the length of the output for an input of length 1, at first. Features that
-            are seen seldom or never keep what they got then: a small number makes them count less.
-        sparse_grad: whether the weight's gradient is a sparse tensor in its ``grad``, rather than
-            rows for `slide.RowSparseAdam`. The bias has a dense one.
+        init_scale: about the length of the output for an input of length 1, at first. Rare features
+            keep about their first weights: with a small number they count less.
+        sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
+            of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
 
     Raises:
-        ValueError: for a number out of range, or a sampler with another number of outputs.
+        ValueError: for a number out of range, a sampler with another number of outputs, or a
+            sampler that does not take sparse inputs.
 
     Attributes:
         weight: ``(D, H)``, normal with standard deviation init_scale/sqrt(H) at first.
         bias: ``(H,)``, zero at first.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> layer = slide.SparseInputLinear(100, 8)
+        >>> row = slide.CSR(np.array([0, 2]), np.array([3, 70], np.int32), np.ones(2, np.float32))
+        >>> layer(row).to_dense().shape
+        torch.Size([1, 8])
     """
 
     def __init__(
@@ -49,6 +57,11 @@ class SparseInputLinear(SampledLayer):
         sparse_grad: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
+        if not self.sampler.sparse_inputs:
+            raise ValueError(
+                f"this {type(self.sampler).__name__} takes dense inputs only, and the inputs of "
+                "this layer are sparse: use a sampler with LSHProposer, or without a proposer"
+            )
         checks.positive("init_scale", init_scale)
         weight = torch.empty(in_features, out_features)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))

@@ -1,0 +1,5 @@
+"""Linear classifiers that re-rank the candidates of a network, and how they are fitted."""
+
+from slide.ranking.fitting import fit_ranker as fit_ranker
+from slide.ranking.fitting import network_candidates as network_candidates
+from slide.ranking.linear_ranker import LinearRanker as LinearRanker

@@ -1,10 +1,10 @@
-"""Sparse linear one-vs-rest classifiers that re-rank the outputs which a network found.
+"""Sparse linear one-vs-rest classifiers that re-rank the candidates of a network.
 
-A network shares what it learns among labels; a linear classifier of a label's own remembers which
-features speak for it alone. Their errors differ, and the mean of their scores is better than either
-(`LinearRanker.rerank`). The classifiers are those of DiSMEC (Babbar and Schölkopf 2017, section 2)
-but for their negatives: not all rows, only those where the network puts the label high, as in the
-re-ranker of Astec (Dahiya et al. 2021); `slide.ranking.training.fit_ranker` says which.
+A network shares what it learns among labels; a linear classifier of one label remembers which
+features speak for that label. Their errors differ, and the weighted mean of their scores is better
+than either (`LinearRanker.rerank`). The classifiers are those of DiSMEC (Babbar and Schölkopf 2017,
+section 2), but their negatives are not all rows: only those rows that have the label as a
+candidate, as in the re-ranker of Astec (Dahiya et al. 2021).
 """
 
 from typing import Any
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from slide import checks
-from slide.config import defaults as rules
 from slide.kernels import dual_descent as kernels
 from slide.kernels.dual_descent import Lists, Solver
 from slide.runtime import num_threads
@@ -21,52 +20,63 @@ from slide.sparse import CSR, Pattern, check_pattern
 
 
 class LinearRanker:
-    """One linear classifier a label, with squared hinge, L2 penalty and few non-zero weights.
+    """One linear classifier for each label, with squared hinge, L2 penalty and few weights.
 
-    A score is ``offset + <w, x>``: without evidence, a label is as surely wrong as a trained
-    negative, and negatives that share no feature with a label's positives need no training.
+    A score is ``bias + <w, x>`` with a fixed bias. So a label without evidence scores as a trained
+    negative does, and rows that share no feature with the positives of a label need no training.
 
     Args:
-        cost: C, of the squared hinge against |w|^2 / 2.
-        offset: of all scores, below 0.
+        C: weight of the squared hinge against |w|^2 / 2, as in ``sklearn.svm.LinearSVC``.
+        bias: fixed part of all scores, in [-1, 0].
+        tol: a classifier is done when the projected gradient of its dual is below that.
+        max_iter: most passes over the rows of a label.
         threshold: weights of a smaller magnitude are dropped.
-        passes: most passes over a label's rows.
-        tolerance: of the dual's projected gradient, at which a label is done.
-        mix: share of the linear score in the final one, in [0, 1]; None: by the number of labels of
-            a training row (`slide.config.defaults.linear_share`).
-        depth: how many of a network's best labels are ranked anew.
+        share: weight of the linear score in the final score, in [0, 1]; None: by the number of
+            labels in a training row (`linear_share`).
+        depth: how many of the best labels of a network are re-ranked.
 
     Raises:
         ValueError: for a number out of range.
 
     Attributes:
         weights: CSR ``(N, D)`` after `fit`.
-        share: of the linear score, after `fit`.
+        fitted_share: weight of the linear score, after `fit`.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> indptr = np.arange(3)
+        >>> features = slide.CSR(indptr, np.array([0, 1], np.int32), np.ones(2, np.float32))
+        >>> labels = slide.Pattern(indptr, np.array([0, 1], np.int32))
+        >>> candidates = slide.Pattern(indptr, np.array([1, 0], np.int32))
+        >>> ranker = slide.LinearRanker().fit(features, labels, candidates, 2, 2)
+        >>> ids, scores = np.array([[0, 1], [0, 1]]), np.zeros((2, 2), np.float32)
+        >>> ranker.rerank(features, ids, scores, k=1)[1].tolist()
+        [[0], [1]]
     """
 
     def __init__(
         self,
-        cost: float = 1.0,
-        offset: float = -1.0,
+        C: float = 1.0,
+        bias: float = -1.0,
+        tol: float = 0.1,
+        max_iter: int = 20,
         threshold: float = 0.05,
-        passes: int = 20,
-        tolerance: float = 0.1,
-        mix: float | None = None,
+        share: float | None = None,
         depth: int = 50,
     ):
-        checks.positive("cost", cost)
-        checks.within("offset", offset, -1.0, 0.0)
+        checks.positive("C", C)
+        checks.within("bias", bias, -1.0, 0.0)
+        checks.positive("tol", tol)
+        checks.whole("max_iter", max_iter, 1)
         checks.not_negative("threshold", threshold)
-        checks.whole("passes", passes, 1)
-        checks.positive("tolerance", tolerance)
-        if mix is not None:
-            checks.share("mix", mix, with_one=True)
+        if share is not None:
+            checks.share("share", share, with_one=True)
         checks.whole("depth", depth, 1)
         self.threshold = threshold
-        self.mix = mix
-        self.share = 0.0
+        self.share = share
+        self.fitted_share = 0.0
         self.depth = depth
-        self.solver = Solver(float(cost), float(offset), passes, float(tolerance))
+        self.solver = Solver(float(C), float(bias), max_iter, float(tol))
         self.num_features = 0
         self.weights: CSR | None = None
 
@@ -78,13 +88,13 @@ class LinearRanker:
         num_features: int,
         num_labels: int,
     ) -> "LinearRanker":
-        """Train on each label's positives, and on the rows that have it as a candidate only.
+        """Train each label on its positives, and on the rows that have it only as a candidate.
 
         Args:
             features: ``(R, D)`` training rows.
             labels: of R rows, in [0, N).
-            candidates: of R rows, labels that a network puts high, whether they are the row's or
-                not.
+            candidates: of R rows, labels that a network scores highest; they may be labels of the
+                row.
             num_features, num_labels: D and N.
 
         Returns:
@@ -100,7 +110,7 @@ class LinearRanker:
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
         labels_per_row = len(labels.indices) / max(labels.num_rows, 1)
-        self.share = rules.linear_share(labels_per_row) if self.mix is None else self.mix
+        self.fitted_share = linear_share(labels_per_row) if self.share is None else self.share
         lists = _training_lists(labels, candidates, num_labels)
         owner = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
         squares = np.bincount(owner, features.values**2, minlength=features.num_rows)
@@ -139,13 +149,13 @@ class LinearRanker:
     def rerank(
         self, features: CSR, ids: np.ndarray, scores: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The k best of the labels that a network found, by both scores.
+        """The k best candidates of a network by the weighted mean of both scores.
 
         Args:
             features: ``(B, D)``.
             ids: ``(B, K)`` labels, with K >= k; below 0: none.
-            scores: ``(B, K)`` the network's. The squared hinge, or another loss that aims at
-                scores from -1 to 1, makes them comparable.
+            scores: ``(B, K)`` of the network, trained with the squared hinge or another loss
+                whose ``score_range`` is (-1, 1); else the scores are not comparable.
             k: how many to return.
 
         Returns:
@@ -160,7 +170,7 @@ class LinearRanker:
             raise ValueError(f"scores of shape {scores.shape} do not fit ids of shape {ids.shape}")
         own, known = self.scores(features, ids), ids >= 0
         mixed = np.full(ids.shape, -np.inf, np.float32)
-        mixed[known] = (1 - self.share) * scores[known] + self.share * own[known]
+        mixed[known] = (1 - self.fitted_share) * scores[known] + self.fitted_share * own[known]
         order = np.argsort(-mixed, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(mixed, order, 1), np.take_along_axis(ids, order, 1)
 
@@ -173,15 +183,25 @@ class LinearRanker:
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
         arrays = {name: torch.from_numpy(a) for name, a in self.weights._asdict().items()}
-        numbers = {"offset": self.solver.offset, "share": self.share, "depth": self.depth}
+        numbers = {"bias": self.solver.offset, "share": self.fitted_share, "depth": self.depth}
         return {"num_features": self.num_features, **numbers, **arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put back what `state_dict` gave."""
-        self.solver = self.solver._replace(offset=state["offset"])
-        self.share, self.depth = state["share"], state["depth"]
+        self.solver = self.solver._replace(offset=state["bias"])
+        self.fitted_share, self.depth = state["share"], state["depth"]
         weights = (state[name].numpy() for name in CSR._fields)
         self.num_features, self.weights = int(state["num_features"]), CSR(*weights)
+
+
+def linear_share(labels_per_row: float) -> float:
+    """Weight of the linear classifiers in the final score: 2 / labels of a row, in [0.1, 0.5].
+
+    A classifier of one label knows nothing of how labels go together. Where a row has dozens of
+    labels, a network knows that best.
+    """
+    checks.not_negative("labels_per_row", labels_per_row)
+    return max(2 / max(labels_per_row, 4), 0.1)
 
 
 def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:

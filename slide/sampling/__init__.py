@@ -1,0 +1,15 @@
+"""Which outputs a step computes.
+
+An `ActiveSampler` assembles an active set: the labels, then candidates of a `Proposer`, then
+uniform draws. A rebuild schedule says when the index of the proposer is built anew.
+"""
+
+from slide.sampling.faiss_proposer import FaissProposer as FaissProposer
+from slide.sampling.full import FullSampler as FullSampler
+from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
+from slide.sampling.protocol import Proposer as Proposer
+from slide.sampling.protocol import Sampler as Sampler
+from slide.sampling.sampler import ActiveSampler as ActiveSampler
+from slide.sampling.schedules import backoff as backoff
+from slide.sampling.schedules import fixed as fixed
+from slide.sampling.schedules import never as never

@@ -9,7 +9,7 @@ _ROW_BLOCK, _QUERY_BLOCK = 8_192, 512
 def exact_top_k(
     queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
-    """The k rows with the largest ``<query, row> + bias``, by computing all of them in blocks.
+    """The k rows with the largest ``<query, row> + bias``; computes all of them, in blocks.
 
     At most 512 x 8,192 scores exist at a time.
 
@@ -24,6 +24,13 @@ def exact_top_k(
 
     Raises:
         ValueError: if k is not in [1, N].
+
+    Example:
+        >>> import slide, torch
+        >>> weight = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> scores, ids = slide.exact_top_k(torch.eye(2), weight, None, k=1)
+        >>> ids.tolist()
+        [[0], [1]]
     """
     if not 1 <= k <= len(weight):
         raise ValueError(f"k must be in [1, {len(weight)}], not {k}")

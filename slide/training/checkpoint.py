@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from slide import files
-from slide.nn.network import SlideNetwork
-from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.nn import SlideNetwork
+from slide.optim import RowSparseAdam
 from slide.training.divergence import check_weights
 from slide.training.progress import Counters
 

@@ -10,10 +10,9 @@ from tqdm import tqdm
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.data import Batches, SparseDataset, Split, holdout
-from slide.nn.network import SlideNetwork
-from slide.nn.sampled_linear import SampledLinear
-from slide.ranking.linear_ranker import LinearRanker
-from slide.search.exact import exact_top_k
+from slide.nn import SampledLinear, SlideNetwork
+from slide.ranking import LinearRanker
+from slide.search import exact_top_k
 from slide.training import metrics
 
 _BATCH = 1024
@@ -42,10 +41,10 @@ def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Sp
 def check_search(network: SlideNetwork, search: str) -> None:
     """Raise ValueError unless ``network`` can be evaluated by ``search``."""
     checks.one_of("evaluation", search, ("exact", "index"))
-    layer = network.output
-    if search == "index" and layer.sampler.candidates(torch.zeros(1, layer.in_features)) is None:
-        name = type(layer.sampler).__name__
-        raise ValueError(f"evaluation=index needs a sampler with an index, not a {name}")
+    sampler = network.output.sampler
+    if search == "index" and not sampler.has_index:
+        name = type(sampler).__name__
+        raise ValueError(f"evaluation=index needs a sampler with an index; this {name} has none")
 
 
 def predict_split(

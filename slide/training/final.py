@@ -7,9 +7,8 @@ from typing import Any
 
 from slide import files
 from slide.data import SparseDataset, Split
-from slide.nn.network import SlideNetwork
-from slide.ranking.linear_ranker import LinearRanker
-from slide.ranking.training import fit_ranker
+from slide.nn import SlideNetwork
+from slide.ranking import LinearRanker, fit_ranker
 from slide.runtime import peak_memory_mb, versions
 from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
@@ -50,7 +49,7 @@ def final_scores(
     counters.ranker_seconds = time.perf_counter() - begin
     files.write_tensors(folder / RANKER, ranker.state_dict())
     alone = {f"network_{name}": value for name, value in scores.items()}
-    return evaluate(ranker=ranker) | alone | {"ranker_share": ranker.share}
+    return evaluate(ranker=ranker) | alone | {"ranker_share": ranker.fitted_share}
 
 
 def write_summary(

@@ -7,9 +7,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from slide.active_set import ActiveSet
 from slide.data import Batch
-from slide.functional.losses import ActiveLoss
-from slide.nn.network import SlideNetwork
-from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.nn import ActiveLoss, SlideNetwork
+from slide.optim import RowSparseAdam
 from slide.training.divergence import check_loss
 from slide.training.progress import Counters
 

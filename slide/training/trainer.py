@@ -9,10 +9,9 @@ from typing import Any
 from tqdm import tqdm
 
 from slide.data import Batches, SparseDataset
-from slide.functional.losses import ActiveLoss
-from slide.nn.network import SlideNetwork
-from slide.optim.row_sparse_adam import RowSparseAdam
-from slide.ranking.linear_ranker import LinearRanker
+from slide.nn import ActiveLoss, SlideNetwork
+from slide.optim import RowSparseAdam
+from slide.ranking import LinearRanker
 from slide.training.checkpoint import Checkpoint
 from slide.training.evaluation import check_search, choose_rows, evaluate, inspect_selection
 from slide.training.final import final_scores, write_summary

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from slide.data import Batches, SparseDataset
-from slide.functional.losses import ActiveLoss
+from slide.nn import ActiveLoss
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
 
 TOP = (1, 3, 5)

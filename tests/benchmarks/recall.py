@@ -16,16 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from helpers.samplers import lsh_sampler, uniform_sampler
 from report import machine, table
 
 from slide import (
     DWTA,
     ActiveLoss,
-    LSHSampler,
     RowSparseAdam,
     SimHash,
     SlideNetwork,
-    UniformSampler,
     exact_top_k,
     inner_product,
     runtime,
@@ -49,7 +48,7 @@ PREPARATIONS = {
 def trained(split: Split, name: str) -> SlideNetwork:
     """A network after some epochs with uniform sets, its biases started from label frequencies."""
     torch.manual_seed(0)
-    sampler = partial(UniformSampler, active=ACTIVE["shared"], weighting="none")
+    sampler = partial(uniform_sampler, active=ACTIVE["shared"], weighting="none")
     network = SlideNetwork(split.num_features, [128], split.num_labels, sampler)
     loss, optimizer = ActiveLoss(name), RowSparseAdam(network.parameters())
     assert network.output.bias is not None
@@ -64,7 +63,7 @@ def trained(split: Split, name: str) -> SlideNetwork:
     return network.eval()
 
 
-def recall(sampler: UniformSampler, hidden: torch.Tensor, best: np.ndarray) -> float:
+def recall(sampler: uniform_sampler, hidden: torch.Tensor, best: np.ndarray) -> float:
     """Share of ``best`` ``(QUERIES, TOP)`` that the active sets of the inputs hold."""
     held = []
     for start in range(0, len(hidden), BATCH):
@@ -81,14 +80,14 @@ def measure(network: SlideNetwork, seen: torch.Tensor, hidden: torch.Tensor) -> 
     best = exact_top_k(hidden, layer.weight, layer.bias, TOP)[1].numpy()
     rows = []
     for mode, active in ACTIVE.items():
-        uniform = UniformSampler(*shape, active=active, mode=mode)
+        uniform = uniform_sampler(*shape, active=active, mode=mode)
         rows.append({"hash": "none", "mode": mode, "prepared": "uniform draws alone"})
         rows[-1]["recall"] = recall(uniform, hidden, best)
         for family in (SimHash, DWTA):
             for name, (norm, center, quantile) in PREPARATIONS.items():
                 inner_product.LENGTH_QUANTILE = quantile
                 options = {"family": family, "norm": norm, "center": center}
-                sampler = LSHSampler(*shape, active=active, mode=mode, **options)
+                sampler = lsh_sampler(*shape, active=active, mode=mode, **options)
                 sampler.update(layer.weight, layer.bias, seen)
                 rows.append({"hash": family.__name__, "mode": mode, "prepared": name})
                 rows[-1]["recall"] = recall(sampler, hidden, best)

@@ -18,17 +18,10 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
+from helpers.samplers import lsh_sampler, uniform_sampler
 from report import machine, table
 
-from slide import (
-    ActiveLoss,
-    LSHSampler,
-    Pattern,
-    RowSparseAdam,
-    SampledLinear,
-    UniformSampler,
-    runtime,
-)
+from slide import ActiveLoss, Pattern, RowSparseAdam, SampledLinear, runtime
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 HIDDEN, BATCH, LABELS = 64, 128, 5
@@ -49,7 +42,7 @@ def draw(outputs: int, rng: np.random.Generator) -> tuple[torch.Tensor, Pattern]
 def sampled(outputs: int, mode: str, kind: type) -> Callable[[], None]:
     """Our training step."""
     rng = np.random.default_rng(0)
-    options = {"rebuild": lambda samples: 0} if kind is LSHSampler else {}
+    options = {"rebuild": lambda samples: 0} if kind is lsh_sampler else {}
     sampler = kind(HIDDEN, outputs, active=min(ACTIVE[mode], outputs), mode=mode, **options)
     layer, loss = SampledLinear(HIDDEN, outputs, sampler), ActiveLoss("softmax")
     optimizer = RowSparseAdam(layer.parameters())
@@ -81,9 +74,9 @@ def dense(outputs: int, selected: bool) -> Callable[[], None]:
 
 
 CASES: dict[str, Callable[[int], Callable[[], None]]] = {
-    "lsh, shared": lambda n: sampled(n, "shared", LSHSampler),
-    "lsh, per sample": lambda n: sampled(n, "per_sample", LSHSampler),
-    "uniform, shared": lambda n: sampled(n, "shared", UniformSampler),
+    "lsh, shared": lambda n: sampled(n, "shared", lsh_sampler),
+    "lsh, per sample": lambda n: sampled(n, "per_sample", lsh_sampler),
+    "uniform, shared": lambda n: sampled(n, "shared", uniform_sampler),
     "dense autograd": lambda n: dense(n, selected=False),
     "index-selected slice, autograd": lambda n: dense(n, selected=True),
 }

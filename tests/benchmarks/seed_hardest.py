@@ -16,17 +16,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
+from helpers.samplers import uniform_sampler
 from torch import Tensor, nn
 
-from slide import (
-    ActiveLoss,
-    Pattern,
-    RowSparseAdam,
-    SampledLinear,
-    UniformSampler,
-    runtime,
-)
-from slide.functional.losses import hardest
+from slide import ActiveLoss, Pattern, RowSparseAdam, SampledLinear, runtime
+from slide.nn import hardest
 
 FRACTION = 0.25
 INPUTS, HIDDEN, OUTPUTS = 512, 256, 100_000
@@ -42,7 +36,7 @@ class Ours(nn.Module):
 
     def __init__(self, mode: str):
         super().__init__()
-        sampler = UniformSampler(HIDDEN, OUTPUTS, active=ACTIVE[mode], mode=mode)
+        sampler = uniform_sampler(HIDDEN, OUTPUTS, active=ACTIVE[mode], mode=mode)
         self.first = SampledLinear(INPUTS, HIDDEN)
         self.output = SampledLinear(HIDDEN, OUTPUTS, sampler)
 

@@ -28,9 +28,10 @@ from itertools import chain
 import numpy as np
 import torch
 import torch.nn.functional as F
+from helpers.samplers import lsh_sampler
 from torch import Tensor, nn
 
-from slide import ActiveSet, LSHSampler, SampledLinear, active_linear, runtime
+from slide import ActiveSet, SampledLinear, active_linear, runtime
 from slide.sampling import schedules
 
 IN_FEATURES, ACTIVE, HIDDEN = 128, 64, 256
@@ -75,7 +76,7 @@ def draw_set(rng: np.random.Generator, mode: str, batch: int, outputs: int) -> A
 
 
 def sampled(in_features: int, outputs: int, mode: str) -> SampledLinear:
-    sampler = LSHSampler(in_features, outputs, active=ACTIVE, mode=mode, rebuild=schedules.never)
+    sampler = lsh_sampler(in_features, outputs, active=ACTIVE, mode=mode, rebuild=schedules.never)
     return SampledLinear(in_features, outputs, sampler)
 
 

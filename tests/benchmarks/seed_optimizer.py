@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from helpers.samplers import uniform_sampler
 from torch import nn
 
-from slide import RowSparseAdam, SampledLinear, UniformSampler, runtime
+from slide import RowSparseAdam, SampledLinear, runtime
 
 INPUTS, OUTPUTS, BATCH, STEPS = 32, 50, 16, 50
 LARGE, ACTIVE, REPEATS = 100_000, 4096, 20
@@ -58,7 +59,7 @@ def difference(sparse_grad: bool, ours: Optimizer, dense: Optimizer) -> float:
 
 def update_ms(sparse_grad: bool, make: Optimizer) -> float:
     """Median time of an update of some rows of a large layer."""
-    sampler = UniformSampler(INPUTS, LARGE, active=ACTIVE)
+    sampler = uniform_sampler(INPUTS, LARGE, active=ACTIVE)
     layer = SampledLinear(INPUTS, LARGE, sampler, sparse_grad=sparse_grad)
     optimizer, times = make(layer.parameters(), lr=1e-3), []
     for _ in range(REPEATS):

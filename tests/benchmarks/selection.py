@@ -24,7 +24,7 @@ COMMON = [
 LARGE = ["recipe=fast", "dataset.test_samples=2000", "trainer.epochs=1"]
 SMALL = "network.output_scale=0.1"  # As the default recipe has it for so many labels, if shared.
 DEBIAN = ["trainer.holdout=0.1", "network.hidden=[256]", "trainer.epochs=3"]
-PER_SAMPLE = ["selection.mode=per_sample", "trainer.batch_size=128", "selection.hard_share=0.5"]
+PER_SAMPLE = ["selection.mode=per_sample", "trainer.batch_size=128", "selection.candidate_share=0.5"]
 # name: data set, steps between evaluations, overrides
 CASES = {
     "670,091 labels, 4,096 for a batch, usual first weights": ("amazon670k_like", 380, LARGE),

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from functools import wraps
 
 import numpy as np
+from helpers.samplers import lsh_sampler
 from report import insert, last, publish, table
 from workload import BATCH, CASES, EPOCH, PEERS, ROOT, Step, make_trainer, our_step
 
 from slide import runtime
 from slide.sampling import schedules
-from slide.sampling.indexed_sampling import LSHSampler
 from slide.training.trainer import Trainer
 
 WARM_UP = 10
@@ -63,7 +63,7 @@ PARTS = {
         "slide.optim.row_sparse_adam:kernels.adam_rows",
         "slide.optim.row_sparse_adam:kernels.adam_factored",
     ],
-    "rehashing": ["slide.sampling.indexed_sampling:LSHSampler._refresh"],
+    "rehashing": ["slide.sampling.indexed_sampling:lsh_sampler._refresh"],
 }
 
 
@@ -129,7 +129,7 @@ def typical_mean(times: list[float]) -> float:
 def rebuild_milliseconds(trainer: Trainer) -> float:
     """A full rebuild: median of three."""
     layer = trainer.network.output
-    if not isinstance(layer.sampler, LSHSampler):
+    if not isinstance(layer.sampler, lsh_sampler):
         return 0.0
     weight, bias = layer.weight.detach(), layer.bias
     times = []

@@ -196,7 +196,7 @@ IMPOSSIBLE = [
     *("hash=dwta hash.bin_size=6", "hash=dwta hash.hashes_per_table=9"),
     *(f"sampler.mode={value}" for value in ("both", "1", "null")),
     *(f"sampler.active={value}" for value in ("0", "-1", "1.5", "x", "null")),
-    *(f"sampler.hard_share={value}" for value in ("2", "-0.1", "x", "nan")),
+    *(f"sampler.candidate_share={value}" for value in ("2", "-0.1", "x", "nan")),
     *(f"sampler.weighting={value}" for value in ("ht", "true")),
     *("sampler.seed=-1", "sampler=faiss sampler.kind=annoy", "sampler=faiss sampler.probes=0"),
     *("sampler=faiss sampler.neighbours=x", "sampler=uniform sampler.active=0"),

@@ -104,7 +104,7 @@ def test_the_published_setting():
     assert (config.hash.norm, config.hash.center) == ("cosine", False)
     assert config.sampler._target_ == "slide.sampling.indexed_sampling.LSHSampler"
     assert (config.sampler.mode, config.sampler.active) == ("per_sample", 1000)
-    assert (config.sampler.hard_share, config.sampler.weighting) == (1.0, "none")
+    assert (config.sampler.candidate_share, config.sampler.weighting) == (1.0, "none")
     assert config.sampler.rebuild == {
         "_target_": "slide.sampling.schedules.fixed",
         "_partial_": True,
@@ -199,7 +199,7 @@ def test_hidden_layers_with_active_sets(tmp_path, mode):
 def test_the_second_set_follows_from_the_first_output():
     shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", "sampler.mode=per_sample"]
     shape += ["network.dropout=0", "network.output_scale=1"]
-    config = job.compose(*shape, "sampler.active=32", "sampler.hard_share=1.0")
+    config = job.compose(*shape, "sampler.active=32", "sampler.candidate_share=1.0")
     rows = CSR(
         np.array([0, 3, 6]),
         np.array([1, 5, 9, 2, 30, 59], np.int32),

@@ -8,8 +8,8 @@ from helpers.matrices import make_csr, make_pattern, to_dense
 from slide.active_set import ActiveSet, transpose
 from slide.functional.active_values import gather_active, scatter_active
 from slide.functional.linear import active_linear
-from slide.functional.losses import ActiveLoss
 from slide.functional.sparse_input import sparse_linear
+from slide.nn import ActiveLoss
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.scratch import Scratch

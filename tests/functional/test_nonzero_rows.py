@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.matrices import make_csr, make_pattern
+from helpers.samplers import uniform_sampler
 
 from slide.active_set import ActiveSet, transpose
 from slide.functional.linear import active_linear
@@ -15,7 +16,6 @@ from slide.kernels.ragged import STRIDE, clear_rows, gather_entries, mark_nonzer
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sampling.sampling import UniformSampler
 from slide.scratch import Scratch
 from slide.sparse import CSR, Pattern
 
@@ -184,7 +184,7 @@ def test_a_loss_of_ones_own(mode):
     for two_passes in (False, True):
         torch.manual_seed(1)
         network = SlideNetwork(
-            40, [12], N, lambda d, n: UniformSampler(d, n, active=6, mode="shared")
+            40, [12], N, lambda d, n: uniform_sampler(d, n, active=6, mode="shared")
         )
         active = make_active(mode)
         hidden = network.encode(features)

@@ -13,7 +13,8 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 import train
-from slide import ActiveLoss, LSHSampler, RowSparseAdam, SimHash, SlideNetwork, runtime
+from helpers.samplers import lsh_sampler
+from slide import ActiveLoss, RowSparseAdam, SimHash, SlideNetwork, runtime
 from slide.data import synthetic
 from slide.sampling import schedules
 from slide.training.trainer import Options, Trainer
@@ -121,7 +122,7 @@ def make_network(data, sampler=None):
     """Eight hidden neurons and outputs sampled by hash tables."""
     if sampler is None:
         family = partial(SimHash, hashes_per_table=3, num_tables=4)
-        sampler = partial(LSHSampler, active=32, family=family)
+        sampler = partial(lsh_sampler, active=32, family=family)
     return SlideNetwork(data.num_features, [8], data.num_labels, sampler)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern
+from helpers.samplers import lsh_sampler, uniform_sampler
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -20,8 +21,8 @@ from slide import runtime
 from slide.active_set import ActiveSet
 from slide.functional.csr_product import CSRMatrix
 from slide.functional.linear import active_linear
-from slide.functional.losses import ActiveLoss
 from slide.hashing.simhash import SimHash
+from slide.nn import ActiveLoss
 from slide.nn.activation import ToDense
 from slide.nn.network import SlideNetwork
 from slide.nn.sampled_conv2d import SampledConv2d
@@ -30,8 +31,6 @@ from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.nn.sparse_weight_linear import SparseWeightLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sampling.indexed_sampling import LSHSampler
-from slide.sampling.sampling import UniformSampler
 
 B, D, N = 5, 8, 60
 MODES = ["per_sample", "shared"]
@@ -41,7 +40,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 def make_layer(mode="shared", in_features=D, out_features=N, **options):
     family = partial(SimHash, hashes_per_table=3, num_tables=4)
-    sampler = LSHSampler(in_features, out_features, family=family, active=12, mode=mode, **options)
+    sampler = lsh_sampler(in_features, out_features, family=family, active=12, mode=mode, **options)
     return SampledLinear(in_features, out_features, sampler)
 
 
@@ -92,7 +91,7 @@ class TestChain:
     @pytest.mark.parametrize("modes", [(a, b) for a in MODES for b in MODES])
     def test_gradients(self, modes):
         torch.manual_seed(3)
-        options = {"hard_share": 1.0, "weighting": "none"}
+        options = {"candidate_share": 1.0, "weighting": "none"}
         first, second = (
             make_layer(mode, size, N, **options).double()
             for mode, size in zip(modes, (D, N), strict=True)
@@ -164,7 +163,7 @@ class TestCompile:
     def test_other_layers(self):
         torch._dynamo.reset()
         features = make_csr(np.random.default_rng(0), [3, 0, 7, 1, 2], N)
-        network = SlideNetwork(N, [D], N, lambda d, n: UniformSampler(d, n, active=10))
+        network = SlideNetwork(N, [D], N, lambda d, n: uniform_sampler(d, n, active=10))
         twin = copy.deepcopy(network)
         found = torch.compile(network, backend="eager")(features, draw_labels())
         wanted = twin(features, draw_labels())
@@ -176,7 +175,7 @@ class TestCompile:
     def test_convolution(self):
         torch._dynamo.reset()
         family = partial(SimHash, hashes_per_table=3, num_tables=4)
-        layer = SampledConv2d(2, 20, 3, sampler=LSHSampler(18, 20, family=family, active=8))
+        layer = SampledConv2d(2, 20, 3, sampler=lsh_sampler(18, 20, family=family, active=8))
         twin, x = copy.deepcopy(layer), torch.randn(B, 2, 6, 6)
         found, wanted = torch.compile(layer, backend="eager")(x), twin(x)
         assert found.active.ids.tolist() == wanted.active.ids.tolist()
@@ -218,7 +217,7 @@ import os, signal, sys, torch
 import test_inside_pytorch as t
 from slide import runtime
 layer = t.make_layer({mode!r}, 64, 5000)
-network = t.SlideNetwork(300, [32], 60, lambda d, n: t.UniformSampler(d, n, active=10))
+network = t.SlideNetwork(300, [32], 60, lambda d, n: t.uniform_sampler(d, n, active=10))
 x, big = torch.randn(64, 64), torch.randn(700, 700)
 features = t.make_csr(t.np.random.default_rng(0), [20] * 64, 300)
 optimizer = t.RowSparseAdam([*layer.parameters(), *network.parameters()])

@@ -8,28 +8,28 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
+from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
 
-from slide.functional.losses import ActiveLoss
 from slide.hashing.simhash import SimHash
+from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sampling.indexed_sampling import FaissSampler, LSHSampler
-from slide.sampling.sampling import FullSampler, UniformSampler
+from slide.sampling import FullSampler
 from slide.sampling.schedules import fixed
 from slide.sparse import CSR, Pattern
 
 B, D, N = 5, 6, 40
 MODES = ["per_sample", "shared"]
 SAMPLERS = {
-    "uniform": UniformSampler,
+    "uniform": uniform_sampler,
     "lsh": partial(
-        LSHSampler,
+        lsh_sampler,
         family=partial(SimHash, hashes_per_table=3, num_tables=4),
         rebuild=partial(fixed, every=2 * B),
     ),
-    "faiss": partial(FaissSampler, kind="flat", rebuild=partial(fixed, every=2 * B)),
+    "faiss": partial(faiss_sampler, kind="flat", rebuild=partial(fixed, every=2 * B)),
 }
 
 every_mode = pytest.mark.parametrize("mode", MODES)
@@ -90,7 +90,7 @@ class TestLSHLinear:
         torch.testing.assert_close(dense_gradient(layer.bias), linear.bias.grad)
 
     def test_without_a_bias(self):
-        layer = SampledLinear(D, N, UniformSampler(D, N, active=5), bias=False)
+        layer = SampledLinear(D, N, uniform_sampler(D, N, active=5), bias=False)
         assert layer.bias is None
         assert [name for name, _ in layer.named_parameters()] == ["weight"]
         layer(torch.randn(B, D)).values.sum().backward()
@@ -199,7 +199,7 @@ class TestLSHLinear:
                 SampledLinear(*sizes)
 
     def test_says_what_it_is(self):
-        assert repr(make_layer("lsh", "shared")) == "SampledLinear(6, 40, sampler=LSHSampler)"
+        assert repr(make_layer("lsh", "shared")) == "SampledLinear(6, 40, sampler=lsh_sampler)"
 
 
 class TestSparseLinear:
@@ -279,7 +279,7 @@ class TestSparseLinear:
 
 def test_labels_that_cover_all_outputs():
     """A shared set of all N outputs in another order is no complete set."""
-    layer = SampledLinear(D, 4, UniformSampler(D, 4, active=2))
+    layer = SampledLinear(D, 4, uniform_sampler(D, 4, active=2))
     labels = Pattern(np.array([0, 2, 4]), np.array([3, 1, 0, 2], np.int32))
     x = torch.randn(2, D)
     out = layer(x, labels)

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
+from helpers.samplers import lsh_sampler, uniform_sampler
 
-from slide.functional.losses import ActiveLoss
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
+from slide.nn import ActiveLoss
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
-from slide.sampling.indexed_sampling import LSHSampler
-from slide.sampling.sampling import FullSampler, UniformSampler
+from slide.sampling import FullSampler
 
 FEATURES, N = 30, 50
-LSH = partial(LSHSampler, family=partial(SimHash, hashes_per_table=3, num_tables=6), active=16)
-SOME = partial(UniformSampler, active=5, mode="per_sample")
+LSH = partial(lsh_sampler, family=partial(SimHash, hashes_per_table=3, num_tables=6), active=16)
+SOME = partial(uniform_sampler, active=5, mode="per_sample")
 
 
 def make(hidden=(8, 7), sampler=LSH, **options):
@@ -94,7 +94,7 @@ def test_dropout():
 
 
 class TestPredict:
-    @pytest.mark.parametrize("sampler", [LSH, FullSampler, partial(UniformSampler, active=9)])
+    @pytest.mark.parametrize("sampler", [LSH, FullSampler, partial(uniform_sampler, active=9)])
     def test_exact(self, sampler):
         network = make(sampler=sampler, dropout=0.5)
         features, _ = draw_batch()
@@ -152,7 +152,7 @@ class TestPredict:
         with pytest.raises(ValueError, match=r"search must be .*'fast'"):
             make().predict(features, search="fast")
         with pytest.raises(ValueError, match="needs an output layer with hash tables"):
-            make(sampler=FullSampler).predict(features, search="lsh")
+            make(sampler=FullSampler).predict(features, search="index")
 
 
 def test_state_round_trip(tmp_path):

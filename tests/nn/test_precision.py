@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr
+from helpers.samplers import uniform_sampler
 from test_sparse_grad import OPTIMIZERS, B, D, N, draw_labels, every_mode, every_output, make_layer
 from torch import nn
 
 from slide.active_set import ActiveSet
 from slide.functional.csr_product import CSRMatrix
 from slide.functional.linear import active_linear
-from slide.functional.losses import ActiveLoss
+from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.nn.sparse_weight_linear import SparseWeightLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sampling.sampling import UniformSampler
 
 
 def outputs_of(out):
@@ -66,7 +66,7 @@ class TestMixedPrecision:
     def test_layers_that_autocast_does_not_round(self, name, dtype, inside):
         """What they compute is that of the input, as it came, in float32; forward and backward."""
         if name == "conv":
-            layer, x = SampledConv2d(2, 8, 3, sampler=UniformSampler(18, 8, active=4)), (B, 2, 6, 6)
+            layer, x = SampledConv2d(2, 8, 3, sampler=uniform_sampler(18, 8, active=4)), (B, 2, 6, 6)
         else:
             matrix = CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D)
             layer, x = SparseWeightLinear(matrix), (B, D)

@@ -5,10 +5,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.samplers import lsh_sampler, uniform_sampler
 from test_convolution import ORDERS, I, O, draw
 from torch.nn import functional as torch_F
 
-from slide import LSHSampler, RowSparseAdam, SampledConv2d, SimHash, UniformSampler
+from slide import RowSparseAdam, SampledConv2d, SimHash
 from slide.functional.convolution import active_conv2d
 from slide.sampling.schedules import fixed
 
@@ -16,7 +17,7 @@ from slide.sampling.schedules import fixed
 def lsh(num_in, num_out, active, kernel=3, **options):
     family = partial(SimHash, hashes_per_table=3, num_tables=8)
     options |= {"active": active, "family": family, "rebuild": partial(fixed, every=16)}
-    return LSHSampler(num_in * kernel**2, num_out, **options)
+    return lsh_sampler(num_in * kernel**2, num_out, **options)
 
 
 class TestActiveConv2d:
@@ -31,7 +32,7 @@ class TestActiveConv2d:
         torch.testing.assert_close(out.values, conv(x))
         torch.testing.assert_close(out.to_dense(), conv(x))
 
-    @pytest.mark.parametrize("make", [lsh, lambda i, o, a: UniformSampler(i * 9, o, active=a)])
+    @pytest.mark.parametrize("make", [lsh, lambda i, o, a: uniform_sampler(i * 9, o, active=a)])
     def test_computes_the_chosen_channels(self, make):
         layer, x = (
             SampledConv2d(I, 32, 3, padding=1, sampler=make(I, 32, 8)),
@@ -72,7 +73,7 @@ class TestActiveConv2d:
 
     def test_filters_that_fit_are_chosen(self):
         """The images show one filter's pattern everywhere."""
-        sampler = lsh(4, 64, 12, kernel=2, center=False, hard_share=1.0)
+        sampler = lsh(4, 64, 12, kernel=2, center=False, candidate_share=1.0)
         layer = SampledConv2d(4, 64, 2, stride=2, sampler=sampler)
         with torch.no_grad():
             layer.weight.copy_(torch.randn(64, 4, 2, 2))
@@ -119,7 +120,7 @@ class TestActiveConv2d:
             SampledConv2d(I, O, 3, groups=4)
         with pytest.raises(ValueError, match="a sampler of 9 outputs does not fit a layer of 8"):
             SampledConv2d(I, O, 3, sampler=lsh(I, 9, 4))
-        sampler = UniformSampler(I * 9, O, active=4, mode="per_sample")
+        sampler = uniform_sampler(I * 9, O, active=4, mode="per_sample")
         with pytest.raises(ValueError, match="one set for the batch"):
             SampledConv2d(I, O, 3, sampler=sampler)(torch.zeros(2, I, 5, 5))
         with pytest.raises(ValueError, match=r"x \(2, 5, 5, 5\) must have 6 channels"):

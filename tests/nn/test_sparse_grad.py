@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern
+from helpers.samplers import lsh_sampler, uniform_sampler
 from torch import nn
 
 from slide import active_set as row_gradients
 from slide.active_set import ActiveSet
 from slide.functional.linear import active_linear
-from slide.functional.losses import ActiveLoss
 from slide.hashing.simhash import SimHash
+from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.optim.clipping import clip_grad_norm_
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sampling.indexed_sampling import LSHSampler
-from slide.sampling.sampling import UniformSampler
 from slide.sparse import Pattern
 
 B, D, N = 5, 6, 40
@@ -62,7 +61,7 @@ def draw_labels(seed=0):
 
 def make_layer(mode="shared", sparse_grad=True, active=12):
     torch.manual_seed(1)
-    sampler = LSHSampler(
+    sampler = lsh_sampler(
         D, N, family=lambda d, **keys: SimHash(d, 3, 4, seed=keys["seed"]), active=active, mode=mode
     )
     return SampledLinear(D, N, sampler, sparse_grad=sparse_grad)
@@ -357,7 +356,7 @@ def test_a_weight_that_no_optimizer_takes(monkeypatch):
 
 
 def test_stratified_uniform_sets_train_with_sparse_adam():
-    layer = SampledLinear(D, N, UniformSampler(D, N, active=12), sparse_grad=True)
+    layer = SampledLinear(D, N, uniform_sampler(D, N, active=12), sparse_grad=True)
     optimizer = torch.optim.SparseAdam(layer.parameters(), lr=0.05)
     x, labels, loss = torch.randn(2, D), Pattern.from_lists([[1], [2, 3]]), ActiveLoss("softmax")
     losses = []

@@ -8,10 +8,11 @@ import pytest
 import torch
 from helpers import job
 from helpers.matrices import to_dense
-
-from slide import FullSampler, LinearRanker, LSHSampler, SimHash, SlideNetwork
-from slide.data import Split
+from helpers.samplers import lsh_sampler
 from slide.ranking.training import fit_ranker, likely_labels
+
+from slide import FullSampler, LinearRanker, SimHash, SlideNetwork
+from slide.data import Split
 from slide.sparse import CSR, Pattern
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -126,7 +127,7 @@ def with_label(labels, label, row):
 
 def tables(**options):
     family = partial(SimHash, hashes_per_table=4, num_tables=3)
-    return partial(LSHSampler, active=32, family=family, **options)
+    return partial(lsh_sampler, active=32, family=family, **options)
 
 
 @pytest.mark.parametrize("count", [3, 1000])

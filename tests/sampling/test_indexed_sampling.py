@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern
+from helpers.samplers import faiss_sampler, lsh_sampler
 
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
-from slide.sampling import indexed_sampling
-from slide.sampling.indexed_sampling import FaissSampler, IndexedSampler, LSHSampler
+from slide.sampling import IndexedSampler, indexed_sampling
 from slide.sampling.schedules import backoff, fixed, never
 from slide.search.exact import exact_top_k
 from slide.sparse import Pattern
@@ -54,7 +54,7 @@ class TestRecall:
         options = {"family": FAMILIES[family], "active": 40, "mode": mode, "norm": norm}
         found = []
         for seed in range(10 if mode == "shared" else 1):
-            sampler = LSHSampler(D, N, hard_share=1.0, seed=seed, **options)
+            sampler = lsh_sampler(D, N, candidate_share=1.0, seed=seed, **options)
             sampler.update(*layer, None)
             found.append(recall(sampler.select(queries, None), wanted))
         # A random set of this size would hold 0.1 of them.
@@ -63,7 +63,7 @@ class TestRecall:
     @every_mode
     def test_of_an_exact_index(self, mode):
         layer, queries = draw_layer(), draw_queries(6 if mode == "per_sample" else 1)
-        sampler = FaissSampler(D, N, kind="flat", active=40, mode=mode, neighbours=64)
+        sampler = faiss_sampler(D, N, kind="flat", active=40, mode=mode, neighbours=64)
         sampler.update(*layer, None)
         wanted = exact_top_k(queries, *layer, 20)[1].numpy()
         active = sampler.select(queries, None)
@@ -73,7 +73,7 @@ class TestRecall:
     @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
     def test_of_approximate_indices(self, kind):
         layer, queries = draw_layer(), draw_queries(10)
-        sampler = FaissSampler(D, N, kind=kind, active=40, mode="per_sample", probes=8)
+        sampler = faiss_sampler(D, N, kind=kind, active=40, mode="per_sample", probes=8)
         sampler.update(*layer, None)
         wanted = exact_top_k(queries, *layer, 10)[1].numpy()
         assert recall(sampler.select(queries, None), wanted) > 0.6
@@ -82,14 +82,14 @@ class TestRecall:
         weight = torch.zeros(N, D)
         weight[7] = 1
         weight[[30, 31], [0, 1]] = 8
-        sampler = FaissSampler(D, N, kind="flat", active=4, hard_share=0.25, neighbours=2)
+        sampler = faiss_sampler(D, N, kind="flat", active=4, candidate_share=0.25, neighbours=2)
         sampler.update(weight, None, None)
         queries = torch.zeros(2, D)
         queries[[0, 1], [0, 1]] = 1
         assert sampler.select(queries, None).ids[0] == 7
 
     def test_no_promising_ids(self):
-        sampler = LSHSampler(D, N, active=20, hard_share=0.0)
+        sampler = lsh_sampler(D, N, active=20, candidate_share=0.0)
         sampler.update(*draw_layer(), None)
         active = sampler.select(draw_queries(3), None)
         assert (active.log_weights > 0).all()
@@ -107,7 +107,7 @@ class TestRebuilds:
         ],
     )
     def test_happen_when_due_and_only_then(self, schedule, expected):
-        sampler = LSHSampler(D, N, active=50, rebuild=schedule)
+        sampler = lsh_sampler(D, N, active=50, rebuild=schedule)
         layer, rebuilds = draw_layer(), []
         for _ in range(9):
             # Nothing is trained on in between, so nothing is due.
@@ -120,22 +120,22 @@ class TestRebuilds:
         assert sampler.rebuild_seconds > 0
 
     def test_evaluation_does_not_count(self):
-        sampler = LSHSampler(D, N, active=50, rebuild=partial(fixed, every=10))
+        sampler = lsh_sampler(D, N, active=50, rebuild=partial(fixed, every=10))
         for _ in range(5):
             sampler.update(*draw_layer(), None)
         assert (sampler.rebuilds, sampler.samples) == (1, 0)
 
     def test_nothing_to_rebuild_where_all_outputs_are_active(self):
-        sampler = LSHSampler(D, N, active=N, rebuild=partial(fixed, every=1))
+        sampler = lsh_sampler(D, N, active=N, rebuild=partial(fixed, every=1))
         for _ in range(3):
             sampler.update(*draw_layer(), draw_queries(5))
         assert sampler.rebuilds == 0
 
     @pytest.mark.parametrize("kind", ["hash", "faiss"])
     def test_follow_the_weights(self, kind):
-        made = FaissSampler if kind == "faiss" else partial(LSHSampler, family=FAMILIES["simhash"])
+        made = faiss_sampler if kind == "faiss" else partial(lsh_sampler, family=FAMILIES["simhash"])
         sampler = made(
-            D, N, active=40, mode="per_sample", hard_share=1.0, rebuild=partial(fixed, every=10)
+            D, N, active=40, mode="per_sample", candidate_share=1.0, rebuild=partial(fixed, every=10)
         )
         queries = draw_queries(8)
         before, after = draw_layer(0), draw_layer(1)
@@ -149,20 +149,20 @@ class TestRebuilds:
     def test_do_not_touch_the_weights(self):
         weight, bias = draw_layer()
         copies = weight.clone(), bias.clone()
-        LSHSampler(D, N, active=50).update(weight.requires_grad_(), bias, draw_queries(5))
+        lsh_sampler(D, N, active=50).update(weight.requires_grad_(), bias, draw_queries(5))
         assert torch.equal(weight, copies[0])
         assert torch.equal(bias, copies[1])
 
     def test_take_transposed_weights(self):
         weight, bias = draw_layer()
-        plain, strided = (LSHSampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
+        plain, strided = (lsh_sampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
         plain.update(weight, bias, None)
         strided.update(weight.T.contiguous().T, bias, None)
         for name, array in plain.tables.state_dict().items():
             np.testing.assert_array_equal(array, strided.tables.state_dict()[name])
 
     def test_reservoirs_are_drawn_anew(self):
-        sampler = LSHSampler(D, N, active=50, bucket_capacity=4, rebuild=partial(fixed, every=1))
+        sampler = lsh_sampler(D, N, active=50, bucket_capacity=4, rebuild=partial(fixed, every=1))
         pools = []
         for _ in range(2):
             sampler.update(*draw_layer(), draw_queries(5))
@@ -179,7 +179,7 @@ class TestRehashing:
 
     def make(self, mode="shared", after=2, **options):
         family = partial(SimHash, hashes_per_table=4, num_tables=6)
-        return LSHSampler(
+        return lsh_sampler(
             *(D, N),
             active=40,
             mode=mode,
@@ -215,7 +215,7 @@ class TestRehashing:
     def test_finds_rows_where_they_went(self):
         (weight, bias), queries = draw_layer(), draw_queries(20)
         for after, least, most in ((0, 0.0, 0.2), (1, 0.6, 1.0)):
-            sampler = self.make(after=after, hard_share=1.0)
+            sampler = self.make(after=after, candidate_share=1.0)
             sampler.update(weight, bias, queries)
             labels = Pattern(np.array([0, *[10] * 20]), np.arange(10, dtype=np.int32))
             sampler.select(queries, labels)
@@ -284,7 +284,7 @@ def run(sampler, first, last):
 @pytest.mark.parametrize("family", FAMILIES)
 class TestRedraw:
     def make(self, family, seed=0):
-        return LSHSampler(
+        return lsh_sampler(
             D,
             N,
             active=50,
@@ -319,7 +319,7 @@ class TestRedraw:
 
 class TestCandidates:
     def test_are_the_ids_in_the_buckets(self):
-        sampler = LSHSampler(D, N, active=50, family=FAMILIES["simhash"], bucket_capacity=N)
+        sampler = lsh_sampler(D, N, active=50, family=FAMILIES["simhash"], bucket_capacity=N)
         layer, queries = draw_layer(), draw_queries(3)
         sampler.update(*layer, None)
         found = sampler.candidates(queries)
@@ -329,7 +329,7 @@ class TestCandidates:
             assert votes.tolist() == (codes[:, b : b + 1] == rows).sum(0).tolist()
 
     def test_are_all_outputs_where_all_are_active(self):
-        found = LSHSampler(D, N, active=N).candidates(draw_queries(3))
+        found = lsh_sampler(D, N, active=N).candidates(draw_queries(3))
         assert found.indptr.tolist() == [0, N, 2 * N, 3 * N]
         assert found.indices.tolist() == 3 * list(range(N))
 
@@ -344,7 +344,7 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
     for mode in MODES:
         chosen = []
         for queries in (x, dense):
-            sampler = LSHSampler(D, N, family=FAMILIES["simhash"], active=30, mode=mode)
+            sampler = lsh_sampler(D, N, family=FAMILIES["simhash"], active=30, mode=mode)
             sampler.update(*draw_layer(), None)
             chosen.append(sampler.select(queries, labels).ids)
         np.testing.assert_array_equal(*chosen)
@@ -353,14 +353,14 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(LSHSampler, hard_share=1.5), "hard_share must be in"),
-        (partial(LSHSampler, rebuild=partial(fixed, every=-1)), "every must be"),
-        (partial(LSHSampler, redraw=partial(backoff, first=0)), "first must be"),
-        (partial(LSHSampler, bucket_capacity=0), "bucket_capacity must be"),
-        (partial(LSHSampler, norm="l1"), "norm must be"),
-        (partial(FaissSampler, kind="lsh"), "kind must be"),
-        (partial(FaissSampler, probes=0), "probes must be"),
-        (partial(FaissSampler, neighbours=0), "neighbours must be"),
+        (partial(lsh_sampler, candidate_share=1.5), "candidate_share must be in"),
+        (partial(lsh_sampler, rebuild=partial(fixed, every=-1)), "every must be"),
+        (partial(lsh_sampler, redraw=partial(backoff, first=0)), "first must be"),
+        (partial(lsh_sampler, bucket_capacity=0), "bucket_capacity must be"),
+        (partial(lsh_sampler, norm="l1"), "norm must be"),
+        (partial(faiss_sampler, kind="lsh"), "kind must be"),
+        (partial(faiss_sampler, probes=0), "probes must be"),
+        (partial(faiss_sampler, neighbours=0), "neighbours must be"),
     ],
 )
 def test_options_out_of_range(make, message):

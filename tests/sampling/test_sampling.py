@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import chi_square_p, make_csr, make_pattern
+from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
 
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
-from slide.sampling.indexed_sampling import FaissSampler, LSHSampler
-from slide.sampling.sampling import FullSampler, UniformSampler
+from slide.sampling import FullSampler
 from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 
 D, N = 12, 60
 SIMHASH = partial(SimHash, hashes_per_table=3, num_tables=6)
 SAMPLERS = {
-    "uniform": UniformSampler,
-    "simhash": partial(LSHSampler, family=SIMHASH, bucket_capacity=8),
-    "dwta": partial(LSHSampler, family=partial(DWTA, hashes_per_table=1, num_tables=6)),
-    "flat": partial(FaissSampler, kind="flat"),
-    "ivf": partial(FaissSampler, kind="ivf", probes=1, neighbours=4),
-    "hnsw": partial(FaissSampler, kind="hnsw"),
+    "uniform": uniform_sampler,
+    "simhash": partial(lsh_sampler, family=SIMHASH, bucket_capacity=8),
+    "dwta": partial(lsh_sampler, family=partial(DWTA, hashes_per_table=1, num_tables=6)),
+    "flat": partial(faiss_sampler, kind="flat"),
+    "ivf": partial(faiss_sampler, kind="ivf", probes=1, neighbours=4),
+    "hnsw": partial(faiss_sampler, kind="hnsw"),
 }
 MODES = ["per_sample", "shared"]
 FAISS = ("flat", "ivf", "hnsw")
@@ -187,7 +187,7 @@ class TestFull:
 def test_labels_that_cover_all_outputs(mode):
     """The set holds all N outputs then, but not in order."""
     labels = Pattern(np.array([0, 6]), np.array([4, 1, 5, 0, 3, 2], np.int32))
-    active = UniformSampler(D, 6, active=2, mode=mode).select(draw_queries(1), labels)
+    active = uniform_sampler(D, 6, active=2, mode=mode).select(draw_queries(1), labels)
     assert active.ids.tolist() == [4, 1, 5, 0, 3, 2]
     assert not active.complete
 
@@ -196,7 +196,7 @@ def test_labels_that_cover_all_outputs(mode):
 @pytest.mark.usefixtures("one_thread")
 def test_uniform_fill_is_uniform(mode):
     known = [3, 17, 20]
-    sampler = UniformSampler(D, 30, active=12, mode=mode)
+    sampler = uniform_sampler(D, 30, active=12, mode=mode)
     num_samples = 100 if mode == "per_sample" else 1
     labels = Pattern(3 * np.arange(num_samples + 1), np.tile(np.int32(known), num_samples))
     counts, draws = np.zeros(30, int), 0
@@ -210,9 +210,9 @@ def test_uniform_fill_is_uniform(mode):
 
 @every_mode
 @pytest.mark.parametrize("name", ["uniform", "simhash", "flat"])
-@pytest.mark.parametrize("hard_share", [0.0, 0.5])
-def test_weights_stand_for_all_outputs(name, mode, hard_share):
-    options = {} if name == "uniform" else {"hard_share": hard_share}
+@pytest.mark.parametrize("candidate_share", [0.0, 0.5])
+def test_weights_stand_for_all_outputs(name, mode, candidate_share):
+    options = {} if name == "uniform" else {"candidate_share": candidate_share}
     labels = make_pattern(np.random.default_rng(2), [3, 0, 7, 15, 1], N)
     active = make(name, mode, **options).select(draw_queries(), labels)
     for b, count in enumerate([3, 0, 7, 15, 1]):
@@ -220,7 +220,7 @@ def test_weights_stand_for_all_outputs(name, mode, hard_share):
         weights = np.exp(active.log_weights[at])
         known = len(np.unique(labels.indices)) if active.shared else count
         hard = int((weights == 1).sum())
-        promising = 0 if name == "uniform" else int(hard_share * max(0, 16 - known))
+        promising = 0 if name == "uniform" else int(candidate_share * max(0, 16 - known))
         assert known <= hard <= known + promising
         assert (weights[:hard] == 1).all()
         if hard < 16:
@@ -231,7 +231,7 @@ def test_weights_stand_for_all_outputs(name, mode, hard_share):
 @every_mode
 def test_promising_ids_leave_places_for_uniform_ones(mode):
     """However many labels there are, short of a full set."""
-    sampler = make("flat", mode, hard_share=0.5)
+    sampler = make("flat", mode, candidate_share=0.5)
     labels = make_pattern(np.random.default_rng(0), [14], N)
     active = sampler.select(draw_queries(1), labels)
     assert (active.log_weights > 0).sum() == 1

@@ -7,9 +7,10 @@ import pytest
 import torch
 from helpers import job
 from helpers.matrices import to_dense
+from helpers.samplers import lsh_sampler, uniform_sampler
 from scipy.sparse import csr_matrix
 
-from slide import FullSampler, LinearRanker, LSHSampler, SimHash, UniformSampler
+from slide import FullSampler, LinearRanker, SimHash
 from slide.data import Split
 from slide.sparse import CSR, Pattern
 from slide.training.evaluation import (
@@ -31,7 +32,7 @@ def data(tmp_path):
 
 def tables(hashes_per_table=4, num_tables=3, **options):
     family = partial(SimHash, hashes_per_table=hashes_per_table, num_tables=num_tables)
-    return partial(LSHSampler, active=32, family=family, **options)
+    return partial(lsh_sampler, active=32, family=family, **options)
 
 
 def dense_scores(network, split):
@@ -124,7 +125,7 @@ def test_lsh_becomes_exact_as_buckets_hold_all(data):
 
 
 def test_lsh_with_all_outputs_active_is_exact(data):
-    network = job.make_network(data, partial(LSHSampler, active=1000))
+    network = job.make_network(data, partial(lsh_sampler, active=1000))
     np.testing.assert_array_equal(
         predict_split(network, data.test, "lsh"), predict_split(network, data.test, "exact")
     )
@@ -173,7 +174,7 @@ def test_majority_precision(data):
     assert 0 < np.mean(hits) < 1
 
 
-@pytest.mark.parametrize("sampler", [FullSampler, partial(UniformSampler, active=32)])
+@pytest.mark.parametrize("sampler", [FullSampler, partial(uniform_sampler, active=32)])
 def test_lsh_needs_tables(data, sampler):
     network = job.make_network(data, sampler)
     with pytest.raises(ValueError, match=r"evaluation=lsh needs hash tables, not a .*Sampler"):
@@ -193,12 +194,12 @@ def recall(sampler, outputs=400):
 
 def test_recall_of_full_is_one():
     assert recall(FullSampler) == 1
-    assert recall(partial(UniformSampler, active=1000)) == 1
+    assert recall(partial(uniform_sampler, active=1000)) == 1
 
 
 @pytest.mark.parametrize("active", [40, 200])
 def test_recall_of_uniform_is_its_share(active):
-    found = recall(partial(UniformSampler, active=active, mode="per_sample"))
+    found = recall(partial(uniform_sampler, active=active, mode="per_sample"))
     # 640 draws.
     share = active / 400
     assert abs(found - share) < 4 * (share * (1 - share) / 640) ** 0.5
@@ -206,10 +207,10 @@ def test_recall_of_uniform_is_its_share(active):
 
 def test_recall_of_tables_is_above_its_share():
     sampler = partial(
-        LSHSampler,
+        lsh_sampler,
         active=40,
         mode="per_sample",
-        hard_share=1.0,
+        candidate_share=1.0,
         family=partial(SimHash, hashes_per_table=4, num_tables=32),
     )
     assert recall(sampler) > 0.3

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
+from helpers.samplers import lsh_sampler
 
-from slide import FullSampler, LSHSampler, SimHash
+from slide import FullSampler, SimHash
 from slide.data import SparseDataset
 from slide.files import read_tensors
 from slide.sampling import schedules
@@ -325,7 +326,7 @@ def test_it_learns(tmp_path, mode):
         **{"train_samples": 4000, "test_samples": 500},
     )
     family = partial(SimHash, hashes_per_table=5, num_tables=12)
-    sampler = partial(LSHSampler, active=100, mode=mode, family=family)
+    sampler = partial(lsh_sampler, active=100, mode=mode, family=family)
     network = job.SlideNetwork(data.num_features, [64], data.num_labels, sampler)
     trainer = job.make_trainer(tmp_path, data, network=network, batch_size=64, epochs=4)
     summary = trainer.fit()

@@ -1,0 +1,113 @@
+"""A loss of scores on an active set, and its gradient by one kernel."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from slide.active_set import ActiveSet, check_sets, check_targets
+from slide.functional.losses import Loss
+from slide.functional.nonzero_rows import check_fraction, hardest_count
+from slide.kernels.loss_rows import Rows
+from slide.kernels.ragged import clear_rows
+from slide.runtime import array_view, untraced
+
+
+@untraced
+def loss_on_active(
+    scores: Tensor, active: ActiveSet, loss: Loss, hard_fraction: float = 1.0
+) -> Tensor:
+    """Mean over the samples of a loss on an active set.
+
+    Args:
+        scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` returns.
+        active: with targets. Its weights make sums over the set estimates of sums over all N.
+        loss: which one; see `slide.functional.losses`.
+        hard_fraction: share of the samples, those with the largest losses, that the mean is over.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: for a share that is not in (0, 1], a set without targets, or scores, bounds,
+            targets or weights that do not fit one another; TypeError: for bounds or targets of a
+            wrong type.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> from slide.functional import loss_on_active
+        >>> from slide.functional.losses import find_loss
+        >>> ids = np.array([3, 7], np.int32)
+        >>> active = slide.ActiveSet(9, ids, targets=slide.Pattern.from_lists([[0]]))
+        >>> loss_on_active(torch.tensor([[1.0, 0.0]]), active, find_loss("squared_hinge"))
+        tensor(1.)
+    """
+    num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
+    check_sets(active, num_samples)
+    check_targets(active, num_samples)
+    check_fraction("hard_fraction", hard_fraction)
+    shape = (num_samples, len(active.ids)) if active.shared else active.ids.shape
+    if scores.shape != shape:
+        raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
+    if scores.dtype in (torch.bfloat16, torch.float16):
+        scores = scores.float()
+    return _ActiveLoss.apply(scores, active, loss, hard_fraction)  # type: ignore[return-value]
+
+
+def loss_rows(
+    loss: Loss, active: ActiveSet, part: slice, kept: int, scores: Tensor, gradient: Tensor
+) -> np.ndarray:
+    """The losses of samples ``part``; writes the gradient of a mean over ``kept`` samples."""
+    targets = active.targets
+    assert targets is not None
+    bounds, flat = targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
+    indptr = active.indptr
+    if indptr is None:
+        indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
+    log_weights = np.empty(0, flat.dtype)
+    if active.log_weights is not None:
+        log_weights = active.log_weights.astype(flat.dtype, copy=False)
+    losses = np.empty(len(bounds) - 1)
+    scale = 1 / max(kept, 1)
+    rows = Rows(indptr, flat, bounds, targets.indices, log_weights, active.shared, scale)
+    loss.kernel(rows, losses, array_view(gradient).reshape(-1))
+    return losses
+
+
+def scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
+    """Their product. Most often ``upstream`` is 1, and a pass over the gradient is saved."""
+    return gradient if upstream.item() == 1 else gradient * upstream
+
+
+def hardest_first(losses: np.ndarray) -> np.ndarray:
+    """Sample numbers; NaN counts as the largest loss, and so is kept."""
+    return torch.from_numpy(losses).argsort(descending=True).numpy()
+
+
+def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """A scalar; 0 for no samples."""
+    return torch.tensor(losses.mean() if len(losses) else 0.0, dtype=dtype)
+
+
+class _ActiveLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, active: ActiveSet, loss: Loss, hard_fraction: float):
+        assert active.targets is not None
+        scores, count = scores.contiguous(), active.targets.num_rows
+        kept = hardest_count(hard_fraction, count)
+        ctx.gradient = torch.empty_like(scores)
+        losses = loss_rows(loss, active, slice(0, count), kept, scores, ctx.gradient)
+        if kept < count:
+            order, indptr = hardest_first(losses), active.indptr
+            if indptr is None:
+                indptr = np.arange(count + 1, dtype=np.int64) * len(active.ids)
+            clear_rows(indptr, order[kept:], array_view(ctx.gradient).reshape(-1))
+            losses = losses[order[:kept]]
+        return mean_loss(losses, scores.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return scaled(ctx.gradient, grads[0]), None, None, None

@@ -1,0 +1,135 @@
+"""Candidates by FAISS: rows with large inner products."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+from slide.kernels.votes import RankedIds
+from slide.runtime import array_view, num_threads
+from slide.sampling.protocol import Proposer, Queries
+from slide.sparse import CSR, Pattern
+
+KINDS = ("ivf", "hnsw", "flat")
+
+
+class FaissProposer(Proposer):
+    """Proposes the rows that a FAISS index finds, with the bias as one more coordinate.
+
+    Args:
+        in_features: D.
+        out_features: N.
+        kind: ``"ivf"`` (inverted lists; cheap to build), ``"hnsw"`` (a graph; slow to build, few
+            comparisons a search) or ``"flat"`` (exact).
+        probes: inverted lists (ivf) or candidates (hnsw) that a search visits.
+        neighbours: ids that are looked up for each sample, for shared sets and for prediction.
+        seed: of the clustering.
+
+    Raises:
+        ValueError: for an unknown kind or a number below 1.
+
+    Example:
+        >>> import slide, torch
+        >>> weight = torch.randn(100, 8)
+        >>> proposer = slide.FaissProposer(8, 100, kind="flat", neighbours=3)
+        >>> proposer.rebuild(weight, None)
+        >>> proposer.candidates(10 * weight[:1]).indices.shape
+        (3,)
+    """
+
+    sparse_inputs = False
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        kind: str = "ivf",
+        probes: int = 16,
+        neighbours: int = 32,
+        seed: int = 0,
+    ):
+        super().__init__(in_features, out_features, seed=seed)
+        checks.one_of("kind", kind, KINDS)
+        checks.whole("probes", probes, 1)
+        checks.whole("neighbours", neighbours, 1)
+        self.kind = kind
+        self.probes = probes
+        self.neighbours = neighbours
+        self.rebuilds = 0
+        self.index: Any = None
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Replace the index by one over the rows ``[weight, bias]``."""
+        import faiss  # Here: it takes long to load, and most runs do without it.
+
+        faiss.omp_set_num_threads(num_threads())
+        num_rows, width = weight.shape
+        rows = np.zeros((num_rows, width + 1), np.float32)
+        rows[:, :width] = weight.detach().float().numpy()
+        if bias is not None:
+            rows[:, width] = bias.detach().float().numpy()
+        inner = faiss.METRIC_INNER_PRODUCT
+        if self.kind == "ivf":
+            lists = max(1, min(4096, round(4 * num_rows**0.5), num_rows // 39))
+            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width + 1), width + 1, lists, inner)
+            index.nprobe = min(self.probes, lists)
+            index.cp.seed = 1 + (self.seed + self.rebuilds) % (2**31 - 1)
+            index.cp.niter = 5
+            index.train(rows)  # pyright: ignore[reportCallIssue]
+        elif self.kind == "hnsw":
+            index = faiss.IndexHNSWFlat(width + 1, 16, inner)
+            index.hnsw.efConstruction = 40
+            index.hnsw.efSearch = self.probes
+        else:
+            index = faiss.IndexFlatIP(width + 1)
+        index.add(rows)  # pyright: ignore[reportCallIssue]
+        self.index = index
+        self.rebuilds += 1
+
+    def search(self, queries: Queries, k: int) -> np.ndarray:
+        """Ids ``(B, k)`` int32 of large inner products with ``[query, 1]``, best first; -1: none.
+
+        Raises:
+            RuntimeError: before the first `rebuild`; TypeError: for inputs in CSR form.
+        """
+        if isinstance(queries, CSR):
+            raise TypeError("FAISS searches dense inputs only; use LSHProposer on this layer")
+        if self.index is None:
+            raise RuntimeError("the index is empty; call rebuild first")
+        import faiss
+
+        faiss.omp_set_num_threads(num_threads())
+        ones = torch.ones(len(queries), 1)
+        augmented = array_view(torch.cat([queries.detach().float(), ones], 1))
+        return self.index.search(augmented, k)[1].astype(np.int32)
+
+    def candidates(self, queries: Queries) -> Pattern:
+        """The ``neighbours`` best ids of each input, best first."""
+        found = self.search(queries, min(self.neighbours, self.out_features))
+        known = found >= 0
+        indptr = np.zeros(len(found) + 1, np.int64)
+        np.cumsum(known.sum(1), out=indptr[1:])
+        return Pattern(indptr, found[known])
+
+    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
+        """See `Proposer.propose`; looks up as many ids as there are places."""
+        ids = self.search(queries, int(places.max(initial=1)))
+        # FAISS fills up with -1 at the end.
+        return RankedIds(ids, np.minimum((ids >= 0).sum(1), places))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The index as bytes, and the number of rebuilds."""
+        import faiss
+
+        index = {} if self.index is None else {"index": faiss.serialize_index(self.index)}
+        return {"rebuilds": self.rebuilds} | index
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        import faiss
+
+        self.rebuilds = int(state["rebuilds"])
+        self.index = faiss.deserialize_index(state["index"]) if "index" in state else None

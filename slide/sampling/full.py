@@ -1,0 +1,37 @@
+"""All outputs, always: the dense layer through the interface of a sampler."""
+
+import numpy as np
+from torch import Tensor
+
+from slide.active_set import ActiveSet
+from slide.sampling.protocol import Queries, Sampler, num_queries
+from slide.scratch import Scratch
+from slide.sparse import Pattern, check_pattern
+
+
+class FullSampler(Sampler):
+    """Chooses all outputs.
+
+    Args:
+        in_features: D; makes no difference here.
+        out_features: N.
+
+    Example:
+        >>> import slide, torch
+        >>> slide.FullSampler(8, 5).select(torch.randn(2, 8), None).ids
+        array([0, 1, 2, 3, 4], dtype=int32)
+    """
+
+    def __init__(self, in_features: int, out_features: int):
+        self.out_features = out_features
+        self._ids = np.arange(out_features, dtype=np.int32)
+        self._scratch = Scratch(out_features)
+
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
+        """Does nothing."""
+
+    def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
+        """All outputs, in order."""
+        if labels is not None:
+            check_pattern("labels", labels, num_queries(queries), self.out_features)
+        return ActiveSet(self.out_features, self._ids, None, labels, None, self._scratch)

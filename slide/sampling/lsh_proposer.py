@@ -1,0 +1,223 @@
+"""Candidates by locality-sensitive hashing: rows that share hash buckets with the input."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+from slide.active_set import ActiveSet
+from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
+from slide.kernels import votes
+from slide.kernels.assemble_sets import count_updates
+from slide.kernels.votes import PARTS, RankedIds, SharedScratch
+from slide.runtime import num_threads, random_key
+from slide.sampling import schedules
+from slide.sampling.protocol import Proposer, Queries, num_queries
+from slide.scratch import Scratch
+from slide.sparse import Pattern
+
+# Rows are hashed again as soon as there are so many: enough for an efficient product, but not most
+# of a small layer.
+REHASH_ROWS = 1024
+REHASH_SHARE = 0.25
+# By default a row is hashed again after so many steps; sets of the samples' own touch more rows.
+REHASH_AFTER = {"shared": 8, "per_sample": 64}
+
+
+class LSHProposer(Proposer):
+    """Proposes the rows that collide with the input in the most hash tables (Chen et al. 2020).
+
+    For a set of each sample, an id's votes are the tables in which it shares the bucket of the
+    sample. For a shared set, the votes of all samples are added up.
+
+    Args:
+        in_features: D.
+        out_features: N.
+        family: makes a hash family of ``D + 2`` coordinates. It is called as
+            ``family(D + 2, num_vectors=N, seed=seed)``.
+        bucket_capacity, bucket_policy: see `slide.HashTables`.
+        norm, center: see `slide.hashing.InnerProductHash`.
+        redraw: how many changes of hash functions are due after a number of samples.
+        rehash_after: between rebuilds, a row is hashed again after it was in so many active sets of
+            training steps, in [1, 255]. None: 8 with a shared set, 64 with a set of each sample.
+            0: never.
+        seed: of hash functions and draws.
+
+    Raises:
+        ValueError: for a number or name out of range.
+
+    Example:
+        >>> import slide, torch
+        >>> weight = torch.randn(1000, 16)
+        >>> proposer = slide.LSHProposer(16, 1000)
+        >>> proposer.rebuild(weight, None)
+        >>> found = proposer.candidates(weight[:1])
+        >>> bool((found.indices == 0).any())
+        True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        family: Callable[..., HashFamily] = SimHash,
+        bucket_capacity: int = 128,
+        bucket_policy: str = "reservoir",
+        norm: str = "simple_lsh",
+        center: bool = True,
+        redraw: Callable[[int], int] = schedules.never,
+        rehash_after: int | None = None,
+        seed: int = 0,
+    ):
+        super().__init__(in_features, out_features, seed=seed)
+        redraw(0)  # Schedules check their numbers when they are called.
+        if rehash_after is not None:
+            checks.whole("rehash_after", rehash_after, 0)
+            checks.within("rehash_after", rehash_after, 0, 255)
+        self.rehash_after = rehash_after
+        drawn = family(in_features + 2, num_vectors=out_features, seed=seed)
+        self.hash = InnerProductHash(drawn, norm, center)
+        self.tables = HashTables(
+            drawn.num_tables, drawn.num_buckets, bucket_capacity, bucket_policy, seed
+        )
+        self.redraw_due = redraw
+        self.draw = 0
+        self.samples = 0
+        self.rebuilds = 0
+        self.codes = np.empty((drawn.num_tables, 0), np.int32)
+        self._scratch = Scratch(out_features)
+        self._forget_updates()
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Hash all rows into empty tables, with new hash functions where these are due."""
+        draw = self.redraw_due(self.samples)
+        if draw != self.draw:
+            self._redraw(draw)
+        self.hash.fit(weight, bias)
+        self.tables.seed = self.seed + self.rebuilds
+        codes = self.hash.row_codes(weight, bias)
+        self.tables.build(codes)
+        self.rebuilds += 1
+        if self.rehash_after != 0:
+            self.codes = codes
+        self._forget_updates()
+
+    def _redraw(self, draw: int) -> None:
+        self.draw = draw
+        # Draw 0 is the one that the family was made with.
+        self.hash.family.redraw(int(random_key(self.seed, draw)) if draw else self.seed)
+
+    def _forget_updates(self) -> None:
+        self.updates = np.zeros(0 if self.rehash_after == 0 else self.out_features, np.uint8)
+        self.moved: list[np.ndarray] = []
+
+    def observe(self, inputs: Queries) -> None:
+        """Let the inputs into the running mean of inputs."""
+        self.hash.observe(inputs)
+        self.samples += num_queries(inputs)
+
+    def touched(self, active: ActiveSet) -> None:
+        """Count the updates of each row, and note the rows that had enough of them."""
+        limit = self.rehash_after
+        if limit is None:
+            limit = REHASH_AFTER["shared" if active.shared else "per_sample"]
+        if limit:
+            out = np.empty(len(active.ids), np.int32)
+            n = count_updates(active.ids, self.updates, limit, out)
+            self.moved.append(out[:n].copy())
+
+    def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Hash the noted rows again and move them to their new buckets, if there are enough."""
+        enough = min(REHASH_ROWS, max(1, REHASH_SHARE * self.out_features))
+        if sum(map(len, self.moved)) < enough:
+            return
+        ids = np.concatenate(self.moved)
+        at = torch.from_numpy(ids)
+        codes = self.hash.row_codes(weight[at], None if bias is None else bias[at])
+        self.tables.move(ids, self.codes[:, ids], codes)
+        self.codes[:, ids] = codes
+        self.updates[ids] = 0
+        self.moved = []
+
+    def candidates(self, queries: Queries) -> Pattern:
+        """All ids in the buckets of each input; an id may be in several of them."""
+        return self.tables.query(self.hash.query_codes(queries))
+
+    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
+        """See `Proposer.propose`."""
+        codes = self.hash.query_codes(queries)
+        runs, capacity = num_threads(), self.tables.bucket_capacity
+        most = min(self.out_features, len(codes) * capacity)
+        ranked = RankedIds(np.empty((len(places), places.max(initial=0)), np.int32), places.copy())
+        marks, found = self._scratch.marks(runs), np.empty((runs, most), np.int32)
+        votes.vote_per_sample(self.tables.buckets, codes, capacity, key, marks, found, ranked)
+        return ranked
+
+    def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
+        """See `Proposer.propose_shared`; of ids with equal votes chance decides."""
+        codes = self.hash.query_codes(queries)
+        out = np.empty(places, np.int32)
+        scratch = self._voting_scratch(codes.shape[1])
+        buckets, capacity = self.tables.buckets, self.tables.bucket_capacity
+        return out[: votes.vote_shared(buckets, codes, capacity, key, scratch, out)]
+
+    def _voting_scratch(self, num_samples: int) -> SharedScratch:
+        tables, runs, filled = self.tables, num_threads(), self._scratch.filled
+        num_tables, num_buckets = tables.num_tables, tables.num_buckets
+        span = 1 << (-(-self.out_features // PARTS) - 1).bit_length()
+        # A table holds an id once.
+        in_table = min(min(num_samples, num_buckets) * tables.bucket_capacity, self.out_features)
+        shape, room = (num_tables, num_samples), (num_tables * in_table,)
+        return SharedScratch(
+            hits=filled("hits", (num_tables, num_buckets), np.int32),
+            votes=filled(f"votes{runs}", (runs, span), np.int32),
+            buckets=filled("buckets", shape, np.int32),
+            weights=filled("weights", shape, np.int32),
+            cursors=filled("cursors", (num_tables, PARTS), np.int64),
+            ids=filled("ids", room, np.int32),
+            ballots=filled("ballots", room, np.int32),
+            histogram=filled("histogram", (runs, num_tables * num_samples + 1), np.int64),
+        )
+
+    def statistics(self) -> dict[str, float]:
+        """How full the tables are."""
+        share, largest = self.tables.occupancy()
+        return {"tables/non_empty_share": share, "tables/largest_bucket": largest}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters, tables, and the state of the hash."""
+        return {
+            "samples": self.samples,
+            "rebuilds": self.rebuilds,
+            "draw": self.draw,
+            "tables": self.tables.state_dict(),
+            "hash": self.hash.state_dict(),
+            "rehash_after": -1 if self.rehash_after is None else self.rehash_after,
+            "codes": self.codes.copy(),
+            "updates": self.updates.copy(),
+            "moved": np.concatenate([np.empty(0, np.int32), *self.moved]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; hash functions are drawn again from their seed.
+
+        Raises:
+            ValueError: for a state with another ``rehash_after``.
+        """
+        saved = int(state["rehash_after"])
+        if (None if saved < 0 else saved) != self.rehash_after:
+            raise ValueError(
+                f"rehash_after was {None if saved < 0 else saved} where this state was saved, but "
+                f"is {self.rehash_after} here; they must agree"
+            )
+        self.samples, self.rebuilds = int(state["samples"]), int(state["rebuilds"])
+        if int(state["draw"]) != self.draw:
+            self._redraw(int(state["draw"]))
+        self.tables.load_state_dict(state["tables"])
+        self.hash.load_state_dict(state["hash"])
+        self.codes, self.updates = state["codes"].copy(), state["updates"].copy()
+        self.moved = [state["moved"].copy()]

@@ -1,0 +1,190 @@
+"""What a layer asks of a sampler, and what a sampler asks of a proposer."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from slide.active_set import ActiveSet
+from slide.kernels.votes import RankedIds
+from slide.sparse import CSR, Pattern
+
+Queries = Tensor | CSR
+
+
+class Sampler(Protocol):
+    """Chooses the active set of a layer. Any object with these members is a sampler.
+
+    A class that inherits from this one must set ``out_features`` and write `select`; the other
+    members have defaults. `slide.testing.check_sampler` tells whether a sampler does what is said
+    here.
+
+    Attributes:
+        out_features: N, number of outputs of the layer.
+        sparse_inputs: whether `select` takes inputs in CSR form.
+        has_index: whether `candidates` can be asked for.
+        rebuild_seconds: time spent on rebuilds of an index so far, in seconds.
+
+    Example:
+        >>> import numpy as np
+        >>> import slide
+        >>> class FirstOutputs(slide.Sampler):
+        ...     out_features = 1000
+        ...     def select(self, queries, labels):
+        ...         return slide.ActiveSet(1000, np.arange(10, dtype=np.int32))
+        >>> layer = slide.SampledLinear(8, 1000, FirstOutputs())
+    """
+
+    out_features: int
+    sparse_inputs: bool = True
+    has_index: bool = False
+    rebuild_seconds: float = 0.0
+
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
+        """Prepare for the weights as they are now. The layer calls this before each `select`.
+
+        Args:
+            weight: ``(N, D)``, any strides; may require a gradient.
+            bias: ``(N,)`` or None.
+            inputs: ``(B, D)``, the inputs of a training step; None outside of training.
+        """
+
+    def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
+        """The active set for inputs ``(B, D)``.
+
+        If ``labels`` are given, all of them are in the set, and its ``targets`` say where: as
+        positions within the set of each sample. Ids are int32, in ``[0, out_features)``, and
+        distinct within a set.
+        """
+        ...
+
+    def candidates(self, queries: Queries) -> Pattern:
+        """Ids that may have large scores for each input, for prediction.
+
+        An id may occur several times in a row. Called only where `has_index` is true.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no index")
+
+    def statistics(self) -> dict[str, float]:
+        """Numbers for the log, named ``group/name``."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs, as numbers, arrays and dicts of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+
+
+class Proposer:
+    """An index over the rows of a weight. It proposes candidates to an `ActiveSampler`.
+
+    A subclass must write `rebuild` and `candidates`. The other methods have defaults, which a
+    subclass replaces where it can do better.
+
+    Args:
+        in_features: D.
+        out_features: N.
+        seed: of all draws.
+
+    Example:
+        >>> import slide, torch
+        >>> class Exact(slide.Proposer):
+        ...     def rebuild(self, weight, bias):
+        ...         self.weight = weight.clone()
+        ...     def candidates(self, queries):
+        ...         best = (queries @ self.weight.T).topk(5).indices
+        ...         return slide.Pattern.from_lists(best.tolist())
+        >>> sampler = slide.ActiveSampler(8, 1000, Exact, active=100)
+        >>> layer = slide.SampledLinear(8, 1000, sampler)
+        >>> layer(torch.randn(4, 8)).values.shape
+        torch.Size([4, 100])
+    """
+
+    sparse_inputs: bool = True
+
+    def __init__(self, in_features: int, out_features: int, *, seed: int = 0):
+        self.in_features = in_features
+        self.out_features = out_features
+        self.seed = seed
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Index all rows as they are now.
+
+        Args:
+            weight: ``(N, D)``, detached.
+            bias: ``(N,)``, detached, or None.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define rebuild")
+
+    def candidates(self, queries: Queries) -> Pattern:
+        """Ids that may have large scores for each input ``(B, D)``, the best first.
+
+        An id may occur several times in a row: each time is a vote for it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define candidates")
+
+    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
+        """The best candidates of each sample, distinct, best first.
+
+        Args:
+            queries: ``(B, D)``.
+            places: ``(B,)`` int64, how many candidates each sample takes at most.
+            key: of draws, where there are any.
+        """
+        found = self.candidates(queries)
+        rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
+        pairs = rows * self.out_features + found.indices
+        pairs, first, votes = np.unique(pairs, return_index=True, return_counts=True)
+        rows, ids = np.divmod(pairs, self.out_features)
+        order = np.lexsort((first, -votes, rows))
+        rows, ids = rows[order], ids[order]
+        rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        kept = rank < places[rows]
+        out = np.zeros((found.num_rows, int(places.max(initial=0))), np.int32)
+        out[rows[kept], rank[kept]] = ids[kept]
+        return RankedIds(out, np.bincount(rows[kept], minlength=found.num_rows))
+
+    def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
+        """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, best first.
+
+        An id's votes are added up over the samples. Of equal ones that comes first which is nearer
+        to the front of some sample's candidates.
+
+        Args:
+            queries: ``(B, D)``.
+            places: most ids.
+            key: of draws, where there are any.
+        """
+        found = self.candidates(queries)
+        rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
+        rank = np.arange(len(rows)) - found.indptr[rows]
+        by_rank = found.indices[np.lexsort((rows, rank))]
+        ids, first, votes = np.unique(by_rank, return_index=True, return_counts=True)
+        return ids[np.lexsort((first, -votes))][:places].astype(np.int32)
+
+    def observe(self, inputs: Queries) -> None:
+        """Take note of the inputs of a training step."""
+
+    def touched(self, active: ActiveSet) -> None:
+        """Take note of the rows that this training step is about to change."""
+
+    def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Between rebuilds: index rows again that have changed. Called before each set."""
+
+    def statistics(self) -> dict[str, float]:
+        """Numbers for the log, named ``group/name``."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs, as numbers, arrays and dicts of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+
+
+def num_queries(queries: Queries) -> int:
+    """B."""
+    return queries.num_rows if isinstance(queries, CSR) else len(queries)

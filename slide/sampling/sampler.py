@@ -1,0 +1,229 @@
+"""The assembler of active sets: labels first, then candidates, then uniform draws."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+from slide.active_set import ActiveSet
+from slide.kernels import assemble_sets as kernels
+from slide.kernels.votes import RankedIds
+from slide.runtime import num_threads, random_key
+from slide.sampling import schedules
+from slide.sampling.full import FullSampler
+from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
+from slide.scratch import Scratch
+from slide.sparse import Pattern, check_pattern
+
+MODES = ("per_sample", "shared")
+WEIGHTINGS = ("none", "stratified")
+
+
+class ActiveSampler(Sampler):
+    """Chooses the labels, then candidates of a proposer, then uniform ids.
+
+    Without a proposer the draws are uniform, as in sampled softmax. With `LSHProposer` and
+    ``mode="per_sample"`` the sets are those of SLIDE (Chen et al. 2020, section 3.1).
+
+    Args:
+        in_features: D, length of the inputs.
+        out_features: N.
+        proposer: makes the index over the weight rows. It is called as
+            ``proposer(in_features, out_features, seed=seed)``. None: uniform ids only.
+        active: outputs in a set. A set with more labels than that is larger. With
+            ``active >= out_features`` all outputs are computed.
+        mode: ``"per_sample"`` (one set for each sample) or ``"shared"`` (one set for the batch).
+        weighting: ``"stratified"`` lets each uniform id stand for all ids that were not chosen, so
+            that sums over the set are unbiased estimates of sums over all outputs; ``"none"``
+            treats the set as if there were no other outputs, as published.
+        candidate_share: largest share of the places left by the labels that candidates take, in
+            [0, 1]. Uniform ids take the rest.
+        rebuild: rebuild schedule; how many rebuilds are due after a number of samples (see
+            `slide.sampling.backoff`), beyond the first one, which comes before the first set.
+        seed: of all draws.
+
+    Raises:
+        ValueError: for a number or name out of range.
+
+    Attributes:
+        proposer: the index, or None.
+        rebuilds: how many rebuilds there were.
+        rebuild_seconds: time spent on rebuilds and refreshes.
+
+    Example:
+        >>> import slide, torch
+        >>> uniform = slide.ActiveSampler(16, 1000, active=64)
+        >>> lsh = slide.ActiveSampler(16, 1000, slide.LSHProposer, active=64)
+        >>> layer = slide.SampledLinear(16, 1000, lsh)
+        >>> layer(torch.randn(4, 16)).values.shape
+        torch.Size([4, 64])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        proposer: Callable[..., Proposer] | None = None,
+        *,
+        active: int = 1024,
+        mode: str = "shared",
+        weighting: str = "stratified",
+        candidate_share: float = 0.5,
+        rebuild: Callable[[int], int] = schedules.backoff,
+        seed: int = 0,
+    ):
+        checks.whole("out_features", out_features, 1)
+        checks.whole("active", active, 1)
+        checks.one_of("mode", mode, MODES)
+        checks.one_of("weighting", weighting, WEIGHTINGS)
+        checks.share("candidate_share", candidate_share, with_one=True)
+        checks.whole("seed", seed, 0)
+        rebuild(0)  # Schedules check their numbers when they are called.
+        self.out_features = out_features
+        self.active = active
+        self.mode = mode
+        self.weighting = weighting
+        self.candidate_share = candidate_share
+        self.rebuild_due = rebuild
+        self.seed = seed
+        self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
+        self.has_index = self.proposer is not None
+        self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
+        self.selections = 0
+        self.samples = 0
+        self.done = 0  # of the rebuilds that the schedule asked for
+        self.rebuilds = 0
+        self.rebuild_seconds = 0.0
+        self._training = False
+        # With stratified weights at least one uniform id must stand for the outputs left out.
+        self._reserve = 1 if weighting == "stratified" else 0
+        self._scratch = Scratch(out_features)
+        self._full = FullSampler(in_features, out_features) if active >= out_features else None
+
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
+        """Rebuild before the first set, and whenever the schedule asks for it."""
+        if self.proposer is None or self._full is not None:
+            return
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
+        due, start = self.rebuild_due(self.samples), time.perf_counter()
+        with torch.no_grad():
+            if self.rebuilds == 0 or due > self.done:
+                self.proposer.rebuild(weight, bias)
+                self.done = due
+                self.rebuilds += 1
+            else:
+                self.proposer.refresh(weight, bias)
+            self.rebuild_seconds += time.perf_counter() - start
+            if inputs is not None:
+                self.proposer.observe(inputs)
+                self.samples += num_queries(inputs)
+        self._training = inputs is not None
+
+    def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
+        """See `Sampler.select`."""
+        if self._full is not None:
+            return self._full.select(queries, labels)
+        known = labels
+        if known is None:
+            known = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
+        check_pattern("labels", known, num_queries(queries), self.out_features)
+        key = random_key(self.seed, self.selections)
+        self.selections += 1
+        choose = self._per_sample if self.mode == "per_sample" else self._shared
+        active = choose(queries, known, labels is not None, key)
+        if self._training and self.proposer is not None:
+            self.proposer.touched(active)
+        return active
+
+    def candidates(self, queries: Queries) -> Pattern:
+        """The candidates of the proposer; all outputs where the sets hold all outputs."""
+        if self.proposer is None:
+            return super().candidates(queries)
+        if self._full is not None:
+            n, every = num_queries(queries), np.arange(self.out_features, dtype=np.int32)
+            return Pattern(np.arange(n + 1) * len(every), np.tile(every, n))
+        return self.proposer.candidates(queries)
+
+    def statistics(self) -> dict[str, float]:
+        """Those of the proposer."""
+        return {} if self.proposer is None else self.proposer.statistics()
+
+    def _places_for_candidates(self, free: np.ndarray) -> np.ndarray:
+        """How many of the places ``free`` of labels candidates take at most, int64."""
+        if self.proposer is None:
+            return np.zeros_like(free)
+        most = np.floor(self.candidate_share * free).astype(np.int64)
+        return np.maximum(np.minimum(most, free - self._reserve), 0)
+
+    def _per_sample(
+        self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
+    ) -> ActiveSet:
+        counts = np.diff(labels.indptr)
+        indptr = np.zeros(len(counts) + 1, np.int64)
+        sizes = np.maximum(counts + self._reserve, self.active)
+        np.cumsum(np.minimum(sizes, self.out_features), out=indptr[1:])
+        ids, num_known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
+        places = self._places_for_candidates(np.maximum(self.active - counts, 0))
+        proposed = RankedIds(np.empty((len(counts), 0), np.int32), np.zeros_like(places))
+        if self.proposer is not None and places.any():
+            # Another key than that of the fill: uniform ids must not depend on the candidates.
+            proposed = self.proposer.propose(queries, places, random_key(int(key), 1))
+        marks = self._scratch.marks(num_threads())
+        kernels.assemble_per_sample(
+            labels, proposed, self.out_features, key, marks, indptr, ids, num_known
+        )
+        targets = None
+        if supervised:
+            positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
+            targets = Pattern(labels.indptr, positions.astype(np.int32))
+        log_weights = self._log_weights(indptr, ids, num_known)
+        return ActiveSet(self.out_features, ids, indptr, targets, log_weights, self._scratch)
+
+    def _shared(
+        self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
+    ) -> ActiveSet:
+        marks = self._scratch.marks(1)[0]
+        distinct = kernels.count_distinct(labels.indices, marks)
+        places = int(self._places_for_candidates(np.array([self.active - distinct]))[0])
+        proposed = np.empty(0, np.int32)
+        if self.proposer is not None and places:
+            # Another key than that of the fill: uniform ids must not depend on the candidates.
+            proposed = self.proposer.propose_shared(queries, places, random_key(int(key), 1))
+        size = min(max(self.active, distinct + self._reserve), self.out_features)
+        ids = np.empty(size, np.int32)
+        positions = np.empty(len(labels.indices), np.int32)
+        slots = self._scratch.slots()
+        num_known = kernels.assemble_shared(
+            labels, proposed, self.out_features, key, marks, slots, ids, positions
+        )
+        targets = Pattern(labels.indptr, positions) if supervised else None
+        log_weights = self._log_weights(np.array([0, size]), ids, np.array([num_known]))
+        return ActiveSet(self.out_features, ids, None, targets, log_weights, self._scratch)
+
+    def _log_weights(
+        self, indptr: np.ndarray, ids: np.ndarray, num_known: np.ndarray
+    ) -> np.ndarray | None:
+        if self.weighting == "none":
+            return None
+        out = np.empty(len(ids), np.float32)
+        kernels.stratified_log_weights(indptr, num_known, self.out_features, out)
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters, from which all draws follow, and the state of the proposer."""
+        counters = {name: getattr(self, name) for name in _COUNTERS}
+        return counters | {"proposer": self.proposer.state_dict() if self.proposer else {}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        if self.proposer is not None:
+            self.proposer.load_state_dict(state["proposer"])
+        for name in _COUNTERS:
+            setattr(self, name, int(state[name]))
+
+
+_COUNTERS = ("selections", "samples", "done", "rebuilds")

@@ -1,0 +1,64 @@
+"""Search among the candidates of an index: only these are scored."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.active_set import ActiveSet
+from slide.functional import active_linear
+from slide.sparse import Pattern
+
+
+def index_top_k(
+    queries: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    candidates: Pattern,
+    k: int,
+    among: np.ndarray | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The k candidates of each query with the largest ``<query, row> + bias``.
+
+    Args:
+        queries: ``(B, D)`` floats.
+        weight: ``(N, D)``.
+        bias: ``(N,)`` or None.
+        candidates: of B rows, ids in [0, N). An id may occur several times in a row.
+        k: at least 1.
+        among: ``(N,)`` bool, ids that count; None: all.
+
+    Returns:
+        scores ``(B, k)`` and ids ``(B, k)`` int64, best first; -inf and -1 where there are fewer
+        candidates than k.
+
+    Raises:
+        ValueError: if k is below 1.
+
+    Example:
+        >>> import slide, torch
+        >>> from slide.search import index_top_k
+        >>> weight = torch.tensor([[1., 0.], [0., 2.], [3., 3.]])
+        >>> found = slide.Pattern.from_lists([[0, 1, 1], []])
+        >>> index_top_k(torch.ones(2, 2), weight, None, found, k=2)[1].tolist()
+        [[1, 0], [-1, -1]]
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    row = np.repeat(np.arange(len(queries)), np.diff(candidates.indptr))
+    pairs = row * len(weight) + candidates.indices
+    if among is not None:
+        pairs = pairs[among[candidates.indices]]
+    pairs = np.sort(pairs)  # np.unique takes many times as long.
+    row, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], len(weight))
+    indptr = np.searchsorted(row, np.arange(len(queries) + 1))
+    active = ActiveSet(len(weight), ids.astype(np.int32), indptr)
+    with torch.no_grad():
+        values = active_linear(queries, weight.detach(), bias, active)
+    order = np.lexsort((-values.float().numpy(), row))
+    rank = np.arange(len(order)) - indptr[row]
+    best = order[rank < k]
+    places = torch.from_numpy(row[best]), torch.from_numpy(rank[rank < k])
+    scores = values.new_full((len(queries), k), -torch.inf)
+    found = torch.full((len(queries), k), -1, dtype=torch.int64)
+    scores[places], found[places] = values[torch.from_numpy(best)], torch.from_numpy(ids[best])
+    return scores, found

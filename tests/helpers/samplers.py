@@ -1,0 +1,18 @@
+"""Samplers by one call: options of the assembler and of its proposer side by side."""
+
+import inspect
+from functools import partial
+
+from slide.sampling import ActiveSampler, FaissProposer, FullSampler, LSHProposer
+
+
+def _sampler(proposer, in_features, out_features, **options):
+    known = inspect.signature(proposer).parameters
+    own = {key: options.pop(key) for key in list(options) if key in known and key != "seed"}
+    return ActiveSampler(in_features, out_features, partial(proposer, **own), **options)
+
+
+lsh_sampler = partial(_sampler, LSHProposer)
+faiss_sampler = partial(_sampler, FaissProposer)
+uniform_sampler = ActiveSampler
+full_sampler = FullSampler
