@@ -55,8 +55,7 @@ def final_scores(
 def write_summary(
     folder: Path,
     data: SparseDataset,
-    train: Split,
-    judged: Split,
+    splits: tuple[Split, Split],
     counters: Counters,
     steps_per_epoch: int,
     scores: dict[str, float],
@@ -66,13 +65,13 @@ def write_summary(
     Args:
         folder: of the run.
         data: the data set.
-        train: rows that the run trained on.
-        judged: rows that it was evaluated on.
+        splits: rows that the run trained on, and rows that it was evaluated on.
         counters: at the end of the run. ``train_seconds`` are those of the network, as in the log;
             ``ranker_seconds`` come on top.
         steps_per_epoch: number of batches in a pass over the rows.
         scores: of the last evaluation.
     """
+    train, judged = splits
     summary = {
         "dataset": data.name,
         "samples": counters.samples,

@@ -1,7 +1,5 @@
 """One step of training: loss, gradients, update."""
 
-from pathlib import Path
-
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -9,6 +7,7 @@ from slide.active_set import ActiveSet
 from slide.data import Batch
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
+from slide.training.checkpoint import Checkpoint
 from slide.training.divergence import check_loss
 from slide.training.progress import Counters
 
@@ -22,7 +21,7 @@ class Learner:
         loss: see `slide.SampledLinear.loss`.
         scheduler: of the optimizer's learning rates, at the next step.
         counters: of the run; each step brings them up to date.
-        checkpoint: path of the run's checkpoint, for the message when a loss is not finite.
+        checkpoint: of the run, for the message when a loss is not finite.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Learner:
         loss: ActiveLoss,
         scheduler: LRScheduler,
         counters: Counters,
-        checkpoint: Path,
+        checkpoint: Checkpoint,
     ):
         self.network = network
         self.optimizer = optimizer
@@ -53,7 +52,7 @@ class Learner:
         hidden = self.network.encode(batch.features)
         loss, active = self.network.output.loss(hidden, batch.labels, self.loss)
         value = loss.item()
-        check_loss(value, self.counters.step + 1, self.checkpoint)
+        check_loss(value, self.counters.step + 1, self.checkpoint.path)
         self.counters.samples += len(batch.rows)
         self.counters.active_total += active.mean_size()
         self.counters.loss_total += value

@@ -34,8 +34,7 @@ class Trainer:
         data: the data set.
         options: see `TrainingOptions`.
         folder: of the run; exists.
-        lr_schedule: called as ``lr_schedule(optimizer, total_steps)``; gives a scheduler of
-            `torch.optim.lr_scheduler`.
+        lr_schedule: called with optimizer and number of steps; gives a scheduler of PyTorch.
         resume: go on from the folder's checkpoint, if there is one.
         ranker: trained when the network is; re-ranks the network's outputs in the last evaluation.
 
@@ -43,14 +42,13 @@ class Trainer:
         ValueError: where there are no rows to train or evaluate on, or no index to evaluate by.
 
     Example:
-        >>> import pathlib, tempfile, slide
-        >>> from slide.data import synthetic
+        >>> import pathlib, tempfile, slide, slide.data
         >>> from slide.training import Trainer, TrainingOptions
         >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> data = synthetic(cache=folder / "cache", num_features=60, num_labels=80,
-        ...                  train_samples=64, test_samples=8, nonzeros=8, labels_per_row=2)
+        >>> data = slide.data.synthetic(cache=folder / "cache", num_features=60, nonzeros=8,
+        ...     num_labels=80, train_samples=64, test_samples=8, labels_per_row=2)
         >>> network = slide.SlideNetwork(60, [8], 80, slide.FullSampler)
-        >>> parts = network, slide.RowSparseAdam(network.parameters()), slide.ActiveLoss("softmax")
+        >>> parts = network, slide.RowSparseAdam(network.parameters()), slide.ActiveLoss("bce")
         >>> Trainer(*parts, data, TrainingOptions(epochs=2), folder).fit()["steps"]
         2
     """
@@ -69,19 +67,18 @@ class Trainer:
     ):
         check_search(network, options.evaluation)
         self.network, self.ranker, self.data = network, ranker, data
-        self.options, self.folder = options, folder
+        self.options, self.folder, self.counters = options, folder, Counters()
         self.train_split, self.eval_split = choose_rows(data, options.holdout, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
-        labels = self.train_split.labels
-        self.inverse = inverse_propensities(labels, data.num_labels, *data.propensity)
+        labels = self.train_split.labels, data.num_labels
+        self.inverse = inverse_propensities(*labels, *data.propensity)
         self.total_steps = options.total_steps(len(self.batches))
-        self.checkpoint, self.counters = Checkpoint(folder, network, optimizer), Counters()
+        self.checkpoint = Checkpoint(folder, network, optimizer)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         if resume and self.checkpoint.path.exists():
             self.counters = self.checkpoint.read()
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self.total_steps, self.step)
-        parts = network, optimizer, loss, scheduler
-        self.learner = Learner(*parts, self.counters, self.checkpoint.path)
+        self.learner = Learner(network, optimizer, loss, scheduler, self.counters, self.checkpoint)
         self.monitor = Monitor(folder, self.step)
 
     @property
@@ -90,12 +87,9 @@ class Trainer:
         return self.counters.step
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end, evaluate, and write checkpoint and summary.
+        """Train to the end, evaluate, write checkpoint and summary; returns the summary.
 
         Ctrl-C ends the run after the current step, with a checkpoint and a KeyboardInterrupt.
-
-        Returns:
-            The summary, as in ``summary.json``.
 
         Raises:
             DivergenceError: where the loss, or a weight, is NaN or infinite.
@@ -106,8 +100,8 @@ class Trainer:
             self.save()
             parts = self.network, self.train_split, self.options.evaluation, self.folder
             scores = final_scores(self.evaluate, self.ranker, *parts, self.counters)
-        splits, per_epoch = (self.train_split, self.eval_split), len(self.batches)
-        return write_summary(self.folder, self.data, *splits, self.counters, per_epoch, scores)
+        run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
+        return write_summary(*run, len(self.batches), scores)
 
     def _train(self, bar: tqdm, interrupt: Interrupt) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
@@ -139,10 +133,8 @@ class Trainer:
 
     def evaluate(self, samples: int = 0, ranker: LinearRanker | None = None) -> dict[str, float]:
         """Scores on the evaluation rows, or on the first ``samples`` of them; they are logged."""
-        begin = time.perf_counter()
-        split = self.eval_split
-        if samples:
-            split = split.slice(0, min(samples, len(split)))
+        begin, rows = time.perf_counter(), len(self.eval_split)
+        split = self.eval_split.slice(0, min(samples or rows, rows))
         scores = evaluate(self.network, split, self.inverse, self.options.evaluation, ranker)
         self.counters.eval_seconds += time.perf_counter() - begin
         group = "eval" if ranker is None else "reranked"

@@ -100,7 +100,7 @@ def test_fewer_outputs_than_places():
 
 def test_lsh_finds_ids_in_buckets_only(data):
     network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
-    found = predict_split(network, data.test, "lsh")
+    found = predict_split(network, data.test, "index")
     hidden = network.encode(data.test.features)
     candidates = network.output.sampler.candidates(hidden)
     scores = dense_scores(network, data.test)
@@ -119,7 +119,7 @@ def test_lsh_becomes_exact_as_buckets_hold_all(data):
         torch.manual_seed(0)  # The same network each time.
         network = job.make_network(data, tables(hashes, count, bucket_capacity=1000))
         exact = predict_split(network, data.test, "exact")
-        agreement.append((predict_split(network, data.test, "lsh") == exact).mean())
+        agreement.append((predict_split(network, data.test, "index") == exact).mean())
     assert agreement[0] < agreement[1] < agreement[2]
     assert agreement[2] > 0.99
 
@@ -127,20 +127,20 @@ def test_lsh_becomes_exact_as_buckets_hold_all(data):
 def test_lsh_with_all_outputs_active_is_exact(data):
     network = job.make_network(data, partial(lsh_sampler, active=1000))
     np.testing.assert_array_equal(
-        predict_split(network, data.test, "lsh"), predict_split(network, data.test, "exact")
+        predict_split(network, data.test, "index"), predict_split(network, data.test, "exact")
     )
 
 
-@pytest.mark.parametrize("search", ["exact", "lsh"])
+@pytest.mark.parametrize("search", ["exact", "index"])
 @pytest.mark.parametrize("depth", [1, 8, 1000])
 def test_a_ranker_has_the_last_word(data, search, depth):
     network = job.make_network(data, tables())
     every = Pattern.from_lists([range(data.num_labels)] * len(data.train))
-    ranker = LinearRanker(mix=0.6, depth=depth)
+    ranker = LinearRanker(share=0.6, depth=depth)
     ranker.fit(data.train.features, data.train.labels, every, data.num_features, data.num_labels)
     found = predict_split(network, data.test, search, ranker)
     theirs = dense_scores(network, data.test).numpy()
-    if search == "lsh":
+    if search == "index":
         near = network.output.sampler.candidates(network.encode(data.test.features))
         outside = np.ones(theirs.shape, bool)
         for b, (begin, end) in enumerate(zip(near.indptr, near.indptr[1:], strict=False)):
@@ -175,12 +175,14 @@ def test_majority_precision(data):
 
 
 @pytest.mark.parametrize("sampler", [FullSampler, partial(uniform_sampler, active=32)])
-def test_lsh_needs_tables(data, sampler):
+def test_search_by_index_needs_an_index(data, sampler):
     network = job.make_network(data, sampler)
-    with pytest.raises(ValueError, match=r"evaluation=lsh needs hash tables, not a .*Sampler"):
-        check_search(network, "lsh")
+    with pytest.raises(
+        ValueError, match=r"evaluation=index needs a sampler with an index; this .*"
+    ):
+        check_search(network, "index")
     check_search(network, "exact")
-    with pytest.raises(ValueError, match="evaluation must be one of exact, lsh, not 'fast'"):
+    with pytest.raises(ValueError, match="evaluation must be one of exact, index, not 'fast'"):
         check_search(network, "fast")
 
 
