@@ -26,7 +26,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
     """The data set, fetched, read and transformed where that was not done before."""
     check_transform(**config.transform)  # before hours of reading
     # The holdout is the trainer's to make.
-    return transform(instantiate(_without(config.dataset, "holdout")), **config.transform)
+    return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
 
 
 def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwork:
@@ -48,7 +48,7 @@ def build_sampler(config: DictConfig) -> "partial[Sampler] | type[Sampler]":
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
     """The optimizer over all parameters of ``network``."""
     groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
-    return instantiate(_without(config.optimizer, "input_rate"))(groups)
+    return instantiate(_without(config, "optimizer", "input_rate"))(groups)
 
 
 def check_settings(config: DictConfig) -> None:
@@ -124,6 +124,9 @@ def _options(config: DictConfig) -> TrainingOptions:
     return instantiate(config.trainer, holdout=config.dataset.holdout)
 
 
-def _without(config: DictConfig, key: str) -> DictConfig:
-    """The same configuration, at its place, without a key."""
-    return OmegaConf.masked_copy(config, [name for name in config if name != key])
+def _without(config: DictConfig, group: str, key: str) -> DictConfig:
+    """A group of a configuration without a key."""
+    config = config.copy()  # Whole, since values may be taken from elsewhere in it.
+    OmegaConf.set_struct(config, False)
+    config[group].pop(key)
+    return config[group]

@@ -81,11 +81,13 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _unknown(overrides: Sequence[str]) -> str | None:
-    """A sentence about the first group, choice or key that does not exist; None: all exist."""
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException:
-        return None
+    """A sentence about the first override that cannot be meant; None: all can."""
+    parser, parsed = OverridesParser.create(), []
+    for override in overrides:
+        try:
+            parsed.append(parser.parse_override(override))
+        except HydraException:
+            return f"{override} cannot be read; overrides are group=choice or key=value"
     conf = find_conf()
     groups = {path.name: path for path in sorted(conf.iterdir()) if path.is_dir()}
     chosen = [each for each in parsed if each.key_or_group in groups]
