@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import torch
+from slide.config.data_command import open_dataset, read_config
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -25,7 +26,6 @@ from slide import (
     SampledLinear,
     SparseInputLinear,
 )
-from slide.config.data_command import open_dataset, read_config
 from slide.data import Batch, Batches, Split, text, xmc
 
 PROPOSERS = {"lsh": LSHProposer, "uniform": None}

@@ -1,12 +1,32 @@
-"""Settings that follow from the size of the training data."""
+"""Settings that follow from the training data where a configuration leaves them out."""
+
+from omegaconf import DictConfig
 
 from slide import checks
 
 
-def batch_size(num_rows: int) -> int:
-    """Rows a step: a power of two in [64, 512], such that an epoch has 128 steps or more if it can.
+def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
+    """Replace settings that are null by what follows from the training data.
 
-    Small data sets need small batches, as it is steps that train; on large ones large batches save
+    Args:
+        config: of a run; changed in place.
+        num_rows: number of training rows.
+        num_labels: number of outputs.
+    """
+    sampler = config.sampler
+    if config.trainer.batch_size is None:
+        config.trainer.batch_size = batch_size(num_rows)
+    if sampler.active is None:
+        sampler.active = active_outputs(num_labels)
+    if config.network.output_scale is None:
+        shared = sampler.mode != "per_sample" or sampler.active == "all"
+        config.network.output_scale = output_scale(num_labels, shared)
+
+
+def batch_size(num_rows: int) -> int:
+    """Rows in a step: a power of two in [64, 512]; an epoch has at least 128 steps if it can.
+
+    It is steps that train, so small data sets need small batches. On large ones large batches save
     time.
     """
     checks.whole("num_rows", num_rows, 0)
@@ -20,11 +40,15 @@ def active_outputs(num_labels: int) -> int:
 
 
 def output_scale(num_labels: int, shared: bool) -> float:
-    """Size of the outputs' first weights, 1 as in ``nn.Linear``: 0.1 for more than 100,000 labels.
+    """Size of the first weights of the outputs, 1 as in ``nn.Linear``.
 
-    Most of these are still at their first weights when the hidden layer has long learnt, and with
-    thousands of them in each shared set it would learn to avoid their noise. Sets of the samples'
-    own hold too few for that.
+    It is 0.1 for more than 100,000 labels. Most of these still have their first weights when the
+    hidden layer has already learnt; with thousands of them in each shared set, the hidden layer
+    would learn to avoid their noise. Sets per sample hold too few of them for that.
+
+    Args:
+        num_labels: number of outputs.
+        shared: whether a set is for a whole batch.
     """
     checks.whole("num_labels", num_labels, 1)
     return 0.1 if shared and num_labels > 100_000 else 1.0

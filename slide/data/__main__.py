@@ -1,8 +1,6 @@
-"""``python -m slide.data``: data sets from the command line; see `slide.config.data_command`."""
+"""``python -m slide.data``: data sets from the command line; see `slide.config.command`."""
 
-import sys
-
-from slide.config.data_command import main
+from slide.config.command import data
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    data()

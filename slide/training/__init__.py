@@ -1,0 +1,23 @@
+"""Training, evaluation and metrics; not loaded by ``import slide``."""
+
+from slide.training.divergence import DivergenceError
+from slide.training.evaluation import evaluate
+from slide.training.lr_schedules import constant, linear
+from slide.training.metrics import inverse_propensities, ndcg_at_k, precision_at_k, psp_at_k
+from slide.training.monitor import Monitor
+from slide.training.options import TrainingOptions
+from slide.training.trainer import Trainer
+
+__all__ = [
+    "DivergenceError",
+    "Monitor",
+    "Trainer",
+    "TrainingOptions",
+    "constant",
+    "evaluate",
+    "inverse_propensities",
+    "linear",
+    "ndcg_at_k",
+    "precision_at_k",
+    "psp_at_k",
+]

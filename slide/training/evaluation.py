@@ -1,4 +1,4 @@
-"""How good a network is: precision over a whole split, and recall of its selection."""
+"""How good a network is: precision over a whole split, and recall of its active sets."""
 
 from collections.abc import Callable
 
@@ -9,22 +9,42 @@ from tqdm import tqdm
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.data import Batches, Split
-from slide.nn.network import SlideNetwork
-from slide.nn.sampled_linear import SampledLinear
-from slide.ranking.linear_ranker import LinearRanker
-from slide.search.exact import exact_top_k
+from slide.data import Batches, SparseDataset, Split, holdout
+from slide.nn import SampledLinear, SlideNetwork
+from slide.ranking import LinearRanker
+from slide.search import exact_top_k
 from slide.training import metrics
 
 _BATCH = 1024
 _TOP = 5
 
 
+def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Split]:
+    """Rows to train on, and rows to evaluate on.
+
+    Args:
+        data: the data set.
+        share: of the training rows, to be set aside and evaluated on; 0: evaluate on the test rows.
+        seed: of the choice of these rows.
+
+    Raises:
+        ValueError: where there are no rows to train or evaluate on.
+    """
+    train, judged = holdout(data.train, share, seed) if share else (data.train, data.test)
+    if not len(train):
+        raise ValueError("the data set has no training rows")
+    if not len(judged):
+        raise ValueError("the data set has no rows to evaluate on; dataset.holdout makes some")
+    return train, judged
+
+
 def check_search(network: SlideNetwork, search: str) -> None:
     """Raise ValueError unless ``network`` can be evaluated by ``search``."""
     checks.one_of("evaluation", search, ("exact", "index"))
-    if search == "index":
-        network.output.check_index()
+    sampler = network.output.sampler
+    if search == "index" and not sampler.has_index:
+        name = type(sampler).__name__
+        raise ValueError(f"evaluation=index needs a sampler with an index; this {name} has none")
 
 
 def predict_split(
@@ -55,9 +75,27 @@ def evaluate(
     Args:
         network: to be judged.
         split: rows with labels.
-        inverse: ``(N,)`` inverse propensities (`slide.training.metrics.inverse_propensities`).
-        search: see `slide.nn.network.SlideNetwork.predict`.
-        ranker: has the last word on the order.
+        inverse: ``(N,)`` inverse propensities, see `slide.training.inverse_propensities`.
+        search: see `slide.SlideNetwork.predict`.
+        ranker: re-ranks the best outputs of the network.
+
+    Returns:
+        ``p_at_1``, ..., ``ndcg_at_1``, ..., ``psp_at_5``, each in [0, 1].
+
+    Raises:
+        ValueError: for another search, or none that the network's sampler can do.
+
+    Example:
+        >>> import numpy as np
+        >>> import slide
+        >>> from slide.data import Split
+        >>> from slide.training import evaluate
+        >>> features = slide.CSR(np.arange(3), np.array([0, 1], np.int32), np.ones(2, np.float32))
+        >>> split = Split(features, slide.Pattern.from_lists([[4], [5]]), 2, 6)
+        >>> network = slide.SlideNetwork(2, [3], 6, slide.FullSampler)
+        >>> scores = evaluate(network, split, inverse=np.ones(6))
+        >>> 0 <= scores["p_at_1"] <= 1
+        True
     """
     found = predict_split(network, split, search, ranker)
     scores: dict[str, float] = {}
@@ -85,15 +123,15 @@ def majority_precision(train: Split, judged: Split) -> float:
 def selection_recall(
     layer: SampledLinear, inputs: Tensor, active: ActiveSet, k: int = 10, samples: int = 32
 ) -> float:
-    """Which share of the k largest inner products of an input its active set holds.
+    """Share of the k largest inner products of an input that its active set holds, in [0, 1].
 
-    Costs a look at all outputs for each sample, so it is for now and then.
+    It computes all outputs of each sample, so call it rarely.
 
     Args:
         layer: that chose the set.
-        inputs: ``(B, D)``, its inputs.
+        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
         active: the set.
-        k: how many of the true largest.
+        k: how many of the largest are counted.
         samples: how many of the inputs are looked at.
     """
     if active.complete:
@@ -105,14 +143,12 @@ def selection_recall(
 
 
 def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
-    """Scalars for the log: `selection_recall`, and how full hash tables are.
+    """Scalars for the log: `selection_recall`, and the statistics of the sampler.
 
     Args:
         layer: that chose the set.
-        inputs: ``(B, D)``, its inputs.
+        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
         active: the set.
     """
-    return {
-        "selection/recall": selection_recall(layer, inputs, active),
-        **layer.sampler.statistics(),
-    }
+    recall = selection_recall(layer, inputs, active)
+    return {"selection/recall": recall, **layer.sampler.statistics()}

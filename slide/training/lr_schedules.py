@@ -1,22 +1,104 @@
-"""Learning rates over the course of training."""
+"""Learning rates over the course of training: PyTorch's schedulers, built when steps are known.
+
+A schedule is called as ``schedule(optimizer, total_steps)`` and gives a scheduler of
+`torch.optim.lr_scheduler` that is stepped once after each step of training. Those of PyTorch that
+take the number of steps second, such as ``PolynomialLR``, are schedules as they are.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from slide import checks
 
-
-def constant(progress: float, warmup: float = 0.0) -> float:
-    """Factor on the learning rate: a linear rise over the share ``warmup`` of training, then 1."""
-    return _rise(progress, warmup)
+LRSchedule = Callable[[Optimizer, int], LRScheduler]
 
 
-def linear(progress: float, warmup: float = 0.0, floor: float = 0.0) -> float:
-    """Factor on the learning rate: a linear rise, then a linear fall to ``floor`` at the end."""
+def constant(optimizer: Optimizer, total_steps: int, warmup: float = 0.0) -> LambdaLR:
+    """A linear rise from 0, then the optimizer's learning rate.
+
+    Args:
+        optimizer: whose groups' rates are scaled.
+        total_steps: of the whole run.
+        warmup: share of the steps in which the rate rises, in [0, 1).
+
+    Raises:
+        ValueError: for a share out of range.
+
+    Example:
+        >>> import torch
+        >>> from slide.training import constant
+        >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        >>> schedule = constant(optimizer, total_steps=10, warmup=0.2)
+        >>> schedule.get_last_lr()
+        [0.0]
+    """
+    checks.share("warmup", warmup)
+    return LambdaLR(optimizer, lambda step: _rise(step / total_steps, warmup))
+
+
+def linear(
+    optimizer: Optimizer, total_steps: int, warmup: float = 0.0, floor: float = 0.0
+) -> LambdaLR:
+    """A linear rise from 0, then a linear fall to a share of the learning rate.
+
+    Args:
+        optimizer: whose groups' rates are scaled.
+        total_steps: of the whole run.
+        warmup: share of the steps in which the rate rises, in [0, 1).
+        floor: share of the rate that is left at the end, in [0, 1].
+
+    Raises:
+        ValueError: for a share out of range.
+
+    Example:
+        >>> import torch
+        >>> from slide.training import linear
+        >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        >>> schedule = linear(optimizer, total_steps=4)
+        >>> for _ in range(3):
+        ...     optimizer.step()
+        ...     schedule.step()
+        >>> schedule.get_last_lr()
+        [0.25]
+    """
+    checks.share("warmup", warmup)
     checks.share("floor", floor, with_one=True)
-    rise = _rise(progress, warmup)
-    if rise < 1:
-        return rise
-    return floor + (1 - floor) * max(0.0, 1 - (progress - warmup) / max(1 - warmup, 1e-12))
+
+    def factor(step: int) -> float:
+        progress = step / total_steps
+        rise = _rise(progress, warmup)
+        if rise < 1:
+            return rise
+        return floor + (1 - floor) * max(0.0, 1 - (progress - warmup) / max(1 - warmup, 1e-12))
+
+    return LambdaLR(optimizer, factor)
 
 
 def _rise(progress: float, warmup: float) -> float:
-    checks.share("warmup", warmup)
     return 1.0 if warmup == 0 else min(1.0, progress / warmup)
+
+
+def scheduler_at(
+    schedule: LRSchedule, optimizer: Optimizer, rates: Sequence[float], total_steps: int, step: int
+) -> LRScheduler:
+    """The scheduler of a run that has done ``step`` steps, whatever its numbers were before.
+
+    Args:
+        schedule: builds it.
+        optimizer: whose rates it sets.
+        rates: highest learning rate of each group.
+        total_steps: of the whole run.
+        step: steps done.
+    """
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = group["initial_lr"] = rate
+    scheduler = schedule(optimizer, total_steps)
+    with warnings.catch_warnings():
+        # The optimizer's steps were made before the run was resumed.
+        warnings.filterwarnings("ignore", ".*lr_scheduler.step", UserWarning)
+        for _ in range(step):
+            scheduler.step()
+    return scheduler

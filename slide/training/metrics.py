@@ -1,8 +1,8 @@
 """Ranking metrics of extreme classification.
 
-Conventions of the Extreme Classification Repository: averages run over all rows, and a row without
-labels counts as a miss. ``predicted`` ``(n, k)`` holds the ids of the best outputs, best first; -1
-stands for "no more".
+They follow the conventions of the Extreme Classification Repository: means are over all rows, and
+a row without labels counts as a miss. ``predicted`` ``(n, k)`` holds the ids of the best outputs,
+best first; -1 means that there are no more.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from slide.sparse import Pattern
 
 
 def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
-    """Which predictions are labels of their row.
+    """Tells which predictions are labels of their row.
 
     Args:
         predicted: ``(n, k)`` integers.
@@ -35,12 +35,47 @@ def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
 
 
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
-    """Share of the first k predictions that are labels, in [0, 1]."""
+    """Share of the first k predictions that are labels, in [0, 1].
+
+    Args:
+        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
+        labels: of n rows.
+        k: how many predictions count.
+
+    Raises:
+        ValueError: if the numbers of rows differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import precision_at_k
+        >>> labels = Pattern.from_lists([[3], [0, 2]])
+        >>> precision_at_k(np.array([[3, 1], [1, 2]]), labels, k=2)
+        0.5
+    """
     return float(hits(predicted, labels)[:, :k].sum(1).mean()) / k
 
 
 def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
-    """Discounted gain of the first k predictions over the best one possible, in [0, 1]."""
+    """Discounted gain of the first k predictions over the best possible one, in [0, 1].
+
+    A hit at place i, counted from 1, gains 1 / log2(i + 1) (Järvelin and Kekäläinen 2002).
+
+    Args:
+        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
+        labels: of n rows.
+        k: how many predictions count.
+
+    Raises:
+        ValueError: if the numbers of rows differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import ndcg_at_k
+        >>> round(ndcg_at_k(np.array([[1, 3]]), Pattern.from_lists([[3]]), k=2), 3)
+        0.631
+    """
     discount = 1 / np.log2(np.arange(2, k + 2))
     gain = hits(predicted, labels)[:, :k] @ discount
     counts = np.minimum(np.diff(labels.indptr), k)
@@ -51,12 +86,24 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 def inverse_propensities(
     train_labels: Pattern, num_labels: int, a: float = 0.55, b: float = 1.5
 ) -> np.ndarray:
-    """How much a hit of each label counts, ``(num_labels,)`` float64 (Jain et al. 2016, section 5).
+    """How much a hit of each label counts: more where the label is rare (Jain et al. 2016, sec. 5).
+
+    A label of n of the R training rows counts 1 + C (n + b)^-a, with C = (ln R - 1) (b + 1)^a.
 
     Args:
         train_labels: labels of the training rows.
         num_labels: N.
         a, b: constants of the data set; the defaults are the paper's for most sets.
+
+    Returns:
+        ``(N,)`` float64.
+
+    Example:
+        >>> from slide import Pattern
+        >>> from slide.training import inverse_propensities
+        >>> train = Pattern.from_lists([[0], [0], [0], [0, 1]])
+        >>> inverse_propensities(train, num_labels=2).round(2)
+        array([1.25, 1.39])
     """
     counts = np.bincount(train_labels.indices, minlength=num_labels)
     c = (np.log(max(train_labels.num_rows, 2)) - 1) * (b + 1) ** a
@@ -64,13 +111,24 @@ def inverse_propensities(
 
 
 def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray) -> float:
-    """Propensity-scored precision, over the best one possible, in [0, 1] (Jain et al. 2016).
+    """Propensity-scored precision over the best possible one, in [0, 1] (Jain et al. 2016, sec. 5).
 
     Args:
-        predicted: ``(n, k')`` with k' >= k.
+        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
         labels: of n rows.
         k: how many predictions count.
-        inverse: from `inverse_propensities`.
+        inverse: ``(N,)`` from `inverse_propensities`.
+
+    Raises:
+        ValueError: if the numbers of rows differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import psp_at_k
+        >>> inverse = np.array([1.0, 3.0])
+        >>> psp_at_k(np.array([[1], [1]]), Pattern.from_lists([[0], [1]]), 1, inverse)
+        0.75
     """
     top = predicted[:, :k]
     gain = (hits(top, labels) * inverse[np.maximum(top, 0)]).sum()

@@ -1,4 +1,4 @@
-"""What a run writes down: TensorBoard events and one JSON object a line."""
+"""The log of a run: TensorBoard events, and lines of JSON."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,19 @@ class Monitor:
 
     Args:
         folder: of the run; exists.
-        step: where a resumed run goes on; what a lost part of the run wrote after it is dropped.
+        step: where a resumed run goes on. Lines of later steps, which an interrupted run wrote
+            after its last checkpoint, are dropped.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from slide.training import Monitor
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> monitor = Monitor(folder)
+        >>> monitor.write(1, {"train/loss": 0.5})
+        >>> monitor.close()
+        >>> (folder / "metrics.jsonl").read_text()
+        '{"step": 1, "train/loss": 0.5}\\n'
     """
 
     def __init__(self, folder: Path, step: int = 0):
@@ -25,20 +37,20 @@ class Monitor:
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Note scalars, named ``group/name``, as they stand after ``step`` steps."""
+        """Write scalars, named ``group/name``, of the moment after ``step`` steps."""
         self._file.write(json.dumps({"step": step, **scalars}) + "\n")
         for name, value in scalars.items():
             self._events.add_scalar(name, value, step)
         self._events.flush()
 
     def close(self) -> None:
-        """Finish both files."""
+        """Close both files."""
         self._file.close()
         self._events.close()
 
 
 def _step_of(line: str) -> float:
-    """The step of a line; a line that was cut off by a crash counts as after everything."""
+    """The step of a line; infinity for a line that a crash cut off."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):

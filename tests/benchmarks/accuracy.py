@@ -26,11 +26,11 @@ matplotlib.use("Agg")
 import omikuji as trees  # tests/benchmarks/omikuji.py
 from matplotlib import pyplot as plt
 from report import RESULTS, insert, last, publish, table
+from slide.config.data_command import open_dataset, read_config, user_errors
 from workload import job
 
 from slide import runtime
 from slide.config import defaults as rules
-from slide.config.data_command import open_dataset, read_config, user_errors
 from slide.data import SparseDataset
 from train import fill_in
 

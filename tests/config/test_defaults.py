@@ -36,13 +36,6 @@ def test_output_scale(labels, scale):
     assert rules.output_scale(labels, shared=False) == 1
 
 
-@pytest.mark.parametrize(
-    ("labels", "share"), [(0, 0.5), (1, 0.5), (4, 0.5), (5, 0.4), (10, 0.2), (20, 0.1), (200, 0.1)]
-)
-def test_linear_share(labels, share):
-    assert rules.linear_share(labels) == pytest.approx(share)
-
-
 def test_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="num_rows must be a whole number of at least 0, not -1"):
         rules.batch_size(-1)
@@ -50,5 +43,3 @@ def test_impossible_sizes_are_refused():
         rules.active_outputs(0)
     with pytest.raises(ValueError, match="num_labels must be a whole number of at least 1, not 0"):
         rules.output_scale(0, shared=True)
-    with pytest.raises(ValueError, match="labels_per_row must be a number of at least 0, not -1"):
-        rules.linear_share(-1)

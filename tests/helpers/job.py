@@ -6,18 +6,17 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import hydra
 import numpy as np
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-import train
 from helpers.samplers import lsh_sampler
 from slide import ActiveLoss, RowSparseAdam, SimHash, SlideNetwork, runtime
+from slide.config import command, read_config
 from slide.data import synthetic
-from slide.sampling import schedules
-from slide.training.trainer import Options, Trainer
+from slide.training import Trainer, TrainingOptions, constant
+from slide.training.learner import Learner
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -29,24 +28,17 @@ SIZES = {
     "nonzeros": 8,
     "labels_per_row": 2,
 }
-# Active sets must be smaller than the number of labels, or nothing is sampled at all.
-SAMPLED = ("sampler.active=32", "hash.hashes_per_table=3", "hash.num_tables=4")
 
 
 def tiny(folder, *more):
-    """Arguments for a run of a moment; it goes to ``folder/run``."""
+    """Arguments for a run that takes a moment and goes to ``folder/run``; later ones win."""
     sizes = [f"dataset.{name}={value}" for name, value in SIZES.items()]
+    # Sets must be smaller than the number of labels, or nothing is sampled at all.
     shape = ["network.hidden=[8]", "trainer.batch_size=16", "trainer.epochs=2"]
+    shape += ["sampler.active=32", "hash.hashes_per_table=3", "hash.num_tables=4"]
     threads = ["runtime.threads=1"]  # Waking threads would take longer than the work.
     places = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
     return [*sizes, *shape, *threads, *places, *more]
-
-
-def compose(*overrides, **options):
-    """The configuration that a command line with these ``overrides`` gives."""
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("train", list(overrides), **options)
 
 
 @contextmanager
@@ -65,24 +57,28 @@ def _global_state_put_back():
 def main(*arguments):
     """``python train.py arguments``, in this process."""
     with _global_state_put_back():
-        sys.argv = ["train.py", "--config-path", str(CONF), *arguments]
-        train.main()
+        sys.argv = ["train.py", *arguments]
+        command.train()
 
 
-def failure(*arguments):
+def data(*arguments):
+    """``python -m slide.data arguments``, in this process."""
+    with _global_state_put_back():
+        sys.argv = ["slide/data/__main__.py", *arguments]
+        command.data()
+
+
+def failure(*arguments, run=main):
     """What a run says that ends with an error."""
     with pytest.raises(SystemExit) as stopped:
-        main(*arguments)
+        run(*arguments)
     assert isinstance(stopped.value.code, str), "the exit has no message"
     return stopped.value.code
 
 
-def quick_failure(*overrides):
-    """The same without a command line, which takes Hydra half the time."""
-    with _global_state_put_back(), pytest.raises(SystemExit) as stopped:
-        train.main(compose(*overrides))
-    assert isinstance(stopped.value.code, str), "the exit has no message"
-    return stopped.value.code
+def compose(*overrides):
+    """The configuration that a command line with these ``overrides`` gives."""
+    return read_config(overrides)
 
 
 def lines(folder, name=None):
@@ -96,12 +92,27 @@ def steps(folder, name):
     return [line["step"] for line in lines(folder, name)]
 
 
+def stop_at(monkeypatch, *steps):
+    """Break off where a step is to be made, without a chance to save anything."""
+    whole, left = Learner.update, list(steps)
+
+    def update(self, loss):
+        if left and self.counters.step == left[0]:
+            del left[0]
+            raise KeyboardInterrupt
+        return whole(self, loss)
+
+    monkeypatch.setattr(Learner, "update", update)
+
+
 def make_data(folder, **sizes):
     """A generated data set, of `SIZES` where nothing else is asked for."""
     return synthetic(cache=folder / "cache", **{**SIZES, **sizes})
 
 
-def make_trainer(folder, data, loss=None, rate=None, network=None, ranker=None, **options):
+def make_trainer(
+    folder, data, loss=None, lr_schedule=constant, network=None, ranker=None, **options
+):
     """A trainer put together without a configuration."""
     if network is None:
         network = make_network(data)
@@ -111,9 +122,9 @@ def make_trainer(folder, data, loss=None, rate=None, network=None, ranker=None, 
         RowSparseAdam(network.parameters(), lr=0.01),
         loss or ActiveLoss("softmax"),
         data,
-        Options(**{"batch_size": 16, "epochs": 2, **options}),
+        TrainingOptions(**{"batch_size": 16, "epochs": 2, **options}),
         folder / "run",
-        rate or partial(schedules.constant),
+        lr_schedule,
         ranker=ranker,
     )
 

@@ -136,11 +136,11 @@ def test_lsh_with_all_outputs_active_is_exact(data):
 def test_a_ranker_has_the_last_word(data, search, depth):
     network = job.make_network(data, tables())
     every = Pattern.from_lists([range(data.num_labels)] * len(data.train))
-    ranker = LinearRanker(mix=0.6, depth=depth)
+    ranker = LinearRanker(share=0.6, depth=depth)
     ranker.fit(data.train.features, data.train.labels, every, data.num_features, data.num_labels)
     found = predict_split(network, data.test, search, ranker)
     theirs = dense_scores(network, data.test).numpy()
-    if search == "lsh":
+    if search == "index":
         near = network.output.sampler.candidates(network.encode(data.test.features))
         outside = np.ones(theirs.shape, bool)
         for b, (begin, end) in enumerate(zip(near.indptr, near.indptr[1:], strict=False)):
@@ -175,12 +175,14 @@ def test_majority_precision(data):
 
 
 @pytest.mark.parametrize("sampler", [FullSampler, partial(uniform_sampler, active=32)])
-def test_lsh_needs_tables(data, sampler):
+def test_search_by_index_needs_an_index(data, sampler):
     network = job.make_network(data, sampler)
-    with pytest.raises(ValueError, match=r"evaluation=lsh needs hash tables, not a .*Sampler"):
+    with pytest.raises(
+        ValueError, match=r"evaluation=index needs a sampler with an index; this .*"
+    ):
         check_search(network, "index")
     check_search(network, "exact")
-    with pytest.raises(ValueError, match="evaluation must be one of exact, lsh, not 'fast'"):
+    with pytest.raises(ValueError, match="evaluation must be one of exact, index, not 'fast'"):
         check_search(network, "fast")
 
 

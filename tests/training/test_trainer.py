@@ -14,44 +14,27 @@ from helpers.samplers import lsh_sampler
 from slide import FullSampler, SimHash
 from slide.data import SparseDataset
 from slide.files import read_tensors
-from slide.sampling import schedules
-from slide.training.trainer import DivergenceError, Trainer
+from slide.functional.losses import Loss
+from slide.training import DivergenceError, Trainer, linear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CASES = {
-    "lsh shared": ("sampler=lsh", "sampler.weighting=stratified", *job.SAMPLED),
-    "lsh per sample": (
-        *("sampler=lsh", "sampler.mode=per_sample", "runtime.threads=0"),
-        *job.SAMPLED,
-    ),
+    "lsh shared": ("sampler=lsh", "sampler.weighting=stratified"),
+    "lsh per sample": ("sampler=lsh", "sampler.mode=per_sample", "runtime.threads=0"),
     "dwta, fifo": (
         *("hash=dwta", "hash.bin_size=4", "hash.bucket_policy=fifo", "hash.bucket_capacity=4"),
-        *("hash.norm=simple_lsh", *job.SAMPLED),
+        "hash.norm=simple_lsh",
     ),
-    "skipped steps": ("optimizer.correct_skipped=true", *job.SAMPLED),
+    "skipped steps": ("optimizer.correct_skipped=true",),
     "two sampled layers": (
         *("network.hidden=[16,8]", "network.hidden_active=[8,4]", "sampler.mode=per_sample"),
-        *job.SAMPLED,
     ),
-    "faiss shared": ("sampler=faiss", "sampler.active=32"),
-    "faiss per sample": ("sampler=faiss", "sampler.active=32", "sampler.mode=per_sample"),
-    "uniform": ("sampler=uniform", "sampler.active=32"),
-    "full": ("sampler=full", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
+    "faiss shared": ("sampler=faiss",),
+    "faiss per sample": ("sampler=faiss", "sampler.mode=per_sample"),
+    "uniform": ("sampler=uniform",),
+    "full": ("sampler=full", "sampler.active=all", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
 }
-
-
-def stop_at(monkeypatch, *steps):
-    """Break off where a step is to be made, without a chance to save anything."""
-    whole, left = Trainer.update, list(steps)
-
-    def update(self, loss):
-        if left and self.step == left[0]:
-            del left[0]
-            raise KeyboardInterrupt
-        return whole(self, loss)
-
-    monkeypatch.setattr(Trainer, "update", update)
 
 
 def without_times(lines):
@@ -73,7 +56,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
         *CASES[case],
     ]
     job.main(*job.tiny(tmp_path / "a", *arguments))
-    stop_at(monkeypatch, 7, 13)  # In the middle of both epochs, and after a checkpoint.
+    job.stop_at(monkeypatch, 7, 13)  # In the middle of both epochs, and after a checkpoint.
     arguments = job.tiny(tmp_path / "b", *arguments)
     resume = f"resume={tmp_path}/b/run"
     assert "after step 7" in job.failure(*arguments)
@@ -88,7 +71,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     assert expected["samples"] == 240
     output = expected["network"]["output._extra_state"]
     if "lsh" in case:
-        assert (output["rebuilds"], output["draw"]) == (8, 3)
+        assert (output["rebuilds"], output["proposer"]["draw"]) == (8, 3)
     elif "faiss" in case:
         assert output["rebuilds"] == 8
     job.assert_same(found, expected)
@@ -102,14 +85,14 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
 def test_a_deterministic_run_repeats_itself(tmp_path):
     for run in "ab":
         (tmp_path / run).mkdir()
-        job.main(*job.tiny(tmp_path / run, "runtime.deterministic=true", *job.SAMPLED))
+        job.main(*job.tiny(tmp_path / run, "runtime.deterministic=true"))
     job.assert_same(*(read_tensors(tmp_path / f"{run}/run/checkpoint.pt") for run in "ab"))
 
 
 def test_another_seed_gives_another_run(tmp_path):
     for seed in (1, 2):
         (tmp_path / str(seed)).mkdir()
-        job.main(*job.tiny(tmp_path / str(seed), f"seed={seed}", *job.SAMPLED))
+        job.main(*job.tiny(tmp_path / str(seed), f"seed={seed}"))
     states = [read_tensors(tmp_path / f"{seed}/run/checkpoint.pt") for seed in (1, 2)]
     with pytest.raises(AssertionError, match="checkpoint/network"):
         job.assert_same(*states)
@@ -117,7 +100,7 @@ def test_another_seed_gives_another_run(tmp_path):
 
 def test_a_finished_run_can_be_prolonged(tmp_path):
     more = ["trainer.log_every=1", "lr_schedule=constant", "optimizer.lr=0.001"]
-    job.main(*job.tiny(tmp_path, *more, *job.SAMPLED))
+    job.main(*job.tiny(tmp_path, *more))
     job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
     assert job.steps(tmp_path / "run", "train/loss") == list(range(1, 25))
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
@@ -130,7 +113,7 @@ def test_a_finished_run_can_be_prolonged(tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_every):
     data = job.make_data(tmp_path)
     trainer = job.make_trainer(tmp_path, data, checkpoint_every=checkpoint_every, log_every=1)
-    output, states = trainer.network.output, []
+    output, optimizer, states = trainer.network.output, trainer.learner.optimizer, []
     good = output.loss
 
     def loss(x, labels, kind):
@@ -138,18 +121,18 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_ever
         return found * (value if len(states) == 4 else 1), active
 
     output.loss = loss
-    whole = trainer.forward
+    whole = trainer.learner.forward
 
     def forward(batch):
-        states.append((trainer.network.state_dict(), trainer.optimizer.state_dict()))
+        states.append((trainer.network.state_dict(), optimizer.state_dict()))
         states[-1] = torch.save(states[-1], tmp_path / "before.pt")
         return whole(batch)
 
-    trainer.forward = forward
+    trainer.learner.forward = forward
     with pytest.raises(DivergenceError, match=r"loss is (nan|-?inf) at step 4") as error:
         trainer.fit()
-    network, optimizer = torch.load(tmp_path / "before.pt", weights_only=True)
-    job.assert_same(trainer.optimizer.state_dict(), optimizer)
+    network, expected = torch.load(tmp_path / "before.pt", weights_only=True)
+    job.assert_same(optimizer.state_dict(), expected)
     for name, weight in trainer.network.named_parameters():
         assert torch.equal(weight, network[name])
     assert trainer.step == 3
@@ -230,10 +213,10 @@ def test_evaluation_on_the_way_uses_the_rows_asked_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr("slide.training.trainer.evaluate", evaluate)
     trainer = job.make_trainer(
-        tmp_path, job.make_data(tmp_path), eval_every=8, eval_samples=30, evaluation="lsh"
+        tmp_path, job.make_data(tmp_path), eval_every=8, eval_samples=30, evaluation="index"
     )
     trainer.fit()
-    assert sizes == [(30, "index"), (40, "lsh")]
+    assert sizes == [(30, "index"), (40, "index")]
 
 
 class Untouchable:
@@ -263,25 +246,25 @@ def test_a_holdout_leaves_the_test_rows_alone(tmp_path, monkeypatch):
 
 def test_a_holdout_does_not_leak_into_the_first_biases(tmp_path, monkeypatch):
     seen = []
-    whole = job.ActiveLoss.prior_scores
+    whole = Loss.prior_scores
     monkeypatch.setattr(
-        job.ActiveLoss,
+        Loss,
         "prior_scores",
         lambda self, labels, n: seen.append(labels.num_rows) or whole(self, labels, n),
     )
-    job.main(*job.tiny(tmp_path, "trainer.holdout=0.25", *job.SAMPLED))
+    job.main(*job.tiny(tmp_path, "dataset.holdout=0.25"))
     assert seen == [90]
 
 
 def test_a_resumed_run_keeps_its_biases(tmp_path, monkeypatch):
-    stop_at(monkeypatch, 3)
-    job.failure(*job.tiny(tmp_path, "trainer.checkpoint_every=1", *job.SAMPLED))
-    monkeypatch.setattr(job.ActiveLoss, "prior_scores", None)
+    job.stop_at(monkeypatch, 3)
+    job.failure(*job.tiny(tmp_path, "trainer.checkpoint_every=1"))
+    monkeypatch.setattr(Loss, "prior_scores", None)
     job.main(f"resume={tmp_path}/run")
 
 
 def test_the_rate_reaches_the_optimizer(tmp_path, monkeypatch):
-    rate = partial(schedules.linear, warmup=0.25, floor=0.1)
+    schedule = partial(linear, warmup=0.25, floor=0.1)
     used = []
     whole = job.RowSparseAdam.step
     monkeypatch.setattr(
@@ -289,9 +272,10 @@ def test_the_rate_reaches_the_optimizer(tmp_path, monkeypatch):
         "step",
         lambda self: used.append([group["lr"] for group in self.param_groups]) or whole(self),
     )
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), rate=rate, log_every=1)
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), lr_schedule=schedule, log_every=1)
     trainer.fit()
-    expected = [0.01 * rate(step / 16) for step in range(16)]
+    fall = [0.1 + (1 - 0.1) * (1 - (step / 16 - 0.25) / 0.75) for step in range(4, 16)]
+    expected = [0.01 * factor for factor in (0, 0.25, 0.5, 0.75, *fall)]
     assert expected[0] == 0
     assert max(expected) == pytest.approx(0.01)
     assert expected[-1] < 0.003
@@ -309,11 +293,12 @@ def test_empty_splits(tmp_path, sizes, message):
         job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes))
 
 
-def test_evaluation_by_tables_needs_tables(tmp_path):
+def test_evaluation_by_an_index_needs_one(tmp_path):
     data = job.make_data(tmp_path)
-    with pytest.raises(ValueError, match="evaluation=lsh needs hash tables, not a FullSampler"):
+    message = "evaluation=index needs a sampler with an index; this FullSampler has none"
+    with pytest.raises(ValueError, match=message):
         job.make_trainer(
-            tmp_path, data, network=job.make_network(data, FullSampler), evaluation="lsh"
+            tmp_path, data, network=job.make_network(data, FullSampler), evaluation="index"
         )
 
 

@@ -1,15 +1,15 @@
-"""The main job with a ranker, and with a rate of the input layer's own."""
+"""The main job with a ranker, and with another learning rate for the first layer."""
 
 import json
 
 import numpy as np
 import pytest
 from helpers import job
-from test_trainer import stop_at
 
 from slide import LinearRanker, files
-from slide.training.evaluation import evaluate
-from slide.training.trainer import RANKER, Trainer
+from slide.training import evaluate
+from slide.training.final import RANKER
+from slide.training.learner import Learner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,7 +30,7 @@ def test_the_summary_holds_both_rankings(tmp_path, evaluation):
     for name, value in plain.items():
         if "_at_" in name and name != "majority_p_at_1":
             assert summary[f"network_{name}"] == value
-    scores = evaluate(trainer.network, trainer.eval_split, trainer.weights, evaluation, ranker)
+    scores = evaluate(trainer.network, trainer.eval_split, trainer.inverse, evaluation, ranker)
     for name, value in scores.items():
         assert summary[name] == pytest.approx(value, abs=1e-6)
     assert summary["p_at_1"] != summary["network_p_at_1"]
@@ -40,13 +40,14 @@ def test_the_summary_holds_both_rankings(tmp_path, evaluation):
     job.assert_same(trainer.network.state_dict(), alone.network.state_dict())
 
 
-def test_training_takes_the_ranker_s_time_as_well(tmp_path, monkeypatch):
-    trainer, summary = finished(tmp_path, LinearRanker())
-    assert summary["ranker_seconds"] == pytest.approx(trainer.ranker_seconds, abs=1e-3)
-    assert trainer.ranker_seconds > 0
-    seconds = trainer.train_seconds + trainer.ranker_seconds
-    assert summary["train_seconds"] == pytest.approx(seconds, abs=1e-3)
-    assert summary["samples_per_second"] == round(summary["samples"] / trainer.train_seconds, 1)
+def test_the_network_s_time_and_the_ranker_s_are_told_apart(tmp_path):
+    trainer, summary = finished(tmp_path, LinearRanker(), log_every=1)
+    counters = trainer.counters
+    assert summary["ranker_seconds"] == pytest.approx(counters.ranker_seconds, abs=1e-3)
+    assert counters.ranker_seconds > 0
+    assert summary["train_seconds"] == pytest.approx(counters.train_seconds, abs=1e-3)
+    assert job.lines(tmp_path / "run", "train/loss")[-1]["train/seconds"] == counters.train_seconds
+    assert summary["samples_per_second"] == round(summary["samples"] / counters.train_seconds, 1)
 
 
 def test_the_run_folder_holds_the_ranker(tmp_path):
@@ -85,7 +86,7 @@ def test_a_holdout_does_not_leak_into_the_ranker(tmp_path, monkeypatch):
 
 
 def test_without_a_ranker(tmp_path):
-    job.main(*job.tiny(tmp_path, "ranker=none", *job.SAMPLED))
+    job.main(*job.tiny(tmp_path, "ranker=none"))
     assert not (tmp_path / "run" / RANKER).exists()
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["ranker_seconds"] == 0
@@ -95,13 +96,14 @@ def test_without_a_ranker(tmp_path):
 def used_rates(monkeypatch):
     """The rates of all groups, a list that grows with each step."""
     used = []
-    whole = Trainer.update
+    whole = Learner.update
 
     def update(self, loss):
+        rates = [group["lr"] for group in self.optimizer.param_groups]
         whole(self, loss)
-        used.append([group["lr"] for group in self.optimizer.param_groups])
+        used.append(rates)
 
-    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(Learner, "update", update)
     return used
 
 
@@ -109,8 +111,8 @@ def test_a_resumed_run_keeps_the_rates_of_all_groups(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     used = used_rates(monkeypatch)
-    settings = ["network.input_rate=3", "optimizer.lr=0.01", "lr_schedule.warmup=0.25"]
-    settings += ["trainer.checkpoint_every=4", *job.SAMPLED]
+    settings = ["optimizer.input_rate=3", "optimizer.lr=0.01", "lr_schedule.warmup=0.25"]
+    settings += ["trainer.checkpoint_every=4"]
     job.main(*job.tiny(tmp_path / "a", *settings))
     expected = used.copy()
     assert len(expected) == 16
@@ -118,7 +120,7 @@ def test_a_resumed_run_keeps_the_rates_of_all_groups(tmp_path, monkeypatch):
     assert expected[0] == [0, 0]
     assert all(first == pytest.approx(3 * rest) for rest, first in expected)
     used.clear()
-    stop_at(monkeypatch, 7)
+    job.stop_at(monkeypatch, 7)
     job.failure(*job.tiny(tmp_path / "b", *settings))
     del used[4:]  # Done again: the checkpoint is of step 4.
     job.main(f"resume={tmp_path}/b/run")
@@ -126,7 +128,7 @@ def test_a_resumed_run_keeps_the_rates_of_all_groups(tmp_path, monkeypatch):
 
 
 def test_a_new_rate_on_resume_is_that_of_all_groups(tmp_path, monkeypatch):
-    settings = ["network.input_rate=3", "lr_schedule=constant", *job.SAMPLED]
+    settings = ["optimizer.input_rate=3", "lr_schedule=constant"]
     job.main(*job.tiny(tmp_path, *settings))
     used = used_rates(monkeypatch)
     job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")

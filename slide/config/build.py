@@ -1,0 +1,132 @@
+"""A data set, a network, an optimizer and a trainer from a configuration."""
+
+from functools import partial
+from pathlib import Path
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from slide import checks, runtime
+from slide.config.defaults import fill_in
+from slide.data import SparseDataset, transform
+from slide.data.transforms import check_transform
+from slide.files import check_run_dir, make_run_folder, write_text
+from slide.nn import SlideNetwork
+from slide.nn.network import hidden_samplers
+from slide.optim import RowSparseAdam
+from slide.sampling import FullSampler, Sampler
+from slide.training import Trainer, TrainingOptions
+from slide.training.checkpoint import CHECKPOINT
+from slide.training.evaluation import check_search
+
+CONFIG = "config.yaml"
+
+
+def open_dataset(config: DictConfig) -> SparseDataset:
+    """The data set, fetched, read and transformed where that was not done before."""
+    check_transform(**config.transform)  # before hours of reading
+    # The holdout is the trainer's to make.
+    return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
+
+
+def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwork:
+    """The network with its samplers."""
+    sampler, network = build_sampler(config), config.network
+    if network.hidden_active and not _computes_some(sampler):
+        shown = list(network.hidden_active)
+        raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
+    hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
+    options = {key: network[key] for key in ("dropout", "precision", "init_scale", "output_scale")}
+    return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
+
+
+def build_sampler(config: DictConfig) -> "partial[Sampler] | type[Sampler]":
+    """What makes a sampler from the numbers of inputs and outputs of a layer."""
+    return FullSampler if config.sampler.active == "all" else instantiate(config.sampler)
+
+
+def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
+    """The optimizer over all parameters of ``network``."""
+    groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
+    return instantiate(_without(config, "optimizer", "input_rate"))(groups)
+
+
+def check_settings(config: DictConfig) -> None:
+    """Use all settings on a small network, before hours of reading.
+
+    Raises:
+        ValueError: for a setting that is impossible, or that does not fit the others.
+    """
+    checks.flag("prior_bias", config.network.prior_bias)
+    checks.whole("redraw_every", config.schedule.redraw_every, 0)
+    config = config.copy()
+    fill_in(config, 1024, 8)
+    # Enough features for any sensible number of hashed coordinates.
+    network = build_network(config, 1024, 8)
+    instantiate(config.lr_schedule)(build_optimizer(config, network), 1)
+    check_search(network, _options(config).evaluation)
+    loss, ranker = instantiate(config.loss), instantiate(config.ranker)
+    if ranker and loss.record.score_range != (-1, 1):
+        raise ValueError(
+            "ranker=linear goes with loss=squared_hinge, whose scores aim at -1 and 1 as those of "
+            f"the ranker do, not with loss={loss.record.name}: add ranker=none"
+        )
+
+
+def build_trainer(config: DictConfig) -> Trainer:
+    """The trainer of a new run, or of one that goes on, with its folder and data.
+
+    Args:
+        config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
+            in.
+
+    Raises:
+        ValueError: for settings that are impossible, or a folder that holds a run.
+        OSError: where files cannot be read, fetched or written.
+    """
+    runtime.set_threads(config.runtime.threads)
+    runtime.set_deterministic(config.runtime.deterministic, config.seed)
+    check_settings(config)
+    resumed = config.resume is not None
+    if not resumed:
+        check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])
+    data = open_dataset(config)
+    fill_in(config, len(data.train), data.num_labels)
+    network = build_network(config, data.num_features, data.num_labels)
+    parts = network, build_optimizer(config, network), instantiate(config.loss), data
+    schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
+    folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
+    trainer = Trainer(*parts, _options(config), folder, schedule, resumed, ranker)
+    if config.network.prior_bias and trainer.step == 0:
+        _start_biases(trainer)
+    noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
+    write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
+    return trainer
+
+
+def _computes_some(sampler: "partial[Sampler] | type[Sampler]") -> bool:
+    """Whether a hidden layer can have this sampler: not all outputs, and from sparse inputs."""
+    if not isinstance(sampler, partial):
+        return False
+    proposer = sampler.keywords.get("proposer")
+    return getattr(getattr(proposer, "func", proposer), "sparse_inputs", True)
+
+
+def _start_biases(trainer: Trainer) -> None:
+    """Start the biases of the outputs from the frequencies of the labels."""
+    loss, output = trainer.learner.loss, trainer.network.output
+    assert output.bias is not None
+    prior = loss.record.prior_scores(trainer.train_split.labels, output.out_features)
+    output.bias.data.copy_(prior)
+
+
+def _options(config: DictConfig) -> TrainingOptions:
+    return instantiate(config.trainer, holdout=config.dataset.holdout)
+
+
+def _without(config: DictConfig, group: str, key: str) -> DictConfig:
+    """A group of a configuration without a key."""
+    config = config.copy()  # Whole, since values may be taken from elsewhere in it.
+    OmegaConf.set_struct(config, False)
+    config[group].pop(key)
+    return config[group]

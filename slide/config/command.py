@@ -1,0 +1,106 @@
+"""The commands: ``train.py`` (``slide-train``) and ``python -m slide.data`` (``slide-data``)."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from slide.config.build import build_trainer, open_dataset
+from slide.config.compose import find_conf, read_config, user_errors
+from slide.config.help import train_help
+from slide.config.resume import resumed
+from slide.data import SparseDataset
+from slide.data.describe import describe, folder_bytes
+from slide.training import DivergenceError
+
+DATA_USAGE = """\
+Fetches, reads and transforms a data set, as {train} does before it trains.
+
+  {data} describe [dataset=choice] [dataset.key=value ...] [transform.key=value ...]
+  {data} prepare  [dataset=choice] [dataset.key=value ...] [transform.key=value ...]
+
+describe prints a table of the data set; prepare only tells where its arrays are, and their size.
+The keys are those of {train}: {train} --help explains them.
+"""
+
+
+def train() -> None:
+    """Trains a network; the words of the command line are overrides of the configuration."""
+    words = sys.argv[1:]
+    if {"-h", "--help"} & set(words):
+        print(train_help(_programs()[0]), end="")
+    elif any(word.startswith("-") for word in words):
+        # Hydra's own options, such as --cfg job and --multirun.
+        run = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
+        run(lambda config: run_job(config, HydraConfig.get().overrides.task))()
+    else:
+        with user_errors():
+            config = read_config(words)
+        run_job(config, words)
+
+
+def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
+    """Trains to the end and prints the scores; ends the process with a message where that fails.
+
+    Args:
+        composed: the configuration of ``overrides``.
+        overrides: ``group=choice`` or ``key=value`` each.
+    """
+    with user_errors():
+        trainer = build_trainer(resumed(composed, overrides))
+    try:
+        summary = trainer.fit()
+    except (DivergenceError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        program = _programs()[0]
+        sys.exit(
+            f"interrupted after step {trainer.step}; "
+            f"{program} resume={trainer.folder} goes on from the last checkpoint"
+        )
+    scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
+    print(f"{scores}  {trainer.folder}")
+
+
+def data() -> None:
+    """Prints what is asked for of a data set; ends the process with a message where that fails."""
+    words = sys.argv[1:]
+    if not words or {"-h", "--help"} & set(words):
+        print(data_usage(), end="")
+        return
+    command, *overrides = words
+    if command not in DATA_COMMANDS:
+        sys.exit(f"error: the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")
+    try:
+        with user_errors():
+            print(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+
+
+def data_usage() -> str:
+    """The usage text of the data command."""
+    train, data = _programs()
+    return DATA_USAGE.format(train=train, data=data)
+
+
+def show_place(data: SparseDataset) -> str:
+    """Where the arrays of a data set are, and how large they are."""
+    assert data.folder is not None
+    return f"{data.folder}  {folder_bytes(data.folder) / 1e6:,.1f} MB\n"
+
+
+DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
+    "describe": describe,
+    "prepare": show_place,
+}
+
+
+def _programs() -> tuple[str, str]:
+    """What the two commands are called: by a wheel's names where this process was started so."""
+    if Path(sys.argv[0]).stem in ("slide-train", "slide-data"):
+        return "slide-train", "slide-data"
+    return "python train.py", "python -m slide.data"

@@ -1,0 +1,124 @@
+"""Configurations: where they are, how one is composed, and what is said of a mistake in it."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, InstantiationException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+USER_ERRORS = (ValueError, TypeError, OSError)
+# Keys that say what a file builds, and no settings of it.
+INTERNAL = ("_target_", "_partial_", "_args_")
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Ends the process with a message for errors that users can mend; others would be bugs."""
+    try:
+        yield
+    except (InstantiationException, *USER_ERRORS) as error:
+        cause = error.__cause__ if isinstance(error, InstantiationException) else error
+        if not isinstance(cause, USER_ERRORS):
+            raise
+        sys.exit(f"error: {cause}")
+
+
+def find_conf() -> Path:
+    """The folder of configurations: that of the checkout, or the copy in the installed package.
+
+    Raises:
+        FileNotFoundError: it is in neither place.
+    """
+    package = Path(__file__).resolve().parents[1]
+    places = [package.parent / "conf", package / "conf"]
+    for place in places:
+        if (place / "train.yaml").is_file():
+            return place
+    raise FileNotFoundError(
+        f"there is no train.yaml in {' or '.join(map(str, places))}: install slide again"
+    )
+
+
+def read_config(overrides: Sequence[str]) -> DictConfig:
+    """What a command line with these ``overrides`` configures.
+
+    Args:
+        overrides: ``group=choice`` or ``key=value`` each.
+
+    Raises:
+        ValueError: for a choice or a key that does not exist, or an override that cannot be read.
+    """
+    try:
+        return _compose(overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        # One line, without the places where Hydra looks for files.
+        said, _, _ = str(error).partition("\nConfig search path:")
+        raise ValueError(_unknown(overrides) or " ".join(said.split())) from error
+
+
+def settings(config: DictConfig, above: str = "") -> Iterator[str]:
+    """The dotted keys of all values in a configuration."""
+    for key in config:
+        value = config._get_node(key)
+        if isinstance(value, DictConfig) and not value._is_none() and not value._is_interpolation():
+            yield from settings(value, f"{above}{key}.")
+        elif key not in INTERNAL:
+            yield f"{above}{key}"
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(find_conf()), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def _unknown(overrides: Sequence[str]) -> str | None:
+    """A sentence about the first override that cannot be meant; None: all can."""
+    parser, parsed = OverridesParser.create(), []
+    for override in overrides:
+        try:
+            parsed.append(parser.parse_override(override))
+        except HydraException:
+            return f"{override} cannot be read; overrides are group=choice or key=value"
+    conf = find_conf()
+    groups = {path.name: path for path in sorted(conf.iterdir()) if path.is_dir()}
+    chosen = [each for each in parsed if each.key_or_group in groups]
+    for each in chosen:
+        choices = sorted(path.stem for path in groups[each.key_or_group].glob("*.yaml"))
+        if isinstance(each.value(), str) and each.value() not in choices:
+            told = f"the choices of {each.key_or_group} are {', '.join(choices)}"
+            return f"there is no {each.input_line}; {told}{_suggestion(each.value(), choices)}"
+    try:
+        config = _compose([each.input_line for each in chosen])
+    except (HydraException, OmegaConfBaseException):
+        return None
+    known = [*groups, *settings(config)]
+    for each in parsed:
+        if each not in chosen and not _exists(config, each):
+            key = each.key_or_group
+            return f"there is no key {key} (in {each.input_line}){_suggestion(key, known)}"
+    return None
+
+
+def _exists(config: DictConfig, override: Override) -> bool:
+    if override.is_add() or override.is_force_add():
+        return True
+    *above, last = override.key_or_group.split(".")
+    holder = OmegaConf.select(config, ".".join(above)) if above else config
+    return isinstance(holder, DictConfig) and last in holder
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    """``; did you mean ...?`` of what is nearest to ``word``, if anything is near."""
+    last = word.rpartition(".")[2]
+    near = [key for key in known if key.rpartition(".")[2] == last]
+    near = near or get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

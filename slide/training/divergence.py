@@ -1,0 +1,37 @@
+"""Runs whose loss or weights are no longer finite end with one sentence."""
+
+import math
+from pathlib import Path
+
+from torch import nn
+
+
+class DivergenceError(RuntimeError):
+    """The loss or a weight became NaN or infinite; the last good checkpoint is kept.
+
+    Example:
+        >>> from slide.training import DivergenceError
+        >>> raise DivergenceError("the loss is nan at step 3")
+        Traceback (most recent call last):
+        slide.training.divergence.DivergenceError: the loss is nan at step 3
+    """
+
+
+def check_loss(value: float, step: int, checkpoint: Path) -> None:
+    """Raise DivergenceError if the loss of ``step`` is NaN or infinite."""
+    if not math.isfinite(value):
+        raise _error(f"the loss is {value} at step {step}", checkpoint)
+
+
+def check_weights(network: nn.Module, step: int, checkpoint: Path) -> None:
+    """Raise DivergenceError if a weight is NaN or infinite after ``step``."""
+    for name, weight in network.named_parameters():
+        if not weight.detach().sum().isfinite():
+            raise _error(f"{name} is no longer finite after step {step}", checkpoint)
+
+
+def _error(what: str, checkpoint: Path) -> DivergenceError:
+    last = f"the last good checkpoint is {checkpoint}"
+    if not checkpoint.exists():
+        last = "there is no checkpoint yet (trainer.checkpoint_every)"
+    return DivergenceError(f"{what}: lower optimizer.lr; {last}")

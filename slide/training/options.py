@@ -1,0 +1,66 @@
+"""How long and how to train."""
+
+from dataclasses import dataclass
+
+from slide import checks
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How long a `slide.training.Trainer` trains, and when it logs, evaluates and saves.
+
+    Attributes:
+        batch_size: samples in a step.
+        epochs: passes over the training rows.
+        max_steps: stop after this many steps, if that comes first; 0: no limit.
+        eval_every: steps between evaluations; 0: only at the end.
+        eval_samples: rows used by the evaluations before the end; 0: all. The last evaluation
+            always uses all.
+        checkpoint_every: steps between checkpoints; 0: only at the end.
+        log_every: steps between lines of the log.
+        recall_every: steps between measurements of the active sets and of the index; 0: never.
+        holdout: share of the training rows that is set aside, in [0, 1). If it is above 0, the
+            trainer evaluates on these rows and does not touch the test rows: for choosing settings.
+        evaluation: ``"exact"`` scores all outputs, ``"index"`` only the candidates of the sampler's
+            index; see `slide.SlideNetwork.predict`.
+        seed: of the order of the rows, and of the choice of the holdout.
+
+    Raises:
+        ValueError: for a number or name out of range.
+
+    Example:
+        >>> from slide.training import TrainingOptions
+        >>> options = TrainingOptions(batch_size=64, epochs=3)
+        >>> options.total_steps(steps_per_epoch=10)
+        30
+        >>> TrainingOptions(epochs=0)
+        Traceback (most recent call last):
+        ValueError: epochs must be a whole number of at least 1, not 0
+    """
+
+    batch_size: int = 256
+    epochs: int = 5
+    max_steps: int = 0
+    eval_every: int = 0
+    eval_samples: int = 0
+    checkpoint_every: int = 0
+    log_every: int = 20
+    recall_every: int = 100
+    holdout: float = 0.0
+    evaluation: str = "exact"
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("batch_size", "epochs", "log_every"):
+            checks.whole(name, getattr(self, name), 1)
+        for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every"):
+            checks.whole(name, getattr(self, name), 0)
+        checks.whole("recall_every", self.recall_every, 0)
+        checks.whole("seed", self.seed, 0)
+        checks.share("holdout", self.holdout)
+        checks.one_of("evaluation", self.evaluation, ("exact", "index"))
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """The number of steps of a whole run."""
+        steps = self.epochs * steps_per_epoch
+        return min(steps, self.max_steps) if self.max_steps else steps

@@ -1,0 +1,98 @@
+"""A network and an optimizer from a configuration, and settings that follow from the data."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide import FullSampler
+from slide.config import build_network, build_optimizer, fill_in
+from slide.files import read_tensors
+from slide.sparse import CSR
+
+
+@pytest.mark.parametrize("choice", ["lsh", "faiss", "uniform", "full"])
+def test_all_outputs_with_any_sampler(choice):
+    config = job.compose(f"sampler={choice}", "sampler.active=all")
+    fill_in(config, 1000, 80)
+    network = build_network(config, 1000, 80)
+    assert isinstance(network.output.sampler, FullSampler)
+
+
+def test_null_settings_follow_from_the_data():
+    config = job.compose("sampler.mode=per_sample")
+    fill_in(config, 40_000, 20_000)
+    assert (config.trainer.batch_size, config.sampler.active) == (256, 2048)
+    assert config.network.output_scale == 1
+    for sampler, scale in (("lsh", 0.1), ("full", 0.1), ("lsh", 1)):
+        mode = "per_sample" if scale == 1 else "shared"
+        config = job.compose(f"sampler={sampler}", f"sampler.mode={mode}")
+        fill_in(config, 40_000, 200_000)
+        assert config.network.output_scale == scale
+    config = job.compose("sampler=full", "sampler.mode=per_sample")
+    fill_in(config, 40_000, 200_000)
+    assert (config.sampler.active, config.network.output_scale) == ("all", 0.1)
+    config = job.compose("trainer.batch_size=7", "sampler.active=9")
+    fill_in(config, 40_000, 20_000)
+    assert (config.trainer.batch_size, config.sampler.active) == (7, 9)
+
+
+def test_settings_of_the_network_reach_it():
+    scales = ["network.init_scale=0.01", "network.output_scale=0.5"]
+    config = job.compose(*scales, "optimizer.input_rate=3", "optimizer.lr=0.5", "sampler.active=32")
+    network = build_network(config, 1000, 80)
+    assert network.first.weight.detach().std() * 512**0.5 == pytest.approx(0.01, rel=0.05)
+    assert network.output.weight.abs().max().item() == pytest.approx(0.5 / 512**0.5, rel=0.01)
+    rest, first = build_optimizer(config, network).param_groups
+    assert (rest["lr"], first["lr"]) == (0.5, 1.5)
+    assert first["params"][0] is network.first.weight
+
+
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+def test_hidden_layers_with_active_sets(tmp_path, mode):
+    shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", f"sampler.mode={mode}"]
+    job.main(*job.tiny(tmp_path, *shape))
+    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 16
+
+
+def test_the_second_set_follows_from_the_first_output():
+    shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", "sampler.mode=per_sample"]
+    shape += ["network.dropout=0", "network.output_scale=1"]
+    config = job.compose(*shape, "sampler.active=32", "sampler.candidate_share=1.0")
+    rows = CSR(
+        np.array([0, 3, 6]),
+        np.array([1, 5, 9, 2, 30, 59], np.int32),
+        np.array([1, 2, 1, 1, 1, 3], np.float32),
+    )
+    network = build_network(config, 60, 80)
+    second = network.hidden[0]
+    seen = []
+    whole = second.sampler.select
+
+    def select(queries, labels):
+        seen.append((queries.detach().clone(), whole(queries, labels)))
+        return seen[-1][1]
+
+    second.sampler.select = select
+    network.encode(rows)
+    first_draw = network.first.sampler.selections, second.sampler.selections
+    queries, chosen = seen[-1]
+    # What the second layer looks up is the first layer's output: 16 of 64 neurons, no more.
+    assert queries.shape == (2, 64)
+    assert ((queries != 0).sum(1) <= 16).all()
+    assert (queries != 0).any(1).all()
+    assert [len(chosen.row(b)) for b in range(2)] == [8, 8]
+
+    def again(change):
+        """The second set where all draws are as before and only ``change`` has been made."""
+        network.first.sampler.selections, second.sampler.selections = (n - 1 for n in first_draw)
+        change()
+        network.encode(rows)
+        return seen[-1]
+
+    same = again(lambda: None)
+    assert torch.equal(same[0], queries)
+    assert same[1].ids.tolist() == chosen.ids.tolist()
+    other = again(lambda: network.first.weight.data.neg_())
+    assert not torch.equal(other[0], queries)
+    assert other[1].ids.tolist() != chosen.ids.tolist()

@@ -1,0 +1,161 @@
+"""Each setting is explained once, beside its definition; help and README are made from that."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from helpers import job
+from omegaconf import OmegaConf
+
+from slide.config.help import (
+    BEGIN,
+    COMMON,
+    END,
+    explanations,
+    read_groups,
+    read_page,
+    sections,
+    settings_table,
+    train_help,
+    write_readme,
+)
+
+GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
+FILES = [*sorted(job.CONF.glob("[!r]*/*.yaml")), *sorted(job.CONF.glob("ranker/*.yaml"))]
+# Keys that are no settings: what a file builds, and what it is called.
+INTERNAL = {"_target_", "_partial_", "_args_", "name", "hint", "defaults", "hydra"}
+
+
+def settings_of(config, above):
+    """The keys that a user sets: not internal, and not taken from another group."""
+    for key, value in config.items():
+        if isinstance(value, dict) and key != "fetch":
+            yield from settings_of(value, f"{above}{key}.")
+        elif key not in INTERNAL and not str(value).startswith("${"):
+            yield above + key
+
+
+def every_setting():
+    found = set(settings_of(load(job.CONF / "train.yaml"), ""))
+    for path in FILES:
+        found |= set(settings_of(load(path), f"{path.parent.name}."))
+    return found
+
+
+def load(path):
+    values = OmegaConf.to_container(OmegaConf.load(path))
+    return {key: value for key, value in values.items() if key not in INTERNAL}
+
+
+def explained():
+    """Keys that a comment explains, as often as it does."""
+    main = read_page((job.CONF / "train.yaml").read_text())
+    found = Counter(key for key in main.texts if key in main.values)
+    for group in read_groups(job.CONF):
+        for page in group.pages.values():
+            found.update(page.texts.keys())
+    return found
+
+
+def test_each_setting_is_explained_once():
+    expected, found = every_setting(), explained()
+    assert {"hash.norm", "dataset.holdout", "dataset.root", "seed"} <= expected
+    assert {"sampler.proposer.kind", "ranker.C", "trainer.epochs"} <= expected
+    assert expected - found.keys() == set(), "not explained"
+    assert found.keys() - expected == set(), "explained, but no setting"
+    assert [key for key, count in found.items() if count > 1] == []
+
+
+def test_the_help_holds_all_settings():
+    found = train_help("python train.py")
+    for key in every_setting():
+        assert re.search(rf"^  {re.escape(key)}=", found, re.MULTILINE), key
+    assert max(map(len, found.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_the_command_prints_it(tmp_path, monkeypatch, capsys, word):
+    monkeypatch.chdir(tmp_path)
+    job.main(word)
+    said = capsys.readouterr().out
+    assert said == train_help("python train.py")
+    assert "python train.py [group=choice ...] [key=value ...]" in said
+    assert "hash.bucket_policy" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_lists_all_groups_and_choices():
+    defaults = OmegaConf.load(job.CONF / "train.yaml").defaults
+    groups = {group.name: group for group in read_groups(job.CONF)}
+    assert sorted(groups) == GROUPS
+    found = train_help("python train.py")
+    for name, group in groups.items():
+        assert set(group.pages) == {path.stem for path in job.CONF.glob(f"{name}/*.yaml")}
+        (default,) = [entry[name] for entry in defaults if name in entry]
+        assert default is None or next(iter(group.pages)) == default
+        listed = re.search(rf"^  {name} (.*\n(?:    .*\n)*)", found, re.MULTILINE)
+        assert listed, name
+        for choice in group.pages:
+            assert re.search(rf"\b{choice}\b", listed[1]), choice
+
+
+def test_defaults_are_those_of_the_main_job():
+    config, rows = job.compose(), sections(job.CONF)
+    for title, settings in rows.items():
+        for key, (default, _) in settings.items():
+            if "=" not in title:
+                expected = str(OmegaConf.select(config, key)).replace(" ", "")
+                assert default.lower() == expected.lower().replace("none", "null") or key in (
+                    *("sampler.weighting", "dataset.cache"),
+                ), key
+
+
+def test_the_readme_holds_the_generated_table():
+    found = (job.ROOT / "README.md").read_text()
+    assert f"{BEGIN}\n{settings_table()}{END}" in found
+
+
+def test_the_table_holds_what_most_users_need():
+    keys = re.findall(r"^\| `(\S+)` \|", settings_table(), re.MULTILINE)
+    assert keys == list(COMMON)
+    assert 12 <= len(keys) <= 16
+    assert set(keys) <= every_setting() | set(GROUPS)
+
+
+def test_the_table_is_written_into_a_file(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_readme(path)
+    assert path.read_text() == f"before\n{BEGIN}\n{settings_table()}{END}\nafter\n"
+    path.write_text("nothing")
+    with pytest.raises(ValueError, match="must hold the lines"):
+        write_readme(path)
+    words = [sys.executable, "-m", "slide.config.help", "--else"]
+    done = subprocess.run(words, cwd=job.ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "python -m slide.config.help --write-readme" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# one\na: 1\n", {"a": "one"}),
+        ("# one\n# two\na: 1\n", {"a": "one two"}),
+        ("# one\n\na: 1\n", {}),
+        ("a:\n  # one\n  b: 1\n  c: 2\n# two\nd: 3\n", {"a.b": "one", "d": "two"}),
+        ("a:\n  b:\n    # one\n    c: 1\n  # two\n  d: 1\n", {"a.b.c": "one", "a.d": "two"}),
+        ("a: >-\n  http://x: y\n# one\nb:\n", {"b": "one"}),
+        ("a: 1  # beside\n- b: 2\n", {}),
+        ("", {}),
+    ],
+)
+def test_comments_above_keys(text, expected):
+    assert explanations(text) == expected
+
+
+def test_the_top_of_a_file_is_about_the_file():
+    page = read_page("# @package _global_\n# python train.py a=b\n# what it\n# is\n\n# one\na: 1\n")
+    assert page.about == "what it is"
+    assert (page.values, page.texts) == ({"a": 1}, {"a": "one"})

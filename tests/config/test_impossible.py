@@ -1,0 +1,108 @@
+"""Mistakes in keys and values are named before any data are read."""
+
+import re
+
+import pytest
+from helpers import job
+
+# Arguments, and what the message must show beside the name of the last key.
+IMPOSSIBLE = [
+    *(f"seed={value}" for value in ("-1", "x", "1.5")),
+    *(f"runtime.threads={value}" for value in ("-1", "100000", "two", "true", "1.5")),
+    *(f"runtime.deterministic={value}" for value in ("2", "maybe")),
+    *("dataset.num_features=0", "dataset.num_labels=x", "dataset.train_samples=-1"),
+    *("dataset.test_samples=1.5", "dataset.nonzeros=many", "dataset.nonzeros=61"),
+    *("dataset.labels_per_row=0", "dataset.popularity=-1", "dataset.feature_popularity=x"),
+    *("dataset.noise=1", "dataset.seed=-1"),
+    *("dataset=bibtex dataset.root=7", "dataset=bibtex dataset.lenient=5"),
+    *(f"network.hidden={value}" for value in ("[]", "8", "[8,0]", "[8,x]", "null", "[1.5]")),
+    *(f"network.hidden_active={value}" for value in ("4", "[4,5]", "[0]", "[x]", "null")),
+    *(f"network.dropout={value}" for value in ("1", "-0.1", "x", "nan")),
+    "network.prior_bias=2",
+    *(f"hash.hashes_per_table={value}" for value in ("0", "25", "x", "2.5")),
+    *(f"hash.num_tables={value}" for value in ("0", "x", "null")),
+    *(f"hash.bucket_capacity={value}" for value in ("0", "-3", "x")),
+    *("hash.bucket_policy=lifo", "hash.norm=l2", "hash.center=3", "hash.rehash_after=-1"),
+    *("hash=dwta hash.bin_size=6", "hash=dwta hash.hashes_per_table=9"),
+    *(f"sampler.mode={value}" for value in ("both", "1", "null")),
+    *(f"sampler.active={value}" for value in ("0", "-1", "1.5", "x")),
+    *(f"sampler.candidate_share={value}" for value in ("2", "-0.1", "x", "nan")),
+    *(f"sampler.weighting={value}" for value in ("ht", "true")),
+    *("sampler.seed=-1", "sampler=faiss sampler.proposer.kind=annoy"),
+    *("sampler=faiss sampler.proposer.probes=0", "sampler=faiss sampler.proposer.neighbours=x"),
+    *("sampler=uniform sampler.active=0", "sampler=uniform sampler.active=some"),
+    *(f"schedule.first={value}" for value in ("0", "1.5", "x")),
+    *(f"schedule.growth={value}" for value in ("-1", "1000", "x", "nan")),
+    *("schedule.redraw_every=-1", "schedule=fixed schedule.every=-5"),
+    *("schedule=fixed schedule.every=x", "schedule=fixed schedule.redraw_every=0.5"),
+    *(f"optimizer.lr={value}" for value in ("0", "-1", "x", "nan", "inf", "null")),
+    *(f"optimizer.betas={value}" for value in ("0.9", "[0.9]", "[0.9,1]", "[-1,0.9]", "[a,b]")),
+    *("optimizer.eps=0", "optimizer.weight_decay=-1", "optimizer.correct_skipped=5"),
+    *("lr_schedule.warmup=1", "lr_schedule.warmup=x", "lr_schedule=linear lr_schedule.floor=2"),
+    *("lr_schedule=linear lr_schedule.floor=x", "lr_schedule=linear lr_schedule.warmup=-1"),
+    *(f"trainer.{key}=0" for key in ("batch_size", "epochs", "log_every")),
+    *(
+        f"trainer.{key}={value}"
+        for key, value in zip(
+            ("max_steps", "eval_every", "eval_samples", "checkpoint_every", "recall_every"),
+            ("-1", "1.5", "x", "null", "true"),
+            strict=True,
+        )
+    ),
+    *("trainer.epochs=1.5", "trainer.batch_size=x", "trainer.seed=-1"),
+    *(f"dataset.holdout={value}" for value in ("1", "-0.1", "x")),
+    *(f"optimizer.input_rate={value}" for value in ("0", "x", "null")),
+    *(f"ranker.{key}=-1.5" for key in ("C", "bias", "tol", "max_iter", "threshold", "share")),
+    *("trainer.evaluation=fast", "sampler=uniform trainer.evaluation=index"),
+    "sampler=full sampler.active=all trainer.evaluation=index",
+    "sampler=full sampler.active=all network.hidden_active=[4]",
+    *("sampler=faiss network.hidden_active=[4]", "run_dir="),
+]
+
+
+@pytest.mark.parametrize("arguments", IMPOSSIBLE)
+def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
+    *groups, setting = arguments.split(" ")
+    key, value = setting.split("=")
+    kept = job.tiny(tmp_path)
+    if "dataset=bibtex" in groups:
+        kept = [word for word in kept if not word.startswith("dataset")]
+        kept.append(f"dataset.cache={tmp_path}/cache")
+    message = job.failure(*kept, *groups, setting)
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    assert re.search(rf"\b{key.rpartition('.')[2]}\b", message), message
+    shown = {"null": "None", "true": "True", "": "''"}.get(value, value)
+    # Of a list, one wrong entry may be shown.
+    entries = [shown, shown.replace(",", ", "), *shown.strip("[]").split(",")]
+    assert any(re.search(rf"(?<!\w){re.escape(entry)}(?!\w)", message) for entry in entries), (
+        message
+    )
+    assert not list(tmp_path.iterdir()), "something was read or written"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("optimizer.lrr=1", "no key optimizer.lrr .*; did you mean optimizer.lr?"),
+        ("optimiser.lr=1", "no key optimiser.lr .*; did you mean optimizer.lr?"),
+        ("max_steps=1", "no key max_steps .*; did you mean trainer.max_steps?"),
+        ("selection.active=1", "no key selection.active .*; did you mean sampler.active?"),
+        ("network.input_rate=1", "did you mean optimizer.input_rate?"),
+        ("trainer.holdout=0.1", "no key trainer.holdout .*; did you mean dataset.holdout?"),
+        ("sampler=lhs", "no sampler=lhs; the choices of sampler are faiss, full, lsh, uniform; "),
+        ("dataset=amazon", "no dataset=amazon; the choices .* xmc; did you mean amazon3m?"),
+        ("solver=adam", r"no key solver \(in solver=adam\)"),
+        ("hash.bin_size=8", "no key hash.bin_size"),
+        ("zzz.qqq=1", r"no key zzz.qqq \(in zzz.qqq=1\)$"),
+        ("~hash.nothing", "no key hash.nothing"),
+        ("seed", "seed"),
+        ("a=[1", r"a=\[1 cannot be read; overrides are group=choice or key=value"),
+    ],
+)
+def test_unknown_keys_and_choices(tmp_path, argument, message):
+    said = job.failure(*job.tiny(tmp_path), argument)
+    assert said.startswith("error: ")
+    assert "\n" not in said
+    assert re.search(message.replace("?", r"\?"), said), said
+    assert not list(tmp_path.iterdir())

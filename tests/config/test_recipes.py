@@ -1,0 +1,144 @@
+"""Recipes: what they set, and what wins over them."""
+
+import re
+
+import pytest
+from helpers import job
+from omegaconf import OmegaConf
+
+RECIPES = sorted(path.stem for path in job.CONF.glob("recipe/*.yaml"))
+
+
+def raw(group, choice):
+    return OmegaConf.load(job.CONF / group / f"{choice}.yaml")
+
+
+def test_the_published_setting():
+    config = job.compose("recipe=slide2020", "dataset=amazon670k")
+    assert config.network.hidden == [128]
+    assert not config.network.hidden_active
+    assert config.network.dropout == 0
+    assert config.network.prior_bias is False
+    assert config.hash.family._target_ == "slide.DWTA"
+    assert (config.hash.hashes_per_table, config.hash.num_tables) == (6, 50)
+    assert config.hash.bin_size == 8
+    assert (config.hash.bucket_capacity, config.hash.bucket_policy) == (128, "fifo")
+    assert (config.hash.norm, config.hash.center) == ("cosine", False)
+    assert config.sampler.proposer._target_ == "slide.LSHProposer"
+    assert config.sampler.proposer.rehash_after == 0
+    assert (config.sampler.mode, config.sampler.active) == ("per_sample", 1000)
+    assert (config.sampler.candidate_share, config.sampler.weighting) == (1.0, "none")
+    assert config.sampler.rebuild == {
+        "_target_": "slide.sampling.fixed",
+        "_partial_": True,
+        "every": 6400,
+    }
+    assert config.sampler.proposer.redraw.every == 128_000
+    assert config.loss._args_ == ["softmax"]
+    assert config.optimizer.lr == 1e-4
+    assert config.optimizer.betas == [0.9, 0.999]
+    assert not config.optimizer.correct_skipped
+    assert config.trainer.batch_size == 128
+    assert config.dataset.num_labels == 670_091
+
+
+def test_a_key_on_the_command_line_wins_over_a_recipe():
+    config = job.compose(
+        "recipe=slide2020", "optimizer.lr=0.5", "hash.num_tables=7", "hash=simhash"
+    )
+    assert config.optimizer.lr == 0.5
+    assert config.hash.family._target_ == "slide.SimHash"
+    assert config.sampler.proposer.family.num_tables == 7
+    assert config.hash.hashes_per_table == 6
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_keys_of_a_recipe_are_taken(recipe):
+    config = job.compose(f"recipe={recipe}", "dataset=debian")
+    for group, values in raw("recipe", recipe).items():
+        for key in values if group != "defaults" else ():
+            assert config[group][key] == values[key], (group, key)
+    for group, choice in overridden(recipe):
+        assert kinds(config.get(group)) == kinds(raw(group, choice)), group
+    for sampler in ("full", "uniform", "faiss"):
+        job.compose(f"recipe={recipe}", f"sampler={sampler}")
+
+
+def kinds(config):
+    """What a configuration builds."""
+    return re.findall(r"_(?:target|args)_:\n? *(?:- )?(\S+)", OmegaConf.to_yaml(config or {}))
+
+
+def overridden(recipe):
+    """Group and choice of each ``override`` among a recipe's defaults."""
+    for entry in raw("recipe", recipe).get("defaults", []):
+        for name, choice in entry.items():
+            yield name.removeprefix("override /"), choice
+
+
+def test_without_a_recipe_the_files_hold_what_is_used():
+    config = OmegaConf.to_container(job.compose())
+    expected = OmegaConf.to_container(OmegaConf.load(job.CONF / "train.yaml"))
+    chosen = [entry for entry in expected.pop("defaults") if isinstance(entry, dict)]
+    assert {"recipe": None} in chosen
+    del expected["hydra"]
+    for ((group, choice),) in (entry.items() for entry in chosen):
+        if choice and not group.startswith("override"):
+            expected[group] = expected.get(group, {}) | OmegaConf.to_container(raw(group, choice))
+    assert config == expected
+
+
+# What `python train.py` used before its settings were in the files themselves.
+DEFAULTS = {
+    "network.hidden": [512],
+    "network.dropout": 0.3,
+    "network.precision": "auto",
+    "network.init_scale": 0.2,
+    "network.output_scale": None,
+    "optimizer.input_rate": 4.0,
+    "optimizer.lr": 0.002,
+    "trainer.epochs": 6,
+    "transform.l2_norm": True,
+    "sampler.candidate_share": 0.25,
+}
+SMALL = {
+    "network.hidden": [128],
+    "network.dropout": 0.0,
+    "network.precision": "float32",
+    "network.init_scale": 1.0,
+    "network.output_scale": 1.0,
+    "optimizer.input_rate": 1.0,
+    "optimizer.lr": 0.001,
+    "trainer.epochs": 5,
+    "transform.l2_norm": False,
+    "sampler.candidate_share": 0.5,
+}
+PUBLISHED = {"sampler.candidate_share": 1.0, "optimizer.lr": 0.0001}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], DEFAULTS),
+        (["recipe=fast"], SMALL),
+        (["recipe=slide2020"], SMALL | PUBLISHED),
+    ],
+)
+def test_what_each_recipe_sets(words, expected):
+    config = job.compose(*words)
+    assert {key: OmegaConf.select(config, key) for key in expected} == expected
+    assert bool(config.get("ranker")) == (not words)
+
+
+@pytest.mark.parametrize("recipe", ["fast", "slide2020"])
+def test_a_full_sampler_is_full_with_any_recipe(recipe):
+    assert job.compose(f"recipe={recipe}", "sampler=full").sampler.active == "all"
+
+
+@pytest.mark.parametrize("recipe", [[], ["recipe=fast"], ["recipe=slide2020"]])
+def test_any_recipe_with_or_without_a_ranker(recipe):
+    without = job.compose(*recipe, "ranker=none")
+    assert not without.get("ranker")
+    linear = job.compose(*recipe, "ranker=linear", "ranker.depth=7")
+    assert linear.ranker._target_ == "slide.LinearRanker"
+    assert linear.ranker.depth == 7

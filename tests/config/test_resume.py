@@ -1,0 +1,135 @@
+"""``resume=<folder>``: what a run keeps, what may change, what a crash leaves."""
+
+import importlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import job
+from omegaconf import OmegaConf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from slide.config import build_network
+from slide.files import read_tensors
+
+
+@pytest.mark.compiled_only
+def test_a_killed_run_can_be_resumed(tmp_path):
+    command = [sys.executable, str(job.ROOT / "train.py")]
+    more = ["trainer.checkpoint_every=1", "trainer.log_every=1", "trainer.epochs=100000"]
+    # Weights and moments of some megabytes, so that most of the time goes into checkpoints.
+    arguments = job.tiny(tmp_path, *more, "network.hidden=[8192]")
+    run = tmp_path / "run"
+    with (tmp_path / "killed.log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, *arguments], cwd=tmp_path, stdout=log, stderr=log, text=True
+        )
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            if (run / "metrics.jsonl").exists() and len(job.steps(run, "train/loss")) >= 6:
+                break
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
+    done = read_tensors(run / "checkpoint.pt")["step"]
+    assert 5 <= done < 1000
+    resumed = subprocess.run(
+        [*command, f"resume={run}", f"trainer.max_steps={done + 4}"],
+        **{"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120},
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert re.fullmatch(
+        r"P@1 0\.\d{4}  P@3 0\.\d{4}  P@5 0\.\d{4}  " + re.escape(str(run)),
+        resumed.stdout.splitlines()[-1],
+    )
+    assert job.steps(run, "train/loss") == list(range(1, done + 5))
+    assert job.steps(run, "eval/p_at_1") == [done + 4]
+    assert json.loads((run / "summary.json").read_text())["steps"] == done + 4
+    assert not list(run.glob("*.tmp"))
+    events = EventAccumulator(str(run))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, done + 5))
+
+
+@pytest.mark.parametrize("folder", ["missing", "", "7"])
+def test_nothing_to_resume(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    path = Path(folder) / "config.yaml"
+    assert job.failure(f"resume={folder}") == f"error: resume={folder}: there is no {path}"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("sampler=uniform", "hash=dwta", "recipe=slide2020", "dataset=bibtex", "loss=bce"),
+        *("network.hidden=[4]", "hash.num_tables=5", "+hash.bin_size=4", "schedule.first=3"),
+        *("seed=5", "trainer.batch_size=4", "dataset.holdout=0.5", "trainer.seed=3"),
+        *("optimizer.betas=[0.5,0.5]", "optimizer.correct_skipped=true", "run_dir=elsewhere"),
+        *("dataset.num_labels=99", "sampler.mode=per_sample", "~trainer.seed"),
+        *("++lr_schedule.floor=0.5", "+new.key=1"),
+    ],
+)
+def test_a_resumed_run_keeps_its_groups_and_shapes(tmp_path, argument, monkeypatch):
+    run = tmp_path / "run"
+    run.mkdir()
+    config = ["hash: {num_tables: 4}", "lr_schedule: {warmup: 0.0}", "seed: 0"]
+    (run / "config.yaml").write_text("\n".join(config))
+    key = argument.lstrip("+").partition("=")[0]
+    message = job.failure(f"resume={run}", argument)
+    assert message == f"error: {argument}: a resumed run keeps its {key}; start a new one instead"
+    assert (run / "config.yaml").read_text() == "\n".join(config)
+
+
+def test_a_resumed_run_takes_what_may_change(tmp_path):
+    more = ["trainer.max_steps=3", "trainer.log_every=1"]
+    rate = ["lr_schedule=constant", "optimizer.lr=0.001"]
+    job.main(*job.tiny(tmp_path, *more, *rate))
+    changes = ["trainer.max_steps=6", "optimizer.lr=0.25", "sampler.active=40"]
+    job.main(f"resume={tmp_path}/run", *changes, "trainer.evaluation=index")
+    config = OmegaConf.load(tmp_path / "run/config.yaml")
+    assert (config.trainer.max_steps, config.optimizer.lr, config.sampler.active) == (6, 0.25, 40)
+    assert config.trainer.log_every == 1
+    rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
+    assert rates == [0.001] * 3 + [0.25] * 3
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=7")
+    rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
+    assert rates[-1] == 0.25, "what was changed once stays"
+
+
+def test_another_size_of_the_sets_takes_effect(tmp_path):
+    more = ["trainer.max_steps=3", "trainer.log_every=1", "sampler.mode=per_sample"]
+    job.main(*job.tiny(tmp_path, *more))
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=6", "sampler.active=48")
+    log = job.lines(tmp_path / "run", "train/loss")
+    assert [line["selection/active_mean"] for line in log] == [32] * 3 + [48] * 3
+    said = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=7", "selection.active=64")
+    assert "there is no key selection.active" in said
+
+
+def test_a_saved_configuration_names_public_things(tmp_path):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=1"))
+    text = (tmp_path / "run/config.yaml").read_text()
+    targets = re.findall(r"_target_: (\S+)", text)
+    assert {"slide.ActiveSampler", "slide.LSHProposer", "slide.sampling.backoff"} <= set(targets)
+    for target in targets:
+        room, _, name = target.rpartition(".")
+        assert room in ("slide", "slide.data", "slide.sampling", "slide.training"), target
+        assert hasattr(importlib.import_module(room), name), target
+    config = OmegaConf.create(text)
+    assert build_network(config, 60, 80).output.out_features == 80
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])
+def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, damage):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=1"))
+    checkpoint = tmp_path / "run/checkpoint.pt"
+    checkpoint.write_bytes(damage)
+    message = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=2")
+    assert message.startswith(f"error: {checkpoint} is not a readable checkpoint")
+    assert checkpoint.read_bytes() == damage

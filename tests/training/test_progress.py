@@ -1,0 +1,53 @@
+"""Counters, and what the log says of the steps between two of them."""
+
+from dataclasses import asdict, fields, replace
+
+import pytest
+from helpers import job
+
+from slide.files import read_tensors
+from slide.training.progress import Counters, log_scalars
+
+
+def test_scalars_are_about_the_steps_since_the_last_log():
+    before = Counters(step=10, samples=100, active_total=50, loss_total=20, train_seconds=4)
+    now = replace(before, step=14, samples=160, active_total=90, loss_total=22)
+    now = replace(now, train_seconds=6.0, rebuild_seconds=0.5)
+    assert log_scalars(now, before, rate=0.25, steps_per_epoch=7) == {
+        "train/loss": 0.5,
+        "train/learning_rate": 0.25,
+        "train/epoch": 2,
+        "train/seconds": 6,
+        "speed/samples_per_second": 30,
+        "speed/rebuild_share": 0.25,
+        "selection/active_mean": 10,
+    }
+
+
+def test_a_checkpoint_holds_all_counters(tmp_path):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=3)
+    trainer.monitor.close()
+    values = {field.name: number for number, field in enumerate(fields(Counters))}
+    trainer.checkpoint.write(Counters(**values))
+    state = read_tensors(trainer.checkpoint.path)
+    assert {name: state[name] for name in values} == values
+    assert trainer.checkpoint.read() == Counters(**values)
+
+
+def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
+    arguments = ["trainer.checkpoint_every=1", "schedule=fixed", "schedule.every=32"]
+    job.stop_at(monkeypatch, 5)
+    job.failure(*job.tiny(tmp_path, *arguments))
+    before = read_tensors(tmp_path / "run/checkpoint.pt")
+    assert 0 < before["rebuild_seconds"] < before["train_seconds"]
+    job.main(f"resume={tmp_path}/run")
+    after = read_tensors(tmp_path / "run/checkpoint.pt")
+    assert before["rebuild_seconds"] < after["rebuild_seconds"] < after["train_seconds"]
+
+
+def test_a_difference_is_that_of_each_counter():
+    one = Counters(*range(8))
+    assert set(asdict(one - one).values()) == {0}
+    assert (one - Counters()) == one
+    with pytest.raises(TypeError):
+        Counters(*range(9))
