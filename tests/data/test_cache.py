@@ -19,13 +19,11 @@ from slide.data import DataError, SparseDataset, Split, xmc
 from slide.data import cache as cache_module
 from slide.data.cache import cached
 from slide.data.dataset import Block
-from slide.data.fetching import lock
 from slide.sparse import CSR, Pattern
 
 ROOT = Path(__file__).parents[2]
 # slide.data.sources.xmc is the function; this is the module of the same name.
 xmc_module = importlib.import_module("slide.data.sources.xmc")
-needs_locks = pytest.mark.parametrize("locks", [True] if lock.fcntl else [])
 
 TRAIN = "3 5 4\n1,3 0:0.5 4:2\n 2:1\n2 1:1\n"
 TEST = "2 5 4\n0 3:1\n1 0:1\n"
@@ -263,8 +261,7 @@ def test_propensities_are_checked_before_anything_is_read(tmp_path, propensity, 
         open_blocks(tmp_path, forbid, state=1, propensity=propensity)
 
 
-@needs_locks
-def test_threads_write_once(tmp_path, locks):
+def test_threads_write_once(tmp_path):
     calls = []
     barrier = threading.Barrier(4)
     split = make_split()
@@ -284,7 +281,10 @@ def test_threads_write_once(tmp_path, locks):
 
 
 def test_without_locks_all_still_get_a_whole_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "fcntl", None)
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
     barrier = threading.Barrier(3)
     split = make_split()
 

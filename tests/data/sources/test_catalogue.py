@@ -3,7 +3,6 @@
 import bz2
 import io
 import re
-import sys
 import tarfile
 import zipfile
 from functools import partial
@@ -52,7 +51,8 @@ def asked_for(name, folder, monkeypatch):
         calls.append((list(names), fetch))
         raise StopError
 
-    monkeypatch.setattr(sys.modules[config["_target_"]], "ensure_files", spy)
+    source = config["_target_"].rpartition(".")[2]
+    monkeypatch.setattr(f"slide.data.sources.{source}.ensure_files", spy)
     with pytest.raises(Exception, match="StopError"):
         instantiate(config)
     ((names, fetch),) = calls
