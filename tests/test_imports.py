@@ -51,7 +51,7 @@ ONLY = {
     "omegaconf": ("slide.config.data_command",),
     "scipy": (
         "slide.functional.csr_product",
-        "slide.data.formats.npz",
+        "slide.data.formats.npz_reader",
         "slide.ranking.linear_ranker",
     ),
     "matplotlib": (),

@@ -31,7 +31,7 @@ __all__ = ["cached"]
 log = logging.getLogger(__name__)
 
 # Raised whenever a folder written by an older version must not be read any more.
-FORMAT = 2
+CACHE_VERSION = 2
 ARRAYS = {
     "feature_indptr": np.dtype(np.int64),
     "feature_indices": np.dtype(np.int32),
@@ -86,7 +86,7 @@ def cached(
     folder = Path(cache) / _digest(source["key"])[:16]
 
     def reopen() -> SparseDataset | None:
-        return _open(folder, name, source, constants)
+        return _open_cache(folder, name, source, constants)
 
     def write(temporary: Path) -> None:
         splits = {
@@ -97,7 +97,7 @@ def cached(
             with closing(ArrayWriter(temporary / f"{array}.npy", values.dtype)) as file:
                 file.append(values)
         meta = {
-            "format": FORMAT,
+            "format": CACHE_VERSION,
             "source": source,
             "source_hash": _digest(source),
             "num_features": num_features if isinstance(num_features, int) else num_features(),
@@ -221,14 +221,14 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _open(
+def _open_cache(
     folder: Path, name: str, source: Source, propensity: tuple[float, float]
 ) -> SparseDataset | None:
     """Opens a cache folder; None if there is none, or not a valid one of this source."""
     try:
         before = os.stat(folder)
         meta = json.loads((folder / "meta.json").read_text())
-        if meta["format"] != FORMAT or meta["source_hash"] != _digest(source):
+        if meta["format"] != CACHE_VERSION or meta["source_hash"] != _digest(source):
             return None
         size = meta["num_features"], meta["num_labels"]
         train, test = (_open_split(folder / split, meta[split], *size) for split in SPLITS)

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # Part of the cache's key: raised when the same arguments give other rows.
-VERSION = 1
+TRANSFORM_VERSION = 1
 # In the folder of a set with ``min_label_count``: which label of the source each label is.
 LABEL_IDS = "label_ids"
 
@@ -100,7 +100,7 @@ def transform(
     return cached(
         data.folder.parent,
         name=data.name,
-        key={"transform": arguments, "version": VERSION, "of": data.folder.name},
+        key={"transform": arguments, "version": TRANSFORM_VERSION, "of": data.folder.name},
         state=data.source["state"],
         num_features=hashed_features or data.num_features,
         num_labels=(lambda: len(recipe.label_ids)) if min_label_count else data.num_labels,
@@ -159,7 +159,7 @@ def tf_idf(features: CSR, weights: np.ndarray) -> CSR:
     Raises:
         ValueError: a value is negative, or too large for float32 afterwards.
     """
-    _check_counts(features)
+    _check_not_negative(features)
     return features._replace(values=_float32(features.values * weights[features.indices]))
 
 
@@ -296,7 +296,7 @@ def _indptr(rows: np.ndarray, num_rows: int) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
 
 
-def _check_counts(features: CSR) -> None:
+def _check_not_negative(features: CSR) -> None:
     least = features.values.min(initial=0)
     if least < 0:
         raise ValueError(f"tf-idf needs counts, values of at least 0, not {least}")

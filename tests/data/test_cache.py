@@ -96,7 +96,7 @@ def test_files_are_opened_as_memory_maps(open_set, tmp_path):
 
 def test_second_opening_parses_nothing(open_set, monkeypatch):
     first = open_set()
-    monkeypatch.setattr(xmc_module, "read_blocks", forbid)
+    monkeypatch.setattr(xmc_module, "read_text_blocks", forbid)
     assert rows(open_set().train) == rows(first.train)
     with pytest.raises(AssertionError, match="parsed again"):
         open_set(lenient=True)  # other rows, in general
@@ -120,9 +120,9 @@ def test_changed_file_replaces_the_cache(open_set, root, tmp_path, text):
 
 def test_other_format_is_replaced(open_set, monkeypatch):
     open_set()
-    monkeypatch.setattr(cache_module, "FORMAT", cache_module.FORMAT + 1)
+    monkeypatch.setattr(cache_module, "CACHE_VERSION", cache_module.CACHE_VERSION + 1)
     open_set()
-    monkeypatch.setattr(xmc_module, "read_blocks", forbid)
+    monkeypatch.setattr(xmc_module, "read_text_blocks", forbid)
     open_set()
 
 

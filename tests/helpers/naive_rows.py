@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slide.data import DataError
-from slide.data.formats.rows import XMC, read_blocks
+from slide.data.formats.text_reader import XMC, read_text_blocks
 
 LABELS = re.compile(rb"-?\d+(,-?\d+)*")
 FEATURE = re.compile(rb"(-?\d+):([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
@@ -88,7 +88,7 @@ def read(path, variant=XMC, **options):
     """The same from the reader."""
     rows = []
     skipped = 0
-    for features, labels, left_out in read_blocks(path, variant, **options):
+    for features, labels, left_out in read_text_blocks(path, variant, **options):
         assert [a.dtype for a in features] == [np.int64, np.int32, np.float32]
         assert [a.dtype for a in labels] == [np.int64, np.int32]
         assert features.num_rows == labels.num_rows

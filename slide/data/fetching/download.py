@@ -13,12 +13,12 @@ from typing import Any
 from slide.data.fetching.fetch import Check, FetchError
 from slide.data.fetching.transfer import discard, transfer
 from slide.data.fetching.unpack import unpack
-from slide.data.formats.subset import take_rows
+from slide.data.formats.xmc_subset import copy_numbered_rows
 
 __all__ = ["Remote", "download", "parse_mirrors"]
 
-WORK = ".download"
-CHUNK_BYTES = 1 << 20
+DOWNLOAD_FOLDER = ".download"
+HASHED_BYTES = 1 << 20
 ROWS = ("member", "rows")
 DIGITS = {"sha256": 64, "sha1": 40, "git-sha1": 40, "md5": 32}
 
@@ -31,7 +31,7 @@ class Remote:
         url: http or https.
         saves: name in the folder of the data set: what it is, None for the file itself, the path
             inside the archive, or for some rows of a file in it ``{member: path, rows: path}``,
-            as of `slide.data.formats.subset.take_rows`.
+            as of `slide.data.formats.xmc_subset.copy_numbered_rows`.
         hash: ``kind:hexadecimal digits``, if known; kinds are those of `DIGITS`. A git-sha1 is
             that of git's blob: of ``blob <length>``, a zero byte and the file.
         size: in bytes, if known.
@@ -86,16 +86,16 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
         ValueError: ``mirrors`` is malformed.
     """
     parsed = parse_mirrors(mirrors)
-    work = root / WORK
+    work = root / DOWNLOAD_FOLDER
     work.mkdir(exist_ok=True)
     failures = []
     for mirror in parsed:
         needed = [r for r in mirror if any(not (root / name).exists() for name in r.saves)]
         staged = work / "files"
         try:
-            _fetch(needed, work)
+            _fetch_remotes(needed, work)
             _stage(needed, work, root, staged)
-            _check(mirror, check, staged)
+            _check_staged(mirror, check, staged)
         except FetchError as error:
             failures.append(f"  {error}")
             continue
@@ -121,7 +121,7 @@ def parse_mirrors(mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[R
         raise ValueError(f"mirrors must be lists of url, saves, hash, size: {error}") from error
 
 
-def _fetch(remotes: Iterable[Remote], work: Path) -> None:
+def _fetch_remotes(remotes: Iterable[Remote], work: Path) -> None:
     for remote in remotes:
         path = _part(remote, work)
         try:
@@ -163,11 +163,11 @@ def _unpack(remote: Remote, archive: Path, staged: Path) -> None:
     members = {m for s in sources for m in ([s] if isinstance(s, str) else s.values())}
     names = {m: f"{i}-{PurePosixPath(m).name}" for i, m in enumerate(sorted(members))}
     inside.mkdir()
-    unpack(archive, {name: m for m, name in names.items()}, inside, name=_name(remote.url))
+    unpack(archive, {name: m for m, name in names.items()}, inside, name=_file_name(remote.url))
     for name, source in remote.saves.items():
         if isinstance(source, Mapping):
             whole, rows = (inside / names[source[key]] for key in ROWS)
-            take_rows(whole, rows, staged / name)
+            copy_numbered_rows(whole, rows, staged / name)
         elif source is not None:
             _same(os.link, inside / names[source], staged / name)
     shutil.rmtree(inside)
@@ -180,7 +180,7 @@ def _same(link: Callable[[Path, Path], None], source: Path, target: Path) -> Non
         shutil.copyfile(source, target)
 
 
-def _check(remotes: Iterable[Remote], check: Check, staged: Path) -> None:
+def _check_staged(remotes: Iterable[Remote], check: Check, staged: Path) -> None:
     """Runs the check; a mirror that fails it has another version of the set."""
     try:
         check(staged)
@@ -209,7 +209,7 @@ def _wrong_hash(remote: Remote, path: Path) -> str:
     if kind == "git-sha1":
         digest.update(b"blob %d\0" % path.stat().st_size)
     with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+        for chunk in iter(lambda: file.read(HASHED_BYTES), b""):
             digest.update(chunk)
     found = digest.hexdigest()
     return "" if found == expected else f"its {kind} is {found}, not {expected}"
@@ -219,5 +219,5 @@ def _part(remote: Remote, work: Path) -> Path:
     return work / f"{hashlib.sha256(remote.url.encode()).hexdigest()[:16]}.part"
 
 
-def _name(url: str) -> str:
+def _file_name(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[2]

@@ -48,7 +48,7 @@ def ensure_files(
     tried = ""
     if fetch is not None:
         try:
-            _fetch(root, names, fetch, check)
+            _fetch_missing(root, names, fetch, check)
         except FetchError as error:
             tried = f"\n{error}\n"
     missing = _missing(root, names)
@@ -66,7 +66,7 @@ def check_folders(**folders: object) -> None:
             raise ValueError(f"{argument} must be the path of a folder, not {value!r}")
 
 
-def _fetch(root: Path, names: Sequence[str], fetch: Fetch, check: Check) -> None:
+def _fetch_missing(root: Path, names: Sequence[str], fetch: Fetch, check: Check) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / LOCK, f"the files in {root}"):

@@ -16,19 +16,19 @@ from requests import exceptions
 from tqdm import tqdm
 
 from slide.data.fetching.fetch import FetchError
-from slide.data.fetching.unpack import LIMIT, ensure_space
+from slide.data.fetching.unpack import MAX_BYTES, ensure_space
 from slide.runtime import VERSION
 
 __all__ = ["discard", "transfer"]
 
-CHUNK_BYTES = 1 << 16  # a cut connection loses less than that
+RECEIVED_BYTES = 1 << 16  # a cut connection loses less than that
 # Connections in a row that bring less, and seconds to wait between them.
 TRIES = 4
 PAUSE = 1.0
 # Seconds to wait for a connection, and for more of an answer.
 TIMEOUTS = 10.0, 60.0
 # Pages between an address and its file: Drive asks whether to go on without a virus scan.
-MOST_PAGES = 3
+MAX_PAGES = 3
 PAGE_BYTES = 1 << 20
 PAGE_STARTS = (b"<!doctype html", b"<html")
 # These may pass within seconds.
@@ -80,7 +80,7 @@ def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
                 break
             except _InterruptedTransferError as error:
                 length = _length(path)
-                failures = 0 if length >= most + CHUNK_BYTES else failures + 1
+                failures = 0 if length >= most + RECEIVED_BYTES else failures + 1
                 most = max(most, length)
                 never_there = attempt == 0 and isinstance(error, _UnreachableServerError)
                 if failures == TRIES or never_there:
@@ -100,7 +100,7 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None) -> N
     noted, kept = _read_note(path), _length(path)
     if noted is not None and noted.total == kept and size in (None, kept):
         return
-    response = _open(session, url)
+    response = _open_file(session, url)
     try:
         offer = _offer(response)
         if size is not None and offer.total not in (None, size):
@@ -112,7 +112,7 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None) -> N
             response = _open_rest(session, response.url, kept, offer)
             if response.status_code != requests.codes.partial:
                 kept, offer = 0, _offer(response)
-        total = _write(response, path, kept, offer)
+        total = _write_body(response, path, kept, offer)
     finally:
         response.close()
     if size not in (None, total):
@@ -121,15 +121,15 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None) -> N
     _write_note(path, offer._replace(total=total))
 
 
-def _open(session: requests.Session, url: str) -> requests.Response:
+def _open_file(session: requests.Session, url: str) -> requests.Response:
     """The answer that holds the file."""
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         response = _get(session, url, {})
         attached = "attachment" in response.headers.get("Content-Disposition", "")
         if attached or not response.headers.get("Content-Type", "").startswith("text/html"):
             return response
         with response:
-            url = urljoin(response.url, _next_url(next(_chunks(response, PAGE_BYTES), b"")))
+            url = urljoin(response.url, _next_url(next(_body_chunks(response, PAGE_BYTES), b"")))
     raise FetchError("answers one page after the other instead of the file")
 
 
@@ -144,7 +144,7 @@ def _open_rest(session: requests.Session, url: str, start: int, offer: _Offer) -
     if partial and response.headers.get("Content-Range") == expected:
         return response
     response.close()  # it knows no ranges, or the file has changed
-    return _open(session, url)
+    return _open_file(session, url)
 
 
 def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:
@@ -184,11 +184,11 @@ def _page_instead(text: str) -> str:
     return f"answers a web page{named} instead of the file"
 
 
-def _write(response: requests.Response, path: Path, start: int, offer: _Offer) -> int:
+def _write_body(response: requests.Response, path: Path, start: int, offer: _Offer) -> int:
     """Appends an answer to the first ``start`` bytes; returns how long the file is then."""
     if offer.total is not None:
-        if offer.total > LIMIT:
-            raise FetchError(f"has {offer.total} bytes, more than {LIMIT}")
+        if offer.total > MAX_BYTES:
+            raise FetchError(f"has {offer.total} bytes, more than {MAX_BYTES}")
         ensure_space(path.parent, offer.total - start, "the file")
     bar = tqdm(
         total=offer.total,
@@ -203,12 +203,12 @@ def _write(response: requests.Response, path: Path, start: int, offer: _Offer) -
         with bar, path.open("ab") as file:
             file.truncate(start)
             _write_note(path, offer)
-            for chunk in _chunks(response, CHUNK_BYTES):
+            for chunk in _body_chunks(response, RECEIVED_BYTES):
                 if length == 0 and chunk.lstrip()[:16].lower().startswith(PAGE_STARTS):
                     raise FetchError(_page_instead(chunk.decode("utf-8", "replace")))
                 length += len(chunk)
-                if length > LIMIT:
-                    raise FetchError(f"has more than {LIMIT} bytes")
+                if length > MAX_BYTES:
+                    raise FetchError(f"has more than {MAX_BYTES} bytes")
                 file.write(chunk)
                 bar.update(len(chunk))
     except OSError as error:
@@ -223,7 +223,7 @@ def _write(response: requests.Response, path: Path, start: int, offer: _Offer) -
     return length
 
 
-def _chunks(response: requests.Response, size: int) -> Iterator[bytes]:
+def _body_chunks(response: requests.Response, size: int) -> Iterator[bytes]:
     try:
         yield from response.iter_content(size)
     except exceptions.RequestException as error:

@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 __all__ = ["UnpackError", "ensure_space", "unpack"]
 
-LIMIT = 64 << 30
-MOST_MEMBERS = 1_000_000
-CHUNK_BYTES = 1 << 20
-SHOWN = 8
+MAX_BYTES = 64 << 30
+MAX_MEMBERS = 1_000_000
+COPIED_BYTES = 1 << 20
+SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 # What the standard library raises for damaged archives, beside OSErrors without a number.
 DAMAGES = (
@@ -41,7 +41,7 @@ def unpack(
     folder: Path,
     *,
     name: str | None = None,
-    limit: int = LIMIT,
+    limit: int = MAX_BYTES,
 ) -> None:
     """Takes single files out of an archive.
 
@@ -108,7 +108,7 @@ class _Output:
 
     def copy(self, source: IO[bytes], target: Path) -> None:
         with target.open("wb") as file:
-            for chunk in iter(lambda: source.read(CHUNK_BYTES), b""):
+            for chunk in iter(lambda: source.read(COPIED_BYTES), b""):
                 self._left -= len(chunk)
                 self.check(self.limit - self._left)
                 file.write(chunk)
@@ -140,8 +140,8 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) 
             output.check(info.offset_data + info.size)
             member = _plain(info.name)
             found.append(member)
-            if len(found) > MOST_MEMBERS:
-                raise UnpackError(f"it holds more than {MOST_MEMBERS} files")
+            if len(found) > MAX_MEMBERS:
+                raise UnpackError(f"it holds more than {MAX_MEMBERS} files")
             if member not in wanted:
                 continue
             source = archive.extractfile(info) if info.isreg() else None
@@ -151,7 +151,7 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) 
             output.copy(source, wanted[member])
         passed = archive.offset
     # The sum by which a compressed file is checked comes last.
-    for chunk in iter(lambda: stream.read(CHUNK_BYTES), b""):
+    for chunk in iter(lambda: stream.read(COPIED_BYTES), b""):
         passed += len(chunk)
         output.check(passed)
     _required(wanted, found)
@@ -181,8 +181,8 @@ def _required(wanted: Iterable[str], found: Collection[str]) -> list[str]:
     """The members that are wanted, if they are there."""
     for member in wanted:
         if member not in found:
-            some = ", ".join(list(found)[:SHOWN]) or "nothing"
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            some = ", ".join(list(found)[:SHOWN_MEMBERS]) or "nothing"
+            more = f" and {len(found) - SHOWN_MEMBERS} more" if len(found) > SHOWN_MEMBERS else ""
             raise UnpackError(f"there is no {member} in it, it holds {some}{more}")
     return list(wanted)
 

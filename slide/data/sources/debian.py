@@ -26,14 +26,14 @@ from slide import checks
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
-from slide.data.formats.write import write_xmc
+from slide.data.formats.text_writer import write_xmc
 from slide.data.transforms import normalize_rows, row_counts, tf_idf, tf_idf_weights
 from slide.sparse import CSR, Pattern
 
 __all__ = ["build_debian", "read_packages"]
 
-FILES = ("train.txt", "test.txt")
-WORK = ".build"
+BUILT_FILES = ("train.txt", "test.txt")
+BUILD_FOLDER = ".build"
 COMMAND = ("apt-cache", "dumpavail")
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 RELATIONS = ("Depends", "Pre-Depends", "Recommends")
@@ -48,7 +48,7 @@ DESCRIBING = {
 }
 ARCHIVED = "Filename"  # where in an archive a package is
 FIELDS = {*RELATIONS, *DESCRIBING, ARCHIVED}
-SHOWN = 40
+SHOWN_LINE = 40
 
 
 def build_debian(
@@ -87,25 +87,25 @@ def build_debian(
     checks.whole("min_rows", min_rows, 1)
     checks.positive("test_share", test_share)
     checks.share("test_share", test_share)
-    for name in FILES:
+    for name in BUILT_FILES:
         if (root / name).exists():
             raise FetchError(f"  {root / name} is there; both files are built, or none")
-    with _opened(index) as lines:
+    with _opened_index(index) as lines:
         entries = read_packages(lines, str(index or " ".join(COMMAND)))
         # apt also names packages that are installed but in no archive it knows.
         known = (entry for entry in entries if index is not None or ARCHIVED in entry)
-        rows = count_words(tqdm(known, unit=" packages", disable=None))
+        rows = count_packages(tqdm(known, unit=" packages", disable=None))
     if len(rows) < 2:
         raise _too_few(index, len(rows))
-    train, test = weigh(*holdout(rows, test_share, seed), min_rows)
-    work = root / WORK
+    train, test = weigh_counts(*holdout(rows, test_share, seed), min_rows)
+    work = root / BUILD_FOLDER
     shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
     work.mkdir()
     try:
-        for name, part in zip(FILES, (train, test), strict=True):
+        for name, part in zip(BUILT_FILES, (train, test), strict=True):
             write_xmc(work / name, part)
-        _check(work, check)
-        for name in FILES:
+        _check_built(work, check)
+        for name in BUILT_FILES:
             (work / name).rename(root / name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -135,19 +135,19 @@ def read_packages(lines: Iterable[bytes], source: str) -> Iterator[dict[str, str
         else:
             field, colon, value = text.partition(":")
             if not colon or not field or field[0] in " \t":
-                raise DataError(f"{source}:{number}: '{text[:SHOWN]}' is not 'Field: value'")
+                raise DataError(f"{source}:{number}: '{text[:SHOWN_LINE]}' is not 'Field: value'")
             if field in FIELDS:
                 entry[field] = value.strip()
     if entry:
         yield entry
 
 
-def needs(entry: dict[str, str]) -> set[str]:
+def needed_packages(entry: dict[str, str]) -> set[str]:
     """The packages that an entry depends on or recommends, with all alternatives."""
     return {name for field in RELATIONS for name in NEEDED.findall(entry.get(field, ""))}
 
 
-def words(entry: dict[str, str]) -> Counter[tuple[str, str]]:
+def package_words(entry: dict[str, str]) -> Counter[tuple[str, str]]:
     """How often each word is in each field, as ``{(field, word): count}``."""
     counts: Counter[tuple[str, str]] = Counter()
     for field, pattern in DESCRIBING.items():
@@ -158,21 +158,21 @@ def words(entry: dict[str, str]) -> Counter[tuple[str, str]]:
     return counts
 
 
-def count_words(entries: Iterable[dict[str, str]]) -> Split:
+def count_packages(entries: Iterable[dict[str, str]]) -> Split:
     """The packages that need others: counts of words, and labels."""
     seen: set[str] = set()
     features, labels = _Rows(), _Rows()
     for entry in entries:
-        name, needed = entry.get("Package"), needs(entry)
+        name, needed = entry.get("Package"), needed_packages(entry)
         if name and needed and name not in seen:
             seen.add(name)
-            features.append(words(entry))
+            features.append(package_words(entry))
             labels.append(dict.fromkeys(needed, 1))
     counts, (indptr, indices, _) = features.matrix(), labels.matrix()
     return Split(counts, Pattern(indptr, indices), len(features.numbers), len(labels.numbers))
 
 
-def weigh(train: Split, test: Split, min_rows: int) -> tuple[Split, Split]:
+def weigh_counts(train: Split, test: Split, min_rows: int) -> tuple[Split, Split]:
     """Counts to tf-idf weights of rows of length 1, by the training rows.
 
     Args:
@@ -224,7 +224,7 @@ class _Rows:
 
 
 @contextmanager
-def _opened(index: str | Path | None) -> Iterator[Iterable[bytes]]:
+def _opened_index(index: str | Path | None) -> Iterator[Iterable[bytes]]:
     """The lines of an index; of that of the machine, for None."""
     if index is not None:
         path = Path(index)
@@ -252,7 +252,7 @@ def _opened(index: str | Path | None) -> Iterator[Iterable[bytes]]:
         raise FetchError(f"  {' '.join(COMMAND)} ended with code {process.returncode}, see above")
 
 
-def _check(folder: Path, check: Check) -> None:
+def _check_built(folder: Path, check: Check) -> None:
     try:
         check(folder)
     except ValueError as error:

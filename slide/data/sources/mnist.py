@@ -25,7 +25,7 @@ from slide.sparse import CSR, Pattern
 
 __all__ = ["mnist"]
 
-FILES = {
+IDX_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
@@ -33,7 +33,7 @@ PACKED = ".gz"
 SIDE = 28
 NUM_LABELS = 10
 UNSIGNED_BYTES = 8
-CHUNK_ROWS = 4096
+IMAGE_CHUNK = 4096
 
 
 def mnist(
@@ -69,9 +69,12 @@ def mnist(
     """
     check_folders(root=root, cache=cache)
     root = Path(root)
-    names = [_name(root, file) for files in FILES.values() for file in files]
-    ensure_files(root, names, fetch, _check, hint)
-    paths = {split: [root / _name(root, file) for file in files] for split, files in FILES.items()}
+    names = [_found_name(root, file) for files in IDX_FILES.values() for file in files]
+    ensure_files(root, names, fetch, _check_images, hint)
+    paths = {
+        split: [root / _found_name(root, file) for file in files]
+        for split, files in IDX_FILES.items()
+    }
     stats = [path.stat() for pair in paths.values() for path in pair]
     return cached(
         cache,
@@ -83,20 +86,20 @@ def mnist(
         state={"files": [[stat.st_size, stat.st_mtime_ns] for stat in stats]},
         num_features=SIDE**2,
         num_labels=NUM_LABELS,
-        train=lambda: read_blocks(*paths["train"]),
-        test=lambda: read_blocks(*paths["test"]),
+        train=lambda: read_idx_blocks(*paths["train"]),
+        test=lambda: read_idx_blocks(*paths["test"]),
         propensity=propensity,
     )
 
 
-def read_blocks(images: Path, labels: Path) -> Iterator[Block]:
+def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
     """Reads the rows of a split; memory is bounded by a chunk of rows.
 
     Raises:
         DataError: one of the files is not an idx file of the right shape, is too short or too long,
             or has other rows than the other.
     """
-    with _open(images) as image_file, _open(labels) as label_file:
+    with _open_idx(images) as image_file, _open_idx(labels) as label_file:
         pixels = _Idx(images, image_file, (SIDE, SIDE))
         classes = _Idx(labels, label_file, ())
         if not pixels.rows:
@@ -106,8 +109,8 @@ def read_blocks(images: Path, labels: Path) -> Iterator[Block]:
                 f"{labels}: it has {classes.rows} labels for the {pixels.rows} images of {images}"
             )
         with tqdm(total=pixels.rows, unit=" rows", desc=str(images), disable=None) as bar:
-            for start in range(0, pixels.rows, CHUNK_ROWS):
-                count = min(CHUNK_ROWS, pixels.rows - start)
+            for start in range(0, pixels.rows, IMAGE_CHUNK):
+                count = min(IMAGE_CHUNK, pixels.rows - start)
                 label = classes.read(count)
                 if label.max() >= NUM_LABELS:
                     bad = start + int(np.argmax(label >= NUM_LABELS))
@@ -172,7 +175,7 @@ class _Idx:
             raise DataError(f"{self.path}: it cannot be unpacked: {error}") from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open_idx(path: Path) -> IO[bytes]:
     # By content: some browsers unpack a file and leave its name as it is.
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
@@ -187,12 +190,12 @@ def _sparse(pixels: np.ndarray) -> CSR:
     return CSR(indptr, columns.astype(np.int32), values)
 
 
-def _name(root: Path, file: str) -> str:
+def _found_name(root: Path, file: str) -> str:
     """The name under which a file is there; packed, if it is not."""
     return file if (root / file).is_file() else file + PACKED
 
 
-def _check(folder: Path) -> None:
-    for pair in FILES.values():
-        for _ in read_blocks(*(folder / _name(folder, file) for file in pair)):
+def _check_images(folder: Path) -> None:
+    for pair in IDX_FILES.values():
+        for _ in read_idx_blocks(*(folder / _found_name(folder, file) for file in pair)):
             pass

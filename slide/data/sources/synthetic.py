@@ -22,8 +22,8 @@ from slide.sparse import CSR, Pattern
 __all__ = ["synthetic"]
 
 # Part of the cache's key: raised when the same parameters give other rows.
-VERSION = 1
-CHUNK_ROWS = 8192
+SYNTHETIC_VERSION = 1
+GENERATED_ROWS = 8192
 PROTOTYPE = 16  # features of a label
 SHARED = 4  # of these, features it has in common with its cluster
 # Shapes of the negative binomial distributions: the smaller, the more the rows differ.
@@ -97,7 +97,7 @@ def synthetic(
     for parameter in ("nonzeros", "labels_per_row", "popularity", "feature_popularity", "noise"):
         parameters[parameter] = float(parameters[parameter])  # 5 and 5.0 are one data set.
 
-    shape = Shape(
+    shape = RowShape(
         num_features,
         num_labels,
         max(1, num_labels // max(1, round(CLUSTER * labels_per_row))),
@@ -109,22 +109,22 @@ def synthetic(
     )
 
     @functools.cache
-    def model() -> Model:
+    def model() -> RowModel:
         return build_model(shape, np.random.default_rng((seed, MODEL)))
 
     return cached(
         cache,
         name=name,
-        key={"generator": "synthetic", "version": VERSION, **parameters},
+        key={"generator": "synthetic", "version": SYNTHETIC_VERSION, **parameters},
         state={},
         num_features=num_features,
         num_labels=num_labels,
-        train=lambda: generate(shape, model(), train_samples, seed, TRAIN),
-        test=lambda: generate(shape, model(), test_samples, seed, TEST),
+        train=lambda: generate_rows(shape, model(), train_samples, seed, TRAIN),
+        test=lambda: generate_rows(shape, model(), test_samples, seed, TEST),
     )
 
 
-class Shape(NamedTuple):
+class RowShape(NamedTuple):
     """The parameters of the distribution; see `synthetic`."""
 
     num_features: int
@@ -137,7 +137,7 @@ class Shape(NamedTuple):
     noise: float
 
 
-class Model(NamedTuple):
+class RowModel(NamedTuple):
     """What all rows have in common. A rank is a place in the order of popularity.
 
     Attributes:
@@ -153,7 +153,9 @@ class Model(NamedTuple):
     idf: np.ndarray
 
 
-def generate(shape: Shape, model: Model, rows: int, seed: int, stream: int) -> Iterator[Block]:
+def generate_rows(
+    shape: RowShape, model: RowModel, rows: int, seed: int, stream: int
+) -> Iterator[Block]:
     """Generates rows in chunks; memory is bounded by a chunk and the model.
 
     Args:
@@ -170,11 +172,11 @@ def generate(shape: Shape, model: Model, rows: int, seed: int, stream: int) -> I
     label_counts = _count_table(shape.labels_per_row, LABELS_SHAPE)
     places = np.full(shape.num_features, -1, np.int64)
     with tqdm(total=rows, unit=" rows", desc="generating", disable=None) as bar:
-        for chunk, start in enumerate(range(0, rows, CHUNK_ROWS)):
-            count = min(CHUNK_ROWS, rows - start)
+        for chunk, start in enumerate(range(0, rows, GENERATED_ROWS)):
+            count = min(GENERATED_ROWS, rows - start)
             rng = np.random.default_rng((seed, stream, chunk))
-            label_indptr, ranks = _draw_labels(shape, rng, label_counts, count)
-            features = _draw_features(shape, model, rng, row_counts, label_indptr, ranks, places)
+            label_indptr, ranks = _make_labels(shape, rng, label_counts, count)
+            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, places)
             # Ascending numbers, as in most files: the order shall not tell the first label.
             owner = np.repeat(np.arange(count), np.diff(label_indptr))
             numbers = model.label_names[ranks]
@@ -183,7 +185,7 @@ def generate(shape: Shape, model: Model, rows: int, seed: int, stream: int) -> I
             bar.update(count)
 
 
-def build_model(shape: Shape, rng: np.random.Generator) -> Model:
+def build_model(shape: RowShape, rng: np.random.Generator) -> RowModel:
     """Draws the prototypes, and the numbers under which ranks appear."""
     common = _zipf(
         rng.random((shape.num_clusters, SHARED)), shape.num_features, shape.feature_popularity
@@ -194,7 +196,7 @@ def build_model(shape: Shape, rng: np.random.Generator) -> Model:
         part[:] = _zipf(rng.random(part.shape), shape.num_features, shape.feature_popularity)
         part[:, :SHARED] = common[(start + np.arange(len(part))) % shape.num_clusters]
     share = np.arange(1, shape.num_features + 1) ** -shape.feature_popularity
-    return Model(
+    return RowModel(
         rng.permutation(shape.num_features).astype(np.int32),
         rng.permutation(shape.num_labels).astype(np.int32),
         prototypes,
@@ -202,8 +204,8 @@ def build_model(shape: Shape, rng: np.random.Generator) -> Model:
     )
 
 
-def _draw_labels(
-    shape: Shape, rng: np.random.Generator, table: np.ndarray, rows: int
+def _make_labels(
+    shape: RowShape, rng: np.random.Generator, table: np.ndarray, rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns ``indptr`` and the label ranks of each row."""
     first = _zipf(rng.random(rows), shape.num_labels, shape.popularity).astype(np.int64)
@@ -218,9 +220,9 @@ def _draw_labels(
     return indptr, ranks
 
 
-def _draw_features(
-    shape: Shape,
-    model: Model,
+def _make_features(
+    shape: RowShape,
+    model: RowModel,
     rng: np.random.Generator,
     table: np.ndarray,
     label_indptr: np.ndarray,

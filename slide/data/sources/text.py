@@ -28,15 +28,15 @@ from slide.sparse import CSR, Pattern
 __all__ = ["VOCABULARY", "text"]
 
 # Part of the cache's key: raised when the same arguments give other rows.
-VERSION = 1
+TEXT_VERSION = 1
 # In the folder of the arrays: the lines ``word count`` of ids 0, 1, ...
 VOCABULARY = "vocab.txt"
-CHUNK_BYTES = 4 << 20
+READ_BYTES = 4 << 20
 CHUNK_LABELS = 1 << 20
 LONGEST = 1 << 16  # bytes of a word; what has longer ones is no text
 TEXT8 = "text8"  # http://mattmahoney.net/dc/textdata.html
-SPACE = b" \t\n\r\v\f"
-PARTS = ("train", "test")
+WHITE_SPACE = b" \t\n\r\v\f"
+TEXT_PARTS = ("train", "test")
 
 
 def text(
@@ -109,18 +109,18 @@ def text(
         if limit is not None:
             checks.whole(option, limit, 1)
     provider = fetch if file == TEXT8 else None
-    ensure_files(Path(root), [file], provider, lambda folder: _check(folder / file), hint)
+    ensure_files(Path(root), [file], provider, lambda folder: _check_not_empty(folder / file), hint)
     path = Path(root) / file
     stat = path.stat()
 
     @functools.cache
     def vocabulary() -> Vocabulary:
-        return count_words(path, min_count, max_vocabulary, lower)
+        return count_vocabulary(path, min_count, max_vocabulary, lower)
 
     def blocks(part: str) -> Iterator[Block]:
         border = find_border(path, test_share)
         begin, end = (0, border) if part == "train" else (border, stat.st_size)
-        key = runtime.random_key(seed, PARTS.index(part))
+        key = runtime.random_key(seed, TEXT_PARTS.index(part))
         words = read_words(path, begin, end, lower)
         rows = skip_grams(thin_out(words, vocabulary(), float(subsample), key), window)
         return first_rows(rows, limits[f"{part}_samples"], f"{path}: the {part} part")
@@ -130,7 +130,7 @@ def text(
         name=name,
         key={
             "reader": "text",
-            "version": VERSION,
+            "version": TEXT_VERSION,
             "file": str(path.resolve()),
             "window": window,
             "subsample": float(subsample),
@@ -150,7 +150,7 @@ def text(
     )
     assert data.folder is not None
     if not (data.folder / VOCABULARY).exists():
-        _write(data.folder / VOCABULARY, vocabulary())
+        _write_vocabulary(data.folder / VOCABULARY, vocabulary())
     return data
 
 
@@ -166,7 +166,7 @@ class Vocabulary(NamedTuple):
     counts: np.ndarray
 
 
-def count_words(
+def count_vocabulary(
     path: Path, min_count: int = 1, max_vocabulary: int | None = None, lower: bool = False
 ) -> Vocabulary:
     """Counts the words of a text.
@@ -207,7 +207,7 @@ def find_border(path: Path, test_share: float) -> int:
 
 
 def read_words(
-    path: Path, begin: int, end: int, lower: bool, chunk_bytes: int = CHUNK_BYTES
+    path: Path, begin: int, end: int, lower: bool, chunk_bytes: int = READ_BYTES
 ) -> Iterator[list[str]]:
     """Yields the words between two offsets of a text, in chunks.
 
@@ -225,7 +225,7 @@ def read_words(
             bar.update(len(piece))
             piece = rest + piece
             # Whole words: what follows the last white space belongs to the next piece.
-            cut = max(map(piece.rfind, SPACE)) + 1 if begin < end else len(piece)
+            cut = max(map(piece.rfind, WHITE_SPACE)) + 1 if begin < end else len(piece)
             offset = begin - len(piece)
             if len(piece) - cut > LONGEST:
                 raise _too_long(path, offset + cut)
@@ -314,7 +314,7 @@ def first_rows(blocks: Iterable[Block], limit: int | None, source: str) -> Itera
         raise DataError(f"{source} has no two words that are neither rare nor thinned out")
 
 
-def _write(path: Path, vocabulary: Vocabulary) -> None:
+def _write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
     # A name of its own, for another process may be doing the same.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     lines = (f"{word} {count}\n" for word, count in zip(*vocabulary, strict=True))
@@ -325,7 +325,7 @@ def _write(path: Path, vocabulary: Vocabulary) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _check(path: Path) -> None:
+def _check_not_empty(path: Path) -> None:
     if not path.stat().st_size:
         raise DataError(f"{path}: the file is empty")
 

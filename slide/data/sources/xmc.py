@@ -16,19 +16,19 @@ from slide.data.cache import cached, check_propensity
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
-from slide.data.formats import npz
-from slide.data.formats.rows import (
-    LIMIT,
+from slide.data.formats.npz_reader import read_npz_blocks, read_npz_sizes
+from slide.data.formats.text_reader import (
+    MAX_INDEX,
     VARIANTS,
     Sizes,
     Variant,
     count_rows,
-    read_blocks,
     read_header,
+    read_text_blocks,
     text_variant,
 )
 
-__all__ = ["DataError", "read_blocks", "read_header", "xmc"]
+__all__ = ["DataError", "read_header", "read_text_blocks", "xmc"]
 
 FORMATS = (*VARIANTS, "npz")
 
@@ -93,12 +93,12 @@ def xmc(
     check_folders(root=root, cache=cache)
     checks.flag("lenient", lenient)
     check_propensity(propensity)
-    _check_counts(train_samples=train_samples, test_samples=test_samples)
-    _check_counts(num_features=num_features, num_labels=num_labels)
+    _check_expected(train_samples=train_samples, test_samples=test_samples)
+    _check_expected(num_features=num_features, num_labels=num_labels)
     variant = _variant(format, first_feature, first_label, lenient)
-    names = _names(format, train_file=train_file, train_labels_file=train_labels_file)
+    names = _file_names(format, train_file=train_file, train_labels_file=train_labels_file)
     train = _Files(names, Sizes(train_samples, num_features, num_labels), variant, lenient)
-    names = _names(format, test_file=test_file, test_labels_file=test_labels_file)
+    names = _file_names(format, test_file=test_file, test_labels_file=test_labels_file)
     test = _Files(names, Sizes(test_samples, num_features, num_labels), variant, lenient)
 
     def check(folder: Path) -> None:
@@ -118,7 +118,7 @@ def xmc(
         cache,
         name=name,
         key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
-        state={split: [_state(path) for path in paths[split]] for split in paths},
+        state={split: [_file_state(path) for path in paths[split]] for split in paths},
         num_features=widths.features if features is None else features,
         num_labels=widths.labels if labels is None else labels,
         train=lambda: widths.of(train.read(root)),
@@ -150,7 +150,7 @@ class _Files:
         """What the files say of themselves before they are read; else what is expected of them."""
         paths = self.paths(folder)
         if self.variant is None:
-            found = npz.read_sizes(*paths)
+            found = read_npz_sizes(*paths)
         elif self.variant.header:
             found = read_header(*paths)
         else:
@@ -170,8 +170,8 @@ class _Files:
         """The rows of the files."""
         first, *others = self.paths(folder)
         if self.variant is None:
-            return npz.read_blocks(first, *others)
-        return read_blocks(first, self.variant, self.expected, lenient=self.lenient)
+            return read_npz_blocks(first, *others)
+        return read_text_blocks(first, self.variant, self.expected, lenient=self.lenient)
 
     def try_beginning(self, folder: Path) -> None:
         """Raises DataError if the files begin with something else, such as a web page."""
@@ -229,7 +229,7 @@ def _variant(
     return None
 
 
-def _names(format: str, **names: str | None) -> tuple[str, ...]:
+def _file_names(format: str, **names: str | None) -> tuple[str, ...]:
     """The names of the files of a split: rows, or features and labels."""
     rows, labels = names
     if format != "npz" and names.pop(labels) is not None:
@@ -240,13 +240,13 @@ def _names(format: str, **names: str | None) -> tuple[str, ...]:
     return tuple(str(value) for value in names.values())
 
 
-def _check_counts(**counts: int | None) -> None:
+def _check_expected(**counts: int | None) -> None:
     for option, value in counts.items():
         if value is not None:
             checks.whole(option, value, 0)
-            checks.within(option, value, 0, LIMIT)
+            checks.within(option, value, 0, MAX_INDEX)
 
 
-def _state(path: Path) -> list[int]:
+def _file_state(path: Path) -> list[int]:
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns]

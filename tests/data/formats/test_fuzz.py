@@ -15,8 +15,8 @@ from helpers import datafiles, job, naive_rows
 from scipy import sparse
 
 from slide.data import DataError, xmc
-from slide.data.formats.npz import read_blocks
-from slide.data.formats.rows import VARIANTS
+from slide.data.formats.npz_reader import read_npz_blocks
+from slide.data.formats.text_reader import VARIANTS
 
 DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
@@ -270,7 +270,7 @@ def assert_matrices_agree(features, labels):
     """Whether the reader takes two files for matrices; if so, these are the naive reader's."""
     message = None
     try:
-        (block,) = read_blocks(features, labels)
+        (block,) = read_npz_blocks(features, labels)
     except DataError as error:
         message = str(error)
     if message is not None:

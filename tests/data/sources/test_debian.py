@@ -13,7 +13,7 @@ import pytest
 
 from slide.data import DataError, build_debian, xmc
 from slide.data.fetching.fetch import FetchError
-from slide.data.sources.debian import needs, read_packages, words
+from slide.data.sources.debian import needed_packages, package_words, read_packages
 
 INDEX = """\
 Package: gcc-12
@@ -66,15 +66,15 @@ def test_entries_are_read():
 
 
 def test_all_alternatives_are_needed():
-    assert needs(entries(INDEX)[0]) == {
+    assert needed_packages(entries(INDEX)[0]) == {
         *("cpp-12", "libc6", "libgcc-12-dev", "libgcc-dev", "binutils", "dpkg"),
         *("libc6-dev", "libc-dev"),
     }
-    assert needs({"Package": "a", "Depends": "", "Suggests": "b"}) == set()
+    assert needed_packages({"Package": "a", "Depends": "", "Suggests": "b"}) == set()
 
 
 def test_words_are_those_of_a_field():
-    found = words(entries(INDEX)[0])
+    found = package_words(entries(INDEX)[0])
     assert found["Description", "c"] == 2
     assert found["Description", "compiler"] == 2
     assert found["Package", "gcc"] == found["Maintainer", "gcc"] == found["Package", "12"] == 1

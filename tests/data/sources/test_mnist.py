@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from slide.data import DataError, mnist
-from slide.data.sources.mnist import FILES, read_blocks
+from slide.data.sources.mnist import IDX_FILES, read_idx_blocks
 
-NAMES = [name for pair in FILES.values() for name in pair]
+NAMES = [name for pair in IDX_FILES.values() for name in pair]
 
 
 def idx(values, magic=None, shape=None):
@@ -30,9 +30,9 @@ def make_images(rows, seed=0):
 def write(folder, rows=(7, 3), packed=True):
     """A set under the usual names; returns its images and labels by split."""
     made = {}
-    for split, count in zip(FILES, rows, strict=True):
+    for split, count in zip(IDX_FILES, rows, strict=True):
         made[split] = make_images(count, seed=count)
-        for name, values in zip(FILES[split], made[split], strict=True):
+        for name, values in zip(IDX_FILES[split], made[split], strict=True):
             data = idx(values)
             path = folder / (f"{name}.gz" if packed else name)
             path.write_bytes(gzip.compress(data) if packed else data)
@@ -67,7 +67,7 @@ def test_images_are_read_as_they_were_written(tmp_path, packed):
 
 def test_chunks_join(tmp_path, monkeypatch):
     made = write(tmp_path, rows=(11, 5))
-    monkeypatch.setattr(import_module("slide.data.sources.mnist"), "CHUNK_ROWS", 4)
+    monkeypatch.setattr(import_module("slide.data.sources.mnist"), "IMAGE_CHUNK", 4)
     data = read(tmp_path)
     np.testing.assert_array_equal(
         dense(data.train), made["train"][0].reshape(-1, 784) / np.float32(255)
@@ -195,8 +195,8 @@ def test_arguments_of_another_type(tmp_path, option):
 @pytest.mark.skipif("SLIDE_DATA" not in os.environ, reason="SLIDE_DATA names no folder")
 def test_the_real_files():
     folder = Path(os.environ["SLIDE_DATA"]) / "mnist"
-    paths = [folder / f"{name}.gz" for name in FILES["test"]]
-    rows = list(read_blocks(*paths))
+    paths = [folder / f"{name}.gz" for name in IDX_FILES["test"]]
+    rows = list(read_idx_blocks(*paths))
     assert sum(len(block.labels.indices) for block in rows) == 10_000
     classes = np.bincount(np.concatenate([block.labels.indices for block in rows]))
     assert classes.tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slide.data import DataError, xmc
-from slide.data.formats.rows import read_blocks, read_header
+from slide.data.formats.text_reader import read_header, read_text_blocks
 from slide.kernels.parse_rows import TABLE_SIZE
 
 ROOT = Path(__file__).parents[3]
@@ -175,7 +175,7 @@ def test_values_are_the_nearest_float32(tmp_path):
     words += [repr(x) for x in rng.standard_normal(count).tolist()]
     path = tmp_path / "data.txt"
     path.write_text(f"1 {len(words)} 1\n0 " + " ".join(f"{i}:{w}" for i, w in enumerate(words)))
-    (block,) = read_blocks(path)
+    (block,) = read_text_blocks(path)
     expected = np.array([float(word) for word in words]).astype(np.float32)
     np.testing.assert_array_equal(block.features.values, expected)
 

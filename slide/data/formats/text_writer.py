@@ -6,13 +6,13 @@ from typing import IO
 import numpy as np
 
 from slide.data.dataset import Split
-from slide.data.formats.rows import text_variant
+from slide.data.formats.text_reader import text_variant
 from slide.files import write_atomic
 from slide.kernels import format_rows as kernel
 
 __all__ = ["write_xmc"]
 
-BLOCK_ENTRIES = 1 << 18  # features and labels that are formatted at once
+FORMATTED_ENTRIES = 1 << 18  # features and labels that are formatted at once
 
 
 def write_xmc(
@@ -45,8 +45,8 @@ def write_xmc(
         if variant.header:
             file.write(f"{len(split)} {split.num_features} {split.num_labels}\n".encode())
         start = 0
-        for part in split.blocks(entries=BLOCK_ENTRIES):
-            _check(part, start)
+        for part in split.blocks(entries=FORMATTED_ENTRIES):
+            _check_rows(part, start)
             room = (
                 kernel.FEATURE_BYTES * len(part.features.indices)
                 + kernel.LABEL_BYTES * len(part.labels.indices)
@@ -60,7 +60,7 @@ def write_xmc(
     write_atomic(Path(path), write)
 
 
-def _check(part: Split, start: int) -> None:
+def _check_rows(part: Split, start: int) -> None:
     """Raises ValueError if the rows, of which the first has the number ``start``, are not sound."""
     features, labels = part.features, part.labels
     for what, rows, count in (

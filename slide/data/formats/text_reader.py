@@ -20,20 +20,20 @@ from slide.kernels import parse_rows as parse
 from slide.sparse import CSR, Pattern
 
 __all__ = [
-    "LIMIT",
+    "MAX_INDEX",
     "VARIANTS",
     "XMC",
     "Sizes",
     "Variant",
     "count_rows",
-    "read_blocks",
     "read_header",
+    "read_text_blocks",
     "text_variant",
 ]
 
-CHUNK_BYTES = 16 << 20
-LIMIT = 2**31 - 1  # of rows and columns: indices are int32
-SHOWN = 40
+PARSED_BYTES = 16 << 20
+MAX_INDEX = 2**31 - 1  # of rows and columns: indices are int32
+SHOWN_CHARACTERS = 40
 
 
 class Sizes(NamedTuple):
@@ -81,7 +81,7 @@ def text_variant(format: str, first_feature: int | None, first_label: int | None
     for field, number in (("first_feature", first_feature), ("first_label", first_label)):
         if number is not None:
             checks.whole(field, number, 0)
-            checks.within(field, number, 0, LIMIT)
+            checks.within(field, number, 0, MAX_INDEX)
             variant = variant._replace(**{field: number})
     return variant
 
@@ -99,22 +99,22 @@ def read_header(path: str | Path) -> Sizes:
         raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
     fields = line.split()
     if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        raise DataError(f"{path}:1: header '{_shown(line)}' is not 'rows features labels'")
+        raise DataError(f"{path}:1: header '{_shown_text(line)}' is not 'rows features labels'")
     # Digits without end are no number to Python; those kept are beyond the limit as well.
-    counts = [int(field.lstrip(b"0")[:SHOWN] or b"0") for field in fields]
+    counts = [int(field.lstrip(b"0")[:SHOWN_CHARACTERS] or b"0") for field in fields]
     for name, count in zip(Sizes._fields, counts, strict=True):
-        if count > LIMIT:
-            raise DataError(f"{path}:1: header has {count} {name}, more than {LIMIT}")
+        if count > MAX_INDEX:
+            raise DataError(f"{path}:1: header has {count} {name}, more than {MAX_INDEX}")
     return Sizes(*counts)
 
 
-def read_blocks(
+def read_text_blocks(
     path: str | Path,
     variant: Variant = XMC,
     sizes: Sizes | None = None,
     *,
     lenient: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int = PARSED_BYTES,
 ) -> Iterator[Block]:
     """Parses a file in chunks of whole lines.
 
@@ -142,16 +142,16 @@ def read_blocks(
     columns = parse.Columns(
         variant.first_feature,
         variant.first_label,
-        LIMIT if sizes.features is None else sizes.features,
-        LIMIT if sizes.labels is None else sizes.labels,
+        MAX_INDEX if sizes.features is None else sizes.features,
+        MAX_INDEX if sizes.labels is None else sizes.labels,
     )
     line = int(variant.header)  # lines that have been parsed
     rows = 0  # in them, with those left out
-    for chunk in _chunks(path, variant.header, chunk_bytes):
+    for chunk in _line_chunks(path, variant.header, chunk_bytes):
         end = 0
         if max_rows is None or rows < max_rows:
             room = chunk.count(b"\n") if max_rows is None else max_rows - rows
-            block, lines, end, status = _parse(chunk, variant, columns, room, lenient)
+            block, lines, end, status = _parse_chunk(chunk, variant, columns, room, lenient)
             line += lines
             rows += block.features.num_rows + block.skipped
             if status != parse.OK:
@@ -174,7 +174,7 @@ def count_rows(path: str | Path) -> int:
         return sum(not line.startswith((b"#", b"\n", b"\r\n")) for line in file)
 
 
-def _chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
+def _line_chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
     """Yields the lines after the header in pieces that end with a line feed."""
     bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=str(path), disable=None)
     with path.open("rb") as file, bar:
@@ -192,7 +192,7 @@ def _chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
             yield b"".join([*pieces, b"\n"])
 
 
-def _parse(
+def _parse_chunk(
     chunk: bytes, variant: Variant, columns: parse.Columns, max_lines: int, lenient: bool
 ) -> tuple[Block, int, int, int]:
     """Returns the rows of a chunk, the lines and the offset at which they end, and the status."""
@@ -224,7 +224,9 @@ def _raise_bad_line(
 ) -> NoReturn:
     """Says what is wrong with the token at an offset."""
     begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
-    word, number = (_shown(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at))
+    word, number = (
+        _shown_text(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at)
+    )
     feature, _, value = number.partition(":")
     label = number.partition(",")[0]
     if status == parse.MALFORMED_FEATURE and _is_not_finite(value):
@@ -256,7 +258,7 @@ def _is_not_finite(value: str) -> bool:
         return False
 
 
-def _shown(text: bytes) -> str:
-    shown = text[: 8 * SHOWN].decode("utf-8", "replace").strip()
-    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+def _shown_text(text: bytes) -> str:
+    shown = text[: 8 * SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
+    shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)

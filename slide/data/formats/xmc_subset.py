@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-__all__ = ["take_rows"]
+__all__ = ["copy_numbered_rows"]
 
 
-def take_rows(whole: Path, numbers: Path, target: Path, column: int = 0) -> None:
+def copy_numbered_rows(whole: Path, numbers: Path, target: Path, column: int = 0) -> None:
     """Writes some rows of a file, with a header of their own.
 
     Args:

@@ -9,13 +9,13 @@ import numpy as np
 
 from slide.data.dataset import Block
 from slide.data.errors import DataError
-from slide.data.formats.rows import LIMIT, Sizes
+from slide.data.formats.text_reader import MAX_INDEX, Sizes
 from slide.sparse import CSR, Pattern
 
-__all__ = ["read_blocks", "read_sizes"]
+__all__ = ["read_npz_blocks", "read_npz_sizes"]
 
 
-def read_sizes(features: Path, labels: Path) -> Sizes:
+def read_npz_sizes(features: Path, labels: Path) -> Sizes:
     """Reads the shapes of two matrices, and nothing else of them.
 
     Raises:
@@ -28,7 +28,7 @@ def read_sizes(features: Path, labels: Path) -> Sizes:
     return Sizes(rows, num_features, num_labels)
 
 
-def read_blocks(features: Path, labels: Path) -> Iterator[Block]:
+def read_npz_blocks(features: Path, labels: Path) -> Iterator[Block]:
     """Reads two matrices of any sparse kind. Their stored zeros are features, but no labels.
 
     Args:
@@ -42,7 +42,7 @@ def read_blocks(features: Path, labels: Path) -> Iterator[Block]:
         DataError: a file is no sparse matrix, a value is not finite in float32, an entry occurs
             twice, or the two differ in their number of rows.
     """
-    read_sizes(features, labels)
+    read_npz_sizes(features, labels)
     indptr, indices, values = _read_matrix(labels)
     kept = values != 0
     indptr = np.concatenate(([0], np.cumsum(kept)))[indptr]
@@ -50,7 +50,7 @@ def read_blocks(features: Path, labels: Path) -> Iterator[Block]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
     """An open file; not its path, since numpy leaves a file open that it cannot read."""
     with path.open("rb") as file:
         try:
@@ -61,18 +61,18 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _read_shape(path: Path) -> tuple[int, int]:
-    with _opened(path) as file, np.load(file, allow_pickle=False) as arrays:
+    with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
         rows, columns = (int(count) for count in arrays["shape"])
     for name, count in (("rows", rows), ("columns", columns)):
-        if not 0 <= count <= LIMIT:
-            raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {LIMIT}")
+        if not 0 <= count <= MAX_INDEX:
+            raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {MAX_INDEX}")
     return rows, columns
 
 
 def _read_matrix(path: Path) -> CSR:
     from scipy import sparse  # here, as few files need it and it takes a while to import
 
-    with _opened(path) as file:
+    with _opened_matrix(path) as file:
         matrix = sparse.load_npz(file)
         # SciPy trusts numbers that its compiled conversions then follow through memory.
         if hasattr(matrix, "indptr"):
@@ -91,7 +91,7 @@ def _read_matrix(path: Path) -> CSR:
         values = matrix.data.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        place = _place(matrix, bad[0])
+        place = _entry_place(matrix, bad[0])
         raise DataError(f"{path}: value {matrix.data[bad[0]]} at {place} is not a finite float32")
     matrix.data = values
     _check_distinct(path, matrix)
@@ -108,9 +108,9 @@ def _check_distinct(path: Path, matrix) -> None:
     same[begins[(begins > 0) & (begins < matrix.nnz)] - 1] = False
     twice = np.flatnonzero(same)
     if len(twice):
-        raise DataError(f"{path}: {_place(matrix, twice[0])} has more than one entry")
+        raise DataError(f"{path}: {_entry_place(matrix, twice[0])} has more than one entry")
 
 
-def _place(matrix, at: int) -> str:
+def _entry_place(matrix, at: int) -> str:
     row = np.searchsorted(matrix.indptr, at, side="right") - 1
     return f"({row}, {matrix.indices[at]})"
