@@ -53,7 +53,7 @@ class Split:
         >>> import numpy as np
         >>> from slide.data import Split
         >>> from slide.sparse import CSR, Pattern
-        >>> features = CSR(np.array([0, 1, 3]), np.array([4, 0, 2], np.int32), np.ones(3, np.float32))
+        >>> features = CSR(*Pattern.from_lists([[4], [0, 2]]), np.ones(3, np.float32))
         >>> split = Split(features, Pattern.from_lists([[1], [0, 3]]), 5, 4)
         >>> len(split), split.take(np.array([1])).labels.indices.tolist()
         (2, [0, 3])

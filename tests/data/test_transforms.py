@@ -10,7 +10,7 @@ import pytest
 from helpers import job
 from helpers.matrices import make_csr, make_pattern
 
-from slide.data import SparseDataset, Split, synthetic, transform, transforms
+from slide.data import SparseDataset, Split, synthetic, transform, transform_steps, transforms
 from slide.data import dataset as dataset_module
 from slide.data.cache import cached
 from slide.data.dataset import Block
@@ -56,7 +56,7 @@ def naive(data, split, tf_idf, l2_norm, hashed_features, min_label_count):
     uses = [sum(1 for row, _ in train if row.get(j)) for j in range(data.num_features)]
     counts = [sum(label in labels for _, labels in train) for label in range(data.num_labels)]
     kept = [label for label in range(data.num_labels) if counts[label] >= min_label_count]
-    columns, signs = transforms.hash_columns(data.num_features, max(hashed_features, 1))
+    columns, signs = transform_steps.hash_columns(data.num_features, max(hashed_features, 1))
     for row, labels in to_lists(split):
         if tf_idf:
             n = len(train)
@@ -130,11 +130,11 @@ def test_the_formula_of_tf_idf():
         np.array([0, 1, 0, 0, 0, 2], np.int32),
         np.array([1, 3, 2, 1, 4, 0], np.float32),
     )
-    counts = transforms.row_counts(features, 3)
+    counts = transform_steps.row_counts(features, 3)
     assert counts.tolist() == [4, 1, 0], "a feature of value 0 is not there"
-    weights = transforms.tf_idf_weights(counts, 4)
+    weights = transform_steps.tf_idf_weights(counts, 4)
     np.testing.assert_allclose(weights, [1, 1 + math.log(2.5), 1 + math.log(5)])
-    values = transforms.tf_idf(features, weights).values
+    values = transform_steps.tf_idf_values(features, weights).values
     np.testing.assert_allclose(values, [1, 3 * weights[1], 2, 1, 4, 0], rtol=1e-6)
     assert values.dtype == np.float32
 
@@ -145,10 +145,10 @@ def test_rows_of_length_one():
         np.array([3, 1, 0, 2, 5], np.int32),
         np.array([3, -4, 0, 0, 1e-30], np.float32),
     )
-    made = transforms.normalize_rows(features)
+    made = transform_steps.normalize_rows(features)
     np.testing.assert_allclose(made.values, [0.6, -0.8, 0, 0, 1], rtol=1e-6)
     assert made.indices is features.indices
-    huge = transforms.normalize_rows(features._replace(values=np.full(5, 3e38, np.float32)))
+    huge = transform_steps.normalize_rows(features._replace(values=np.full(5, 3e38, np.float32)))
     np.testing.assert_allclose(huge.values, [0.5**0.5] * 4 + [1], rtol=1e-6)
 
 
@@ -162,7 +162,7 @@ def test_hashing_keeps_inner_products_on_average():
         dense[i, rows.indices[at]] = rows.values[at]
     products = []
     for seed in range(3000):
-        made = transforms.hash_features(rows, *transforms.hash_columns(50, 8, seed), 8)
+        made = transform_steps.hash_features(rows, *transform_steps.hash_columns(50, 8, seed), 8)
         folded = np.zeros((2, 8))
         for i in range(2):
             at = slice(*made.indptr[i : i + 2])
@@ -174,14 +174,14 @@ def test_hashing_keeps_inner_products_on_average():
 
 
 def test_hashed_columns_and_signs_are_uniform_and_independent():
-    columns, signs = transforms.hash_columns(200_000, 10)
+    columns, signs = transform_steps.hash_columns(200_000, 10)
     assert (columns.dtype, signs.dtype) == (np.int32, np.float32)
     cells = np.bincount(2 * columns + (signs > 0), minlength=20)
     statistic = ((cells - 10_000) ** 2 / 10_000).sum()
     assert statistic < 43.8, "the 0.999 quantile of chi2 with 19 degrees of freedom"
-    again = transforms.hash_columns(200_000, 10, seed=1)[0]
+    again = transform_steps.hash_columns(200_000, 10, seed=1)[0]
     assert 0.09 < (columns == again).mean() < 0.11
-    prefix = transforms.hash_columns(10, 10)[0]
+    prefix = transform_steps.hash_columns(10, 10)[0]
     np.testing.assert_array_equal(prefix, columns[:10])
 
 
@@ -193,7 +193,7 @@ def test_features_that_cancel_are_left_out():
         np.array([0, 1, 2, 1, 0], np.int32),
         np.array([2, 2, 5, 1, 3], np.float32),
     )
-    made = transforms.hash_features(features, columns, signs, 6)
+    made = transform_steps.hash_features(features, columns, signs, 6)
     assert made.indptr.tolist() == [0, 0, 2]
     assert made.indices.tolist() == [0, 4]
     assert made.values.tolist() == [5, 2]

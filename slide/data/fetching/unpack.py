@@ -1,4 +1,4 @@
-"""Files out of zip and tar archives, and out of single compressed files."""
+"""Files from zip and tar archives, and from single compressed files."""
 
 import bz2
 import errno
@@ -24,7 +24,7 @@ MAX_MEMBERS = 1_000_000
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-# What the standard library raises for damaged archives, beside OSErrors without a number.
+# The standard library raises these for damaged archives, and OSErrors without a number.
 DAMAGES = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, ValueError, RuntimeError, OverflowError),
@@ -32,7 +32,7 @@ DAMAGES = (
 
 
 class UnpackError(ValueError):
-    """An archive that is damaged, too large, or lacks what is asked of it."""
+    """An archive is damaged or too large, or it lacks a member."""
 
 
 def unpack(
@@ -43,22 +43,23 @@ def unpack(
     name: str | None = None,
     limit: int = MAX_BYTES,
 ) -> None:
-    """Takes single files out of an archive.
+    """Unpacks some files of an archive.
 
-    Nothing but these is written, under names that do not come from the archive. What the archive
-    is, zip, tar or a single file, compressed by gzip, bzip2, xz or not, shows in its content.
+    Only these files are written, and their names do not come from the archive. The kind of the
+    archive is found by its content: zip, tar or a single file, compressed by gzip, bzip2 or xz.
 
     Args:
         archive: the file.
-        members: name of a file to write below ``folder``: its path inside the archive. In a zip
-            archive it may have moved, if its name is the only one of its kind. A single compressed
-            file holds one member, named like it without the suffix.
-        folder: where to write; its files may be left incomplete by an error.
-        name: what the archive is called elsewhere; by default the name of its file.
-        limit: most bytes to unpack, or to pass over on the way.
+        members: the path in the archive of each file to write, by its name in ``folder``. In a zip
+            archive another path is taken if it is the only one that ends in the same name. A single
+            compressed file holds one member, which has the file's name without the suffix.
+        folder: where to write. After an error its files may be incomplete.
+        name: name of the archive for messages; None: the name of its file.
+        limit: the most bytes to unpack, or to skip on the way.
 
     Raises:
-        UnpackError: the archive is damaged, exceeds the limit or lacks a member, or one is a link.
+        UnpackError: the archive is damaged, exceeds the limit or lacks a member; or a member is no
+            plain file.
         OSError: the disk is full, or the like.
     """
     wanted = {member: folder / target for target, member in members.items()}
@@ -94,7 +95,7 @@ def ensure_space(folder: Path, size: int, what: str) -> None:
 
 
 class _Output:
-    """Writes files up to a number of bytes in all."""
+    """Writes files, up to a total number of bytes."""
 
     def __init__(self, limit: int, bar: Any) -> None:
         self.limit = limit
@@ -150,7 +151,7 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) 
             ensure_space(wanted[member].parent, info.size, "the unpacked archive")
             output.copy(source, wanted[member])
         passed = archive.offset
-    # The sum by which a compressed file is checked comes last.
+    # The check sum of a compressed file is at its end.
     for chunk in iter(lambda: stream.read(COPIED_BYTES), b""):
         passed += len(chunk)
         output.check(passed)
@@ -168,7 +169,10 @@ def _is_tar(stream: IO[bytes]) -> bool:
 
 
 def _path_of(member: str, paths: Collection[str]) -> str:
-    """The path of a member, or the only one with its last part: archives are packed anew."""
+    """Returns the path of a member, or the only path that ends in the same name.
+
+    Servers pack an archive again at times, and folders in it then get other names.
+    """
     alike = [path for path in paths if path.rpartition("/")[2] == member.rpartition("/")[2]]
     return alike[0] if member not in paths and len(alike) == 1 else member
 
@@ -178,7 +182,7 @@ def _plain(member: str) -> str:
 
 
 def _required(wanted: Iterable[str], found: Collection[str]) -> list[str]:
-    """The members that are wanted, if they are there."""
+    """Returns the wanted members; raises UnpackError if one is missing."""
     for member in wanted:
         if member not in found:
             some = ", ".join(list(found)[:SHOWN_MEMBERS]) or "nothing"

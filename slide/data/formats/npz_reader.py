@@ -1,4 +1,4 @@
-"""Pairs of SciPy sparse matrices, as `scipy.sparse.save_npz` writes them: features and labels."""
+"""Reads pairs of SciPy sparse matrices, from `scipy.sparse.save_npz`: features and labels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ __all__ = ["read_npz_blocks", "read_npz_sizes"]
 
 
 def read_npz_sizes(features: Path, labels: Path) -> Sizes:
-    """Reads the shapes of two matrices, and nothing else of them.
+    """Reads only the shapes of two matrices.
 
     Raises:
         DataError: a file is no sparse matrix, or the two differ in their number of rows.
@@ -29,11 +29,11 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
 
 
 def read_npz_blocks(features: Path, labels: Path) -> Iterator[Block]:
-    """Reads two matrices of any sparse kind. Their stored zeros are features, but no labels.
+    """Reads two matrices of any sparse kind. A stored zero is a feature, but not a label.
 
     Args:
-        features: values are converted to float32.
-        labels: what is not zero is a label.
+        features: file of the features; their values are converted to float32.
+        labels: file of the labels: the entries that are not zero.
 
     Yields:
         All rows at once.
@@ -51,11 +51,11 @@ def read_npz_blocks(features: Path, labels: Path) -> Iterator[Block]:
 
 @contextmanager
 def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
-    """An open file; not its path, since numpy leaves a file open that it cannot read."""
+    """Opens a file. If numpy opened it by its path, it would not close a malformed one."""
     with path.open("rb") as file:
         try:
             yield file
-        except Exception as error:  # of zipfile, zlib, struct, numpy, for whatever bytes there are
+        except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
             problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
             raise DataError(f"{path}: {problem}") from error
 
@@ -70,11 +70,11 @@ def _read_shape(path: Path) -> tuple[int, int]:
 
 
 def _read_matrix(path: Path) -> CSR:
-    from scipy import sparse  # here, as few files need it and it takes a while to import
+    from scipy import sparse  # Imported here: it takes long, and few files need it.
 
     with _opened_matrix(path) as file:
         matrix = sparse.load_npz(file)
-        # SciPy trusts numbers that its compiled conversions then follow through memory.
+        # SciPy's compiled conversions trust these numbers as places in memory.
         if hasattr(matrix, "indptr"):
             matrix.check_format(full_check=True)
             if np.any(np.diff(matrix.indptr) < 0):
@@ -83,7 +83,7 @@ def _read_matrix(path: Path) -> CSR:
             if np.any(np.abs(matrix.offsets.astype(np.int64)) > max(matrix.shape)):
                 raise ValueError("an offset is beyond the matrix")
         elif matrix.format == "coo":
-            matrix.has_canonical_format = True  # or the next step would sum duplicates up, unseen
+            matrix.has_canonical_format = True  # Else the conversion would sum duplicates.
         matrix = matrix.tocsr()
     if matrix.dtype.kind not in "biuf":
         raise DataError(f"{path}: values are of type {matrix.dtype}, not real numbers")
@@ -102,7 +102,7 @@ def _read_matrix(path: Path) -> CSR:
 def _check_distinct(path: Path, matrix) -> None:
     if matrix.has_canonical_format:
         return
-    matrix = matrix.sorted_indices()  # a copy: entries keep the order of the file
+    matrix = matrix.sorted_indices()  # A copy: the entries of the file keep their order.
     same = matrix.indices[1:] == matrix.indices[:-1]
     begins = matrix.indptr[1:-1]
     same[begins[(begins > 0) & (begins < matrix.nnz)] - 1] = False

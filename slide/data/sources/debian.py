@@ -27,7 +27,12 @@ from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
 from slide.data.formats.text_writer import write_xmc
-from slide.data.transforms import normalize_rows, row_counts, tf_idf, tf_idf_weights
+from slide.data.transform_steps import (
+    normalize_rows,
+    row_counts,
+    tf_idf_values,
+    tf_idf_weights,
+)
 from slide.sparse import CSR, Pattern
 
 __all__ = ["build_debian", "read_packages"]
@@ -190,7 +195,7 @@ def weigh_counts(train: Split, test: Split, min_rows: int) -> tuple[Split, Split
         # How many entries stay before each one, and so before each row.
         before = np.concatenate([[0], np.cumsum(stays)])
         features = CSR(before[indptr], numbers[indices[stays]], values[stays])
-        features = normalize_rows(tf_idf(features, weights))
+        features = normalize_rows(tf_idf_values(features, weights))
         return Split(features, part.labels, len(weights), part.num_labels)
 
     return weighed(train), weighed(test)
