@@ -1,8 +1,8 @@
 """Reads text files that have a row in each line: ``label,label feature:value feature:value ...``.
 
 There are two variants. Files of the extreme classification repository (XMC) begin with a line
-``rows features labels``, and their columns begin at 0. Files of svmlight have no such line, may have
-comments, and their features mostly begin at 1. In both, a row without labels begins with a space.
+``rows features labels``, and their columns begin at 0. Files of svmlight have comments instead, and
+columns of features that mostly begin at 1. In both, a row without labels begins with a space.
 """
 
 import math
@@ -193,7 +193,7 @@ def _line_chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
 def _parse_chunk(
     chunk: bytes, variant: Variant, columns: parse.Columns, max_lines: int, lenient: bool
 ) -> tuple[Block, int, int, int]:
-    """Parses a chunk; returns its rows, the number of lines, the offset of their end, the status."""
+    """Parses a chunk; returns its rows, the number of lines, their end (an offset), the status."""
     lines = min(chunk.count(b"\n"), max_lines)
     room = chunk.count(b":")
     features = CSR(np.empty(lines + 1, np.int64), np.empty(room, np.int32), np.empty(room, "f4"))

@@ -2,7 +2,7 @@
 
 scikit-learn's ``dump_svmlight_file`` cannot do this: it fails for column numbers above int32 and
 allocates 8 bytes for each column. It also sorts the entries of a row and writes 16 digits of each
-value (a third of the speed, and half as many bytes again).
+value (a quarter of the speed, and half as many bytes again).
 """
 
 from pathlib import Path
