@@ -1,4 +1,4 @@
-"""Sparse multi-label data sets: reading, generating, batching."""
+"""Sparse multi-label data sets: reading, generating, transforming, batching."""
 
 from slide.data.batches import Batch, Batches
 from slide.data.dataset import SparseDataset, Split, holdout

@@ -1,7 +1,8 @@
-"""MNIST, and sets of images in its form: idx files of 28 x 28 pixels and of ten classes.
+"""MNIST, and sets of images in the same form: idx files of 28 x 28 pixels and of ten classes.
 
-An idx file is a magic number, whose third byte is the type (8: unsigned bytes) and whose fourth the
-number of dimensions, the dimensions as big-endian 32-bit numbers, and the values.
+An idx file begins with a magic number of four bytes: the third is the type (8: unsigned bytes), the
+fourth the number of dimensions. The dimensions follow as big-endian 32-bit numbers, and then the
+values.
 
 References:
     Y. LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
@@ -45,27 +46,41 @@ def mnist(
     fetch: Fetch | None = None,
     hint: str = "",
 ) -> SparseDataset:
-    """Opens a set of images given as four idx files, reading them the first time.
+    """Opens a set of images in four idx files, and reads the files the first time.
 
-    A row is an image: feature ``28 * y + x`` is a pixel, of value in (0, 1]; black pixels are left
-    out. Its one label is the class. There are 784 features and 10 labels.
+    A row is an image. Feature ``28 * y + x`` is a pixel, with a value in (0, 1]; black pixels are
+    left out. The only label of a row is its class. There are 784 features and 10 labels.
 
     Args:
         name: the data set's name.
-        root: folder of the files, which have their usual names, ``train-images-idx3-ubyte`` and so
-            on, with ``.gz`` or without; either may be packed by gzip.
+        root: folder of the files. They have their usual names, such as ``train-images-idx3-ubyte``,
+            with ``.gz`` or without; under either name a file may be packed by gzip or not.
         cache: folder for the arrays.
         propensity: constants a and b of propensity-scored metrics.
         fetch: puts missing files into ``root``.
-        hint: what to do by hand when a file is missing.
+        hint: what the user can do when a file is missing.
 
     Returns:
         The data set, over memory-mapped arrays.
 
     Raises:
-        FileNotFoundError: ``root`` lacks a file; says what to do.
-        DataError: a file is not what it should be, is cut off, or two disagree.
-        ValueError: an argument is of another type.
+        FileNotFoundError: ``root`` lacks a file; the message says what to do.
+        DataError: a file is malformed or too short, or two files disagree.
+        ValueError: an argument has another type.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data import mnist
+        >>> image = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(783) + b"a"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for part in ("train", "t10k"):
+        ...         path = pathlib.Path(folder, f"{part}-images-idx3-ubyte")
+        ...         _ = path.write_bytes(image)
+        ...         path = pathlib.Path(folder, f"{part}-labels-idx1-ubyte")
+        ...         _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7]))
+        ...     data = mnist(name="mine", root=folder, cache=folder)
+        >>> data.train.features.indices.tolist(), data.train.labels.indices.tolist()
+        ([783], [7])
     """
     check_folders(root=root, cache=cache)
     root = Path(root)
@@ -96,8 +111,8 @@ def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
     """Reads the rows of a split; memory is bounded by a chunk of rows.
 
     Raises:
-        DataError: one of the files is not an idx file of the right shape, is too short or too long,
-            or has other rows than the other.
+        DataError: a file is not an idx file of the right shape, or it is too short or too long, or
+            the files differ in their number of rows.
     """
     with _open_idx(images) as image_file, _open_idx(labels) as label_file:
         pixels = _Idx(images, image_file, (SIDE, SIDE))
@@ -132,8 +147,8 @@ class _Idx:
 
     Args:
         path: of the file, for messages.
-        file: what it holds.
-        shape: of a row.
+        file: the open file, unpacked.
+        shape: shape of a row.
     """
 
     def __init__(self, path: Path, file: IO[bytes], shape: tuple[int, ...]) -> None:
@@ -151,12 +166,12 @@ class _Idx:
             )
 
     def read(self, rows: int) -> np.ndarray:
-        """The next rows, ``(rows, values of a row)`` uint8; ``(rows,)`` if a row is one value."""
+        """Reads rows, ``(rows, values of a row)`` uint8, or ``(rows,)`` if a row is one value."""
         values = np.frombuffer(self._bytes(rows * self._row_bytes), np.uint8)
         return values.reshape(rows, -1) if self._row_bytes > 1 else values
 
     def expect_end(self) -> None:
-        """Raise DataError if there is more."""
+        """Raises DataError if there are more bytes."""
         if self._unpack(1):
             raise DataError(f"{self.path}: it is longer than its {self.rows} rows")
 
@@ -176,14 +191,14 @@ class _Idx:
 
 
 def _open_idx(path: Path) -> IO[bytes]:
-    # By content: some browsers unpack a file and leave its name as it is.
+    # The content decides: some browsers unpack a file and keep its name.
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return cast(IO[bytes], gzip.open(path)) if packed else path.open("rb")
 
 
 def _sparse(pixels: np.ndarray) -> CSR:
-    """The pixels ``(rows, 784)`` that are not 0, scaled to (0, 1]."""
+    """Returns the pixels of ``(rows, 784)`` that are not 0, scaled to (0, 1]."""
     rows, columns = np.nonzero(pixels)
     indptr = np.searchsorted(rows, np.arange(len(pixels) + 1))
     values = pixels[rows, columns].astype(np.float32) / np.float32(255)
@@ -191,7 +206,7 @@ def _sparse(pixels: np.ndarray) -> CSR:
 
 
 def _found_name(root: Path, file: str) -> str:
-    """The name under which a file is there; packed, if it is not."""
+    """Returns the name under which a file is there; the packed one if there is no file."""
     return file if (root / file).is_file() else file + PACKED
 
 

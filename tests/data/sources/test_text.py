@@ -3,7 +3,6 @@
 import math
 import os
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 
 from slide import runtime
 from slide.data import DataError, text
+from slide.data.sources import skip_grams, words
 from slide.kernels.subsample_words import subsample_words
 
-MODULE = import_module("slide.data.sources.text")
 SOME = "a rose is a rose is a rose and so is this one , said a rose is a rose "
 
 
@@ -150,9 +149,9 @@ def test_rare_words_are_left_out_before_windows_are_formed(tmp_path):
 @pytest.mark.parametrize(("chunk_bytes", "chunk_labels"), [(7, 4), (64, 30), (1000, 1)])
 def test_chunks_do_not_matter(tmp_path, monkeypatch, chunk_bytes, chunk_labels):
     content = random_text(4, words=400)
-    monkeypatch.setattr(MODULE, "CHUNK_LABELS", chunk_labels)
-    whole = MODULE.read_words
-    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, chunk_bytes))
+    monkeypatch.setattr(skip_grams, "CHUNK_LABELS", chunk_labels)
+    whole = words.read_words
+    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, chunk_bytes))
     data = read(tmp_path, content, subsample=0.05, window=3)
     assert vocabulary_of(data) == naive_vocabulary(content)
     assert_rows(data, content, subsample=0.05, window=3)
@@ -245,8 +244,8 @@ def test_it_is_read_once_and_again_when_the_text_changes(tmp_path):
     ],
 )
 def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
-    whole = MODULE.read_words
-    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, 1 << 16))
+    whole = words.read_words
+    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, 1 << 16))
     with pytest.raises(DataError) as error:
         read(tmp_path, content, **arguments)
     assert str(error.value).startswith(f"{tmp_path}/some.txt: {message}")
@@ -255,8 +254,8 @@ def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
 
 def test_the_place_of_a_wrong_byte_counts_from_the_beginning(tmp_path, monkeypatch):
     content = SOME.encode() * 20
-    whole = MODULE.read_words
-    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, 50))
+    whole = words.read_words
+    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, 50))
     with pytest.raises(DataError, match=r"byte 1041 does not belong"):
         read(tmp_path, content[:1040] + b" \xc3 " + content)
 
