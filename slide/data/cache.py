@@ -85,10 +85,10 @@ def cached(
     def reopen() -> SparseDataset | None:
         return _open_cache(folder, name, source, constants)
 
-    return reopen() or _fill(folder, name, reopen, write)
+    return reopen() or _write_cache(folder, name, reopen, write)
 
 
-def _fill(
+def _write_cache(
     folder: Path,
     name: str,
     reopen: Callable[[], SparseDataset | None],

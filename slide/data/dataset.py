@@ -15,8 +15,8 @@ __all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]
 # a and b of Jain et al. 2016, for sets that are not from Amazon or Wikipedia.
 PROPENSITY = (0.55, 1.5)
 # A part of a split of this size fits into the memory of any machine.
-BLOCK_ROWS = 1 << 16
-BLOCK_ENTRIES = 1 << 21
+SLICE_ROWS = 1 << 16
+SLICE_ENTRIES = 1 << 21
 
 
 class Block(NamedTuple):
@@ -95,7 +95,7 @@ class Split:
             self.num_labels,
         )
 
-    def blocks(self, rows: int = BLOCK_ROWS, entries: int = BLOCK_ENTRIES) -> Iterator["Split"]:
+    def blocks(self, rows: int = SLICE_ROWS, entries: int = SLICE_ENTRIES) -> Iterator["Split"]:
         """Yields all rows in order, as slices of bounded size.
 
         Args:

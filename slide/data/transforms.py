@@ -80,8 +80,8 @@ def transform(
         The data set over memory-mapped arrays; ``data`` itself if no step is asked for.
 
     Raises:
-        ValueError: an argument is out of range; a value is negative and tf-idf is asked for; no
-            label has enough rows; ``data`` has no cache folder.
+        ValueError: an argument is out of range, a value is negative and tf-idf is asked for, no
+            label has enough rows, or ``data`` has no cache folder.
 
     Example:
         >>> import tempfile
@@ -92,12 +92,8 @@ def transform(
         >>> data.num_features, small.num_features, small.num_labels < data.num_labels
         (10000, 100, True)
     """
-    arguments = {
-        "tf_idf": tf_idf,
-        "l2_norm": l2_norm,
-        "hashed_features": hashed_features,
-        "min_label_count": min_label_count,
-    }
+    arguments = {"tf_idf": tf_idf, "l2_norm": l2_norm}
+    arguments |= {"hashed_features": hashed_features, "min_label_count": min_label_count}
     check_transform(**arguments)
     if not any(arguments.values()):
         return data

@@ -368,4 +368,4 @@ def test_blocks_are_all_rows_in_order_and_bounded(rows, entries):
         both = (len(p.features.indices) for p in (part, following.slice(0, 1)))
         labels = (len(p.labels.indices) for p in (part, following.slice(0, 1)))
         assert len(part) == rows or sum(both) > entries or sum(labels) > entries
-    assert dataset_module.BLOCK_ENTRIES > 1000
+    assert dataset_module.SLICE_ENTRIES > 1000

@@ -1,5 +1,12 @@
 """A data set from the package index of a Debian or Ubuntu machine: what a package needs.
 
+A row is a package that needs others. Its features are its tags and the words, in lower case, of its
+name, description, section and maintainer's name; the same word in two of these fields is two
+features. Values are tf-idf weights of counts, from the training rows, and rows have L2 norm 1. Its
+labels are the packages that it depends on, pre-depends on or recommends, with all alternatives.
+The first entry of a package counts if there are more. Features and labels are numbered in
+alphabetical order.
+
 References:
     Debian Policy Manual, sections 5.1 (syntax of control files) and 7.1 (relations),
     https://www.debian.org/doc/debian-policy/
@@ -67,13 +74,8 @@ def build_debian(
 ) -> None:
     r"""Builds ``train.txt`` and ``test.txt``, in XMC text format, from an index of packages.
 
-    A row is a package that needs others. Its features are its tags and the words, in lower case, of
-    its name, description, section and maintainer's name; the same word in two of these fields is
-    two features. Values are tf-idf weights of counts, from the training rows, and rows have L2 norm
-    1. Its labels are the packages that it depends on, pre-depends on or recommends, with all
-    alternatives. If a package is in the index more than once, its first entry counts. Features and
-    labels are numbered in alphabetical order. Readers such as `slide.data.xmc` call this as their
-    ``fetch``.
+    `slide.data.sources.debian` describes the rows. Readers such as `slide.data.xmc` call this as
+    their ``fetch``.
 
     Args:
         root: folder for the files; neither may be there.
@@ -108,14 +110,7 @@ def build_debian(
     for name in BUILT_FILES:
         if (root / name).exists():
             raise FetchError(f"  {root / name} is there; both files are built, or none")
-    with _opened_index(index) as lines:
-        entries = read_packages(lines, str(index or " ".join(COMMAND)))
-        # apt also names packages that are installed but in none of its archives.
-        known = (entry for entry in entries if index is not None or ARCHIVED in entry)
-        rows = count_packages(tqdm(known, unit=" packages", disable=None))
-    if len(rows) < 2:
-        raise _too_few(index, len(rows))
-    train, test = weigh_counts(*holdout(rows, test_share, seed), min_rows)
+    train, test = weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows)
     work = root / BUILD_FOLDER
     shutil.rmtree(work, ignore_errors=True)  # Of a process that was killed.
     work.mkdir()
@@ -127,6 +122,18 @@ def build_debian(
             (work / name).rename(root / name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _read_rows(index: str | Path | None) -> Split:
+    """Reads an index; raises an error if it has too few packages."""
+    with _opened_index(index) as lines:
+        entries = read_packages(lines, str(index or " ".join(COMMAND)))
+        # apt also names packages that are installed but in none of its archives.
+        known = (entry for entry in entries if index is not None or ARCHIVED in entry)
+        rows = count_packages(tqdm(known, unit=" packages", disable=None))
+    if len(rows) < 2:
+        raise _too_few(index, len(rows))
+    return rows
 
 
 def read_packages(lines: Iterable[bytes], source: str) -> Iterator[dict[str, str]]:
@@ -230,7 +237,7 @@ class _Rows:
         self._values.extend(row.values())
 
     def matrix(self) -> CSR:
-        """Returns all rows; columns are numbered in the order of their names, and ascend in a row."""
+        """Returns all rows. Columns are in the order of their names, and ascend in each row."""
         alphabet = np.empty(len(self.numbers), np.int32)
         for place, name in enumerate(sorted(self.numbers)):
             alphabet[self.numbers[name]] = place

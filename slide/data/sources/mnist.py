@@ -4,6 +4,9 @@ An idx file begins with a magic number of four bytes: the third is the type (8: 
 fourth the number of dimensions. The dimensions follow as big-endian 32-bit numbers, and then the
 values.
 
+A row is an image. Feature ``28 * y + x`` is a pixel, with a value in (0, 1]; black pixels are left
+out. The only label of a row is its class. There are 784 features and 10 labels.
+
 References:
     Y. LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
     IEEE 86(11), 1998, http://yann.lecun.com/exdb/mnist/
@@ -48,8 +51,7 @@ def mnist(
 ) -> SparseDataset:
     """Opens a set of images in four idx files, and reads the files the first time.
 
-    A row is an image. Feature ``28 * y + x`` is a pixel, with a value in (0, 1]; black pixels are
-    left out. The only label of a row is its class. There are 784 features and 10 labels.
+    `slide.data.sources.mnist` describes the rows.
 
     Args:
         name: the data set's name.
@@ -84,20 +86,15 @@ def mnist(
     """
     check_folders(root=root, cache=cache)
     root = Path(root)
-    names = [_found_name(root, file) for files in IDX_FILES.values() for file in files]
+    names = [path.name for pair in _idx_paths(root).values() for path in pair]
     ensure_files(root, names, fetch, _check_images, hint)
-    paths = {
-        split: [root / _found_name(root, file) for file in files]
-        for split, files in IDX_FILES.items()
-    }
+    paths = _idx_paths(root)  # Other ones than before, if files were fetched.
     stats = [path.stat() for pair in paths.values() for path in pair]
+    key = {split: [str(path.resolve()) for path in pair] for split, pair in paths.items()}
     return cached(
         cache,
         name=name,
-        key={
-            "reader": "mnist",
-            **{split: [str(path.resolve()) for path in pair] for split, pair in paths.items()},
-        },
+        key={"reader": "mnist", **key},
         state={"files": [[stat.st_size, stat.st_mtime_ns] for stat in stats]},
         num_features=SIDE**2,
         num_labels=NUM_LABELS,
@@ -205,12 +202,16 @@ def _sparse(pixels: np.ndarray) -> CSR:
     return CSR(indptr, columns.astype(np.int32), values)
 
 
-def _found_name(root: Path, file: str) -> str:
-    """Returns the name under which a file is there; the packed one if there is no file."""
-    return file if (root / file).is_file() else file + PACKED
+def _idx_paths(root: Path) -> dict[str, list[Path]]:
+    """Returns the files of each split: packed ones, unless there is a file without the suffix."""
+
+    def find(file: str) -> Path:
+        return root / file if (root / file).is_file() else root / (file + PACKED)
+
+    return {split: [find(file) for file in files] for split, files in IDX_FILES.items()}
 
 
 def _check_images(folder: Path) -> None:
-    for pair in IDX_FILES.values():
-        for _ in read_idx_blocks(*(folder / _found_name(folder, file) for file in pair)):
+    for pair in _idx_paths(folder).values():
+        for _ in read_idx_blocks(*pair):
             pass

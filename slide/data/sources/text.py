@@ -99,7 +99,7 @@ def text(
     check_folders(root=root, cache=cache)
     if not isinstance(file, str) or not file:
         raise ValueError(f"file must be the name of a file, not {file!r}")
-    options = _Options(
+    options = _TextOptions(
         window, subsample, min_count, max_vocabulary, lower, test_share, train_samples,
         test_samples, seed,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def text(
     return data
 
 
-class _Options(NamedTuple):
+class _TextOptions(NamedTuple):
     """The arguments of `text` that determine the rows."""
 
     window: int
@@ -152,7 +152,7 @@ class _Options(NamedTuple):
 
 
 def _open_text(
-    path: Path, options: _Options, cache: str | Path, name: str, propensity: Sequence[float]
+    path: Path, options: _TextOptions, cache: str | Path, name: str, propensity: Sequence[float]
 ) -> tuple[SparseDataset, Callable[[], words.Vocabulary]]:
     """Opens the cache of a text; returns the data set and what counts the vocabulary."""
     stat = path.stat()
