@@ -27,6 +27,7 @@ References:
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -92,7 +93,7 @@ def transform(
         >>> data.num_features, small.num_features, small.num_labels < data.num_labels
         (10000, 100, True)
     """
-    arguments = {"tf_idf": tf_idf, "l2_norm": l2_norm}
+    arguments: dict[str, Any] = {"tf_idf": tf_idf, "l2_norm": l2_norm}
     arguments |= {"hashed_features": hashed_features, "min_label_count": min_label_count}
     check_transform(**arguments)
     if not any(arguments.values()):

@@ -74,21 +74,19 @@ def mnist(
         >>> import pathlib, tempfile
         >>> from slide.data import mnist
         >>> image = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(783) + b"a"
+        >>> label = bytes([0, 0, 8, 1, 0, 0, 0, 1, 7])
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for part in ("train", "t10k"):
-        ...         path = pathlib.Path(folder, f"{part}-images-idx3-ubyte")
-        ...         _ = path.write_bytes(image)
-        ...         path = pathlib.Path(folder, f"{part}-labels-idx1-ubyte")
-        ...         _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7]))
+        ...         _ = pathlib.Path(folder, f"{part}-images-idx3-ubyte").write_bytes(image)
+        ...         _ = pathlib.Path(folder, f"{part}-labels-idx1-ubyte").write_bytes(label)
         ...     data = mnist(name="mine", root=folder, cache=folder)
         >>> data.train.features.indices.tolist(), data.train.labels.indices.tolist()
         ([783], [7])
     """
     check_folders(root=root, cache=cache)
-    root = Path(root)
-    names = [path.name for pair in _idx_paths(root).values() for path in pair]
-    ensure_files(root, names, fetch, _check_images, hint)
-    paths = _idx_paths(root)  # Other ones than before, if files were fetched.
+    names = [path.name for pair in _idx_paths(Path(root)).values() for path in pair]
+    ensure_files(Path(root), names, fetch, _check_images, hint)
+    paths = _idx_paths(Path(root))  # Other ones than before, if files were fetched.
     stats = [path.stat() for pair in paths.values() for path in pair]
     key = {split: [str(path.resolve()) for path in pair] for split, pair in paths.items()}
     return cached(
