@@ -1,4 +1,4 @@
-"""What a run does with the data set that it is given."""
+"""Runs use the constants of their data set, and its transformed rows."""
 
 import json
 from dataclasses import replace

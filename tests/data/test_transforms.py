@@ -1,4 +1,4 @@
-"""Transformed data sets, against a looped twin."""
+"""Transformed data sets, compared with a looped twin."""
 
 import json
 import math

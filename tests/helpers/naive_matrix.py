@@ -1,4 +1,4 @@
-"""A looped reader of SciPy's sparse matrices, which raises whatever is wrong."""
+"""A looped reader of SciPy's sparse matrices; it raises any error for a malformed one."""
 
 from itertools import pairwise
 

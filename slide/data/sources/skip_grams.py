@@ -67,4 +67,6 @@ def first_rows(blocks: Iterable[Block], limit: int | None, source: str) -> Itera
         if rows == limit:
             return
     if not rows:
-        raise DataError(f"{source} has no two words that are neither rare nor thinned out")
+        raise DataError(
+            f"{source} has no two words that stay; all others are rare or left out by subsampling"
+        )

@@ -68,7 +68,7 @@ def text(
         root, file: folder and name of the text, in UTF-8.
         cache: folder for the arrays.
         window: words on either side, at least 1.
-        subsample: words of a higher frequency (t in the paper) are thinned out; 0: no words are.
+        subsample: words of a higher frequency (t in the paper) are subsampled; 0: no words are.
         min_count: a word with fewer occurrences is rare.
         max_vocabulary: a word after the first so many is rare, too; None: no limit.
         lower: read words in lower case.
@@ -146,7 +146,7 @@ class _TextOptions(NamedTuple):
         begin, end = (0, border) if part == "train" else (border, size)
         key = runtime.random_key(self.seed, TEXT_PARTS.index(part))
         chunks = words.read_words(path, begin, end, self.lower)
-        ids = words.thin_out(chunks, vocabulary, float(self.subsample), key)
+        ids = words.subsampled_ids(chunks, vocabulary, float(self.subsample), key)
         limit = self.train_samples if part == "train" else self.test_samples
         return first_rows(skip_grams(ids, self.window), limit, f"{path}: the {part} part")
 

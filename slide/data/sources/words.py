@@ -18,7 +18,7 @@ from tqdm import tqdm
 from slide.data.errors import DataError
 from slide.kernels.subsample_words import subsample_words
 
-__all__ = ["Vocabulary", "count_vocabulary", "find_border", "read_words", "thin_out"]
+__all__ = ["Vocabulary", "count_vocabulary", "find_border", "read_words", "subsampled_ids"]
 
 READ_BYTES = 4 << 20
 LONGEST = 1 << 16  # The most bytes of a word; a file with a longer one is not a text.
@@ -117,7 +117,7 @@ def read_words(
             yield (decoded.lower() if lower else decoded).split()
 
 
-def thin_out(
+def subsampled_ids(
     chunks: Iterable[list[str]], vocabulary: Vocabulary, subsample: float, key: np.uint64
 ) -> Iterator[np.ndarray]:
     """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3).

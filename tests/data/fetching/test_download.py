@@ -1,4 +1,4 @@
-"""Mirrors and their faults, played on loopback."""
+"""Downloads from mirrors with faults, on a server of this machine."""
 
 import hashlib
 import io

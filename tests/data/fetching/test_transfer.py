@@ -1,4 +1,4 @@
-"""One file over HTTP, with the faults of servers played on loopback."""
+"""One file over HTTP, from a faulty server of this machine."""
 
 import errno
 import gzip

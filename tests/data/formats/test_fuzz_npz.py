@@ -1,4 +1,4 @@
-"""Damaged matrices: an error that names the file, or what the naive reader finds in it."""
+"""Damaged matrices: the reader names the file in an error, or reads as the naive one."""
 
 import random
 from itertools import count

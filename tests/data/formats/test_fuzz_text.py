@@ -1,4 +1,4 @@
-"""Damaged text files: an error that names the file, or what the naive parser finds in it."""
+"""Damaged text files: the reader names the file in an error, or reads as the naive one."""
 
 import os
 import random

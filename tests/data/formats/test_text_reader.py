@@ -1,4 +1,4 @@
-"""The reader of rows as text, against a naive parser."""
+"""The reader of rows as text, compared with a naive parser."""
 
 import os
 import re

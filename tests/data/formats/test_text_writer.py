@@ -1,4 +1,4 @@
-"""What is written as text is read back bit by bit."""
+"""Rows that are written as text are read back bit by bit."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ from slide.data.formats.text_reader import read_header, read_text_blocks, text_v
 from slide.sparse import CSR, Pattern
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-MOST = 2**31 - 1
+MAX_INDEX = 2**31 - 1
 TINY, SMALLEST = np.finfo(np.float32).tiny, np.finfo(np.float32).smallest_subnormal
 EXTREMES = [0.0, -0.0, TINY, -TINY, SMALLEST, -SMALLEST, np.finfo(np.float32).max, 1.0, -1.0]
 FORMATS = [("xmc", None, None), ("svmlight", None, None), ("svmlight", 0, 7), ("xmc", 2, 3)]
@@ -51,8 +51,8 @@ values = st.one_of(
 
 @st.composite
 def splits(draw):
-    num_features = draw(st.sampled_from([1, 20, MOST]))
-    num_labels = draw(st.sampled_from([1, 20, MOST]))
+    num_features = draw(st.sampled_from([1, 20, MAX_INDEX]))
+    num_labels = draw(st.sampled_from([1, 20, MAX_INDEX]))
     labels = st.lists(st.integers(0, num_labels - 1), unique=True, max_size=5)
     features = st.dictionaries(st.integers(0, num_features - 1), values, max_size=5)
     rows = draw(st.lists(st.tuples(labels, features), max_size=6))

@@ -1,4 +1,4 @@
-"""A data set of an index of packages, against a twin that goes word by word."""
+"""The rows of an index of packages, compared with a twin that reads it word by word."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Skip-grams of plain text, against a twin that goes word by word."""
+"""Skip-grams of plain text, compared with a twin that reads it word by word."""
 
 import os
 from pathlib import Path

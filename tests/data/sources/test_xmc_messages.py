@@ -1,4 +1,4 @@
-"""What is said of sets that lack a file or have other counts."""
+"""Errors of sets that lack a file or have other counts than expected."""
 
 import json
 
