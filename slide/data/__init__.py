@@ -1,10 +1,10 @@
-"""Sparse multi-label data sets: reading, generating, batching."""
+"""Sparse multi-label data sets: reading, generating, transforming, batching."""
 
 from slide.data.batches import Batch, Batches
 from slide.data.dataset import SparseDataset, Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.download import download
-from slide.data.formats.write import write_xmc
+from slide.data.formats.text_writer import write_xmc
 from slide.data.sources.debian import build_debian
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic

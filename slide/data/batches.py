@@ -1,4 +1,4 @@
-"""Batches in an order that depends on nothing but seed, epoch and step."""
+"""Batches, in an order that depends only on the seed, the epoch and the step."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,9 +15,18 @@ class Batch(NamedTuple):
     """B rows of a split.
 
     Attributes:
-        features: B rows.
-        labels: B rows.
+        features: B rows of column numbers (int32) and values (float32).
+        labels: B rows of label numbers (int32).
         rows: ``(B,)`` int64 row numbers in the split.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.data import Batches, synthetic
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, train_samples=10, test_samples=0)
+        >>> batch = Batches(data.train, 4, seed=0, shuffle=False).batch(epoch=0, index=2)
+        >>> batch.rows.tolist(), batch.features.num_rows, batch.labels.num_rows
+        ([8, 9], 2, 2)
     """
 
     features: CSR
@@ -26,19 +35,30 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """The batches of a split, shuffled anew each epoch.
+    """The batches of a split. Each epoch has another random order.
 
-    The batch of an epoch and a step is a function of ``(seed, epoch, step)`` alone, so a run can be
-    continued in the middle of an epoch. Each row occurs once an epoch; the last batch may be short.
+    A batch depends only on ``(seed, epoch, step)``, so a run can continue in the middle of an
+    epoch. Each row occurs once in an epoch. The last batch may have fewer rows.
 
     Args:
         split: the rows.
         batch_size: rows per batch, at least 1.
-        seed: of the shuffles, not negative.
-        shuffle: without it, rows keep their order and batches are views of the split.
+        seed: of the random orders, at least 0.
+        shuffle: False: the rows keep their order, and batches are views of the split.
 
     Raises:
         ValueError: ``batch_size`` or ``seed`` is out of range.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.data import Batches, synthetic
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, train_samples=10, test_samples=0)
+        >>> batches = Batches(data.train, batch_size=4, seed=0)
+        >>> len(batches), [len(batch.rows) for batch in batches.epoch(0)]
+        (3, [4, 4, 2])
+        >>> sorted(row for batch in batches.epoch(1) for row in batch.rows.tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
     def __init__(self, split: Split, batch_size: int, seed: int, shuffle: bool = True) -> None:
@@ -53,14 +73,14 @@ class Batches:
         self._order: tuple[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
-        """Steps per epoch."""
+        """The number of steps in an epoch."""
         return -(-len(self.split) // self.batch_size)
 
     def batch(self, epoch: int, index: int) -> Batch:
         """The batch of one step.
 
         Args:
-            epoch: not negative.
+            epoch: at least 0.
             index: the step, in ``[0, len(self))``.
 
         Raises:
@@ -81,7 +101,7 @@ class Batches:
         return Batch(part.features, part.labels, rows)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from the step ``start`` on.
+        """Yields the batches of an epoch, beginning with the step ``start``.
 
         Raises:
             IndexError: ``start`` is not in ``[0, len(self)]``.
@@ -91,8 +111,8 @@ class Batches:
         return (self.batch(epoch, index) for index in range(start, len(self)))
 
     def _permutation(self, epoch: int) -> np.ndarray:
-        # Kept for the epoch at hand: it costs as much as many batches. Epoch and order are one
-        # attribute, so that threads see both or neither.
+        # The order costs as much as many batches, so that of one epoch is kept. Epoch and order
+        # are one attribute: threads see both or neither.
         if self._order is None or self._order[0] != epoch:
             generator = np.random.default_rng((self.seed, epoch))
             self._order = epoch, generator.permutation(len(self.split))

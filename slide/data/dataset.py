@@ -1,4 +1,4 @@
-"""What a data set is once it is open: sparse features and label lists, by rows."""
+"""An open data set: sparse features and lists of labels, by rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from slide.sparse import CSR, Pattern
 
 __all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]
 
-# a and b of Jain et al. 2016, for sets that are neither Amazon's nor Wikipedia's.
+# a and b of Jain et al. 2016, for sets that are not from Amazon or Wikipedia.
 PROPENSITY = (0.55, 1.5)
-# So much of a split fits into memory anywhere.
-BLOCK_ROWS = 1 << 16
-BLOCK_ENTRIES = 1 << 21
+# A part of a split of this size fits into the memory of any machine.
+SLICE_ROWS = 1 << 16
+SLICE_ENTRIES = 1 << 21
 
 
 class Block(NamedTuple):
-    """Some consecutive rows of a split, as a reader or a generator hands them over.
+    """Some consecutive rows of a split, as a reader or a generator yields them.
 
     Attributes:
         features: B rows.
         labels: B rows.
-        skipped: lines left out on the way because they were malformed.
+        skipped: malformed lines that the reader left out.
     """
 
     features: CSR
@@ -37,8 +37,8 @@ class Block(NamedTuple):
 class Split:
     """Rows for training, validation or testing.
 
-    Features and labels of a row stand in the order of the file. The arrays may be memory maps;
-    writing to them changes neither the file nor another process.
+    The features and the labels of a row keep the order of the file. The arrays may be memory maps.
+    Writing to them changes neither the file nor another process.
 
     Attributes:
         features: N rows of column numbers in ``[0, num_features)`` and values.
@@ -48,6 +48,15 @@ class Split:
 
     Raises:
         ValueError: features and labels differ in their number of rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split
+        >>> from slide.sparse import CSR, Pattern
+        >>> features = CSR(*Pattern.from_lists([[4], [0, 2]]), np.ones(3, np.float32))
+        >>> split = Split(features, Pattern.from_lists([[1], [0, 3]]), 5, 4)
+        >>> len(split), split.take(np.array([1])).labels.indices.tolist()
+        (2, [0, 3])
     """
 
     features: CSR
@@ -65,7 +74,7 @@ class Split:
         return self.features.num_rows
 
     def slice(self, start: int, stop: int) -> "Split":
-        """Rows ``start`` to ``stop``; indices and values are views, not copies.
+        """Returns the rows from ``start`` to before ``stop``; indices and values are views.
 
         Raises:
             IndexError: not ``0 <= start <= stop <= len(self)``.
@@ -86,12 +95,13 @@ class Split:
             self.num_labels,
         )
 
-    def blocks(self, rows: int = BLOCK_ROWS, entries: int = BLOCK_ENTRIES) -> Iterator["Split"]:
-        """All rows in order, as slices of bounded size.
+    def blocks(self, rows: int = SLICE_ROWS, entries: int = SLICE_ENTRIES) -> Iterator["Split"]:
+        """Yields all rows in order, as slices of bounded size.
 
         Args:
-            rows: most rows of a slice, at least 1.
-            entries: most features, and most labels, of a slice of more than one row.
+            rows: the most rows of a slice, at least 1.
+            entries: the most features, and the most labels, of a slice. A row with more of them is
+                a slice of its own.
         """
         start = 0
         while start < len(self):
@@ -144,9 +154,19 @@ class SparseDataset:
         num_features: number of feature columns.
         num_labels: number of labels.
         propensity: the constants a and b of propensity-scored metrics (Jain et al. 2016, section
-            5); the default is what the paper uses where it names no others for a set.
-        folder: where the arrays lie; None: in memory.
-        source: what the arrays were made from, see `slide.data.cache.cached`.
+            5). The default is that of the paper for sets that are not from Amazon or Wikipedia.
+        folder: the cache folder of the arrays; None: they are in memory only.
+        source: what the arrays were made from; see `slide.data.cache.cached`.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.data import SparseDataset, holdout, synthetic
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, train_samples=10, test_samples=5)
+        >>> train, validation = holdout(data.train, 0.2, seed=0)
+        >>> tuned = SparseDataset("mine", train, validation, data.num_features, data.num_labels)
+        >>> len(tuned.train), len(tuned.test)
+        (8, 2)
     """
 
     name: str
@@ -160,20 +180,29 @@ class SparseDataset:
 
 
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
-    """Sets random rows aside, for validation.
+    """Divides the rows at random into a larger part and a part for validation.
 
-    Both parts are copies in memory, with rows in their original order.
+    Both parts are copies in memory. Rows keep their order.
 
     Args:
         split: at least two rows.
-        fraction: share of rows to set aside, in (0, 1); at least one row goes to each part.
-        seed: not negative.
+        fraction: share of the rows for validation, in (0, 1). Each part gets at least one row.
+        seed: of the random choice, at least 0.
 
     Returns:
-        (the remaining rows, the rows set aside).
+        (the remaining rows, the rows for validation).
 
     Raises:
-        ValueError: ``fraction`` is not in (0, 1) or the split has fewer than two rows.
+        ValueError: ``fraction`` is not in (0, 1), or the split has fewer than two rows.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.data import holdout, synthetic
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, train_samples=10, test_samples=0)
+        >>> train, validation = holdout(data.train, 0.2, seed=0)
+        >>> len(train), len(validation)
+        (8, 2)
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be in (0, 1), not {fraction}")

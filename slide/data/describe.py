@@ -1,4 +1,4 @@
-"""What a data set is like, in numbers and as a table of text."""
+"""The facts of a data set, as numbers and as a table of text."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ class SplitFacts:
 
     Attributes:
         rows: N.
-        nonzeros: features of a row: mean and most.
-        labels: labels of a row: mean and most.
+        nonzeros: features of a row: the mean and the largest number.
+        labels: labels of a row: the mean and the largest number.
         without_features, without_labels: rows that have none.
     """
 
@@ -32,15 +32,15 @@ class SplitFacts:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """Counts of a data set. Shares lie in [0, 1]; of nothing they are 0.
+    """Counts of a data set. Shares lie in [0, 1]; a share of nothing is 0.
 
     Attributes:
-        train, test: of the splits.
+        train, test: counts of the splits.
         num_features, num_labels: columns.
         quantiles: training rows of a label, over all labels, at `QUANTILES`.
-        unseen, seen_once: share of labels with no, with one training row.
-        test_unseen: share of test labels, every occurrence counted, that no training row has.
-        test_unseen_distinct: the same, each label counted once.
+        unseen, seen_once: share of the labels that have no training row, or one.
+        test_unseen: share of the label entries of the test rows whose label has no training row.
+        test_unseen_distinct: the same, where each label counts once.
     """
 
     train: SplitFacts
@@ -55,9 +55,9 @@ class DatasetFacts:
 
 
 def facts(data: SparseDataset) -> DatasetFacts:
-    """Counts what a table shows; reads the labels, but not the features."""
+    """Counts what `describe` shows. It reads the labels, but not the features."""
     seen, asked = (_label_counts(split) for split in (data.train, data.test))
-    # Labels are counted, so no quantile lies between two of them.
+    # Each quantile is the count of a label, never a value between two counts.
     found = np.quantile(seen, list(QUANTILES.values()), method="lower") if len(seen) else []
     return DatasetFacts(
         _split_facts(data.train),
@@ -73,7 +73,19 @@ def facts(data: SparseDataset) -> DatasetFacts:
 
 
 def describe(data: SparseDataset) -> str:
-    """The table of a data set: a heading, then one line a fact, training beside test rows."""
+    """Returns a table of a data set: a heading, then one line a fact, for training and test rows.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.data import synthetic
+        >>> from slide.data.describe import describe
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = describe(synthetic(cache=folder, train_samples=10, test_samples=5))
+        >>> print("".join(table.splitlines(keepends=True)[:3]))
+        synthetic                               train         test
+        rows                                       10            5
+        features                               10,000
+    """
     found = facts(data)
     train, test = found.train, found.test
     both = {
@@ -105,7 +117,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def _label_counts(split: Split) -> np.ndarray:
-    """In how many rows each label is; memory bounded by a block and the result."""
+    """Counts the rows of each label; memory is bounded by a block and the result."""
     counts = np.zeros(split.num_labels, np.int64)
     for part in split.blocks():
         counts += np.bincount(part.labels.indices, minlength=len(counts))

@@ -1,26 +1,25 @@
-"""Rows as text ``label,label feature:value feature:value ...``, the counterpart of `parse`."""
+"""Rows as text ``label,label feature:value feature:value ...``, which `parse_rows` reads back."""
 
 import math
 
 import numpy as np
 
+from slide.kernels.characters import COLON, COMMA, DOT, LF, LOWER_E, MINUS, SPACE, ZERO
 from slide.kernels.compile import serial
 
 __all__ = ["FEATURE_BYTES", "LABEL_BYTES", "ROW_BYTES", "format_rows"]
 
-# The most that a value takes is "-0.00000" and 10 digits, a column 10 digits.
+# Upper bounds. The longest value is "-0.00000" and 10 digits; a column number has up to 10 digits.
 FEATURE_BYTES = 30
 LABEL_BYTES = 11
 ROW_BYTES = 2
 
-SPACE, COMMA, MINUS, DOT, ZERO, COLON, LOWER_E, LF = 32, 44, 45, 46, 48, 58, 101, 10
-
-# Nine digits tell all float32 apart; the tenth makes up for a logarithm that was rounded up.
+# Nine digits distinguish all float32. The tenth is for a logarithm that was rounded up.
 MIN_DIGITS, MAX_DIGITS = 7, 10
-# A decimal stands for a float32 if all decimals as close to it as this do: no reader has to be
-# more exact.
+# A decimal stands for a float32 if all numbers within this relative distance are rounded to it. So
+# a reader with this precision reads the same float32.
 TOLERANCE = 1e-12
-# Zeros that are written after a point or before the end, instead of an exponent.
+# Up to so many zeros are written after the point or at the end; beyond it an exponent is written.
 MAX_ZEROS = 5
 
 
@@ -92,7 +91,7 @@ def _write_value(out, at, value, negative):
         return at + 1
     mantissa, exponent = _to_decimal(abs(value))
     digits = _count_digits(mantissa)
-    before = digits + exponent  # digits before the point; none and zeros after it, if negative
+    before = digits + exponent  # digits before the point; if negative, zeros after it
     if exponent > MAX_ZEROS or before < -MAX_ZEROS:
         at = _write_digits(out, at, mantissa, digits)
         out[at] = LOWER_E
@@ -114,27 +113,22 @@ def _write_value(out, at, value, negative):
 
 @serial
 def format_rows(
-    feature_indptr,
-    feature_indices,
-    feature_values,
-    label_indptr,
-    label_indices,
-    first_feature,
-    first_label,
-    out,
-):
+    feature_indptr, feature_indices, feature_values, label_indptr, label_indices,
+    first_feature, first_label, out,
+):  # fmt: skip
     """Writes a line for each row; one without labels begins with a space.
 
     Args:
         feature_indptr, feature_indices, feature_values: B rows, of finite float32 values.
         label_indptr, label_indices: B rows.
         first_feature, first_label: numbers of the first columns.
-        out: uint8 output of at least `FEATURE_BYTES`, `LABEL_BYTES` and `ROW_BYTES` for each.
+        out: uint8 output; per feature, label and row it needs `FEATURE_BYTES`, `LABEL_BYTES` and
+            `ROW_BYTES`.
 
     Returns:
         How many bytes were written.
     """
-    bits = feature_values.view(np.int32)  # compiled code may take -0 for 0
+    bits = feature_values.view(np.int32)  # compiled code may treat -0 as 0
     at = 0
     for row in range(len(feature_indptr) - 1):
         begin = at

@@ -1,14 +1,16 @@
-"""A state machine over the bytes of lines ``label,label feature:value feature:value ...``.
+"""A parser of the bytes of lines ``label,label feature:value feature:value ...``.
 
-The kernel knows bytes and bounds; files, messages and headers are the business of
-`slide.data.formats.rows`.
+The kernel knows bytes and bounds. `slide.data.formats.text_reader` knows files, headers and error
+messages.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from slide.kernels.characters import COLON, COMMA, CR, HASH, LF, SPACE, TAB
 from slide.kernels.compile import serial
+from slide.kernels.read_numbers import read_index, read_number
 
 __all__ = [
     "DUPLICATE_FEATURE",
@@ -33,18 +35,10 @@ DUPLICATE_LABEL = 6
 DUPLICATE_FEATURE = 7
 TABLE_FULL = 8  # never returned
 
-TAB, LF, CR, SPACE, HASH, PLUS, COMMA, MINUS, DOT, COLON = 9, 10, 13, 32, 35, 43, 44, 45, 46, 58
-UPPER_E, LOWER_E = 69, 101
-
-# Halfway between the largest float32 and the next power of two: from here on float32 rounds to
+# Halfway between the largest float32 and the next power of two: float32 rounds larger numbers to
 # infinity.
 FLOAT32_LIMIT = 3.4028235677973366e38
-# Another digit keeps a mantissa below this in int64.
-MANTISSA_LIMIT = 10**17
-# Beyond this an index is out of any range, and an exponent out of float64.
-INDEX_LIMIT = 1 << 40
-EXPONENT_LIMIT = 400
-# Places for the columns of a row, to find those that occur twice; longer rows get more.
+# Places for the columns of a row, to find a column that occurs twice; longer rows get more places.
 TABLE_SIZE = 1 << 12
 # The multiplicative hash of Knuth, The Art of Computer Programming 3, section 6.4.
 MULTIPLIER = 2654435769
@@ -70,91 +64,11 @@ def _is_separator(byte):
 
 
 @serial
-def _read_index(data, at):
-    """Reads ``[-]digits``; returns (value, end), value -1 for a negative, -2 for no number."""
-    negative = data[at] == MINUS
-    if negative:
-        at += 1
-    first = at
-    value = 0
-    while True:
-        digit = np.int64(data[at]) - 48
-        if digit < 0 or digit > 9:
-            break
-        if value < INDEX_LIMIT:
-            value = value * 10 + digit
-        at += 1
-    if at == first:
-        return -2, at
-    if negative and value > 0:
-        return -1, at
-    return value, at
-
-
-@serial
-def _read_number(data, at):
-    """Reads a decimal number; returns (value, end, whether there was one).
-
-    Up to 15 significant digits with an exponent of at most 22 the value is the nearest float64:
-    mantissa and power of ten are exact, and one rounding joins them.
-    """
-    negative = data[at] == MINUS
-    if negative or data[at] == PLUS:
-        at += 1
-    mantissa = 0
-    exponent = 0
-    digits = 0
-    fraction = False
-    while True:
-        digit = np.int64(data[at]) - 48
-        if digit == DOT - 48 and not fraction:
-            fraction = True
-        elif digit < 0 or digit > 9:
-            break
-        else:
-            digits += 1
-            if mantissa < MANTISSA_LIMIT:
-                mantissa = mantissa * 10 + digit
-                if fraction:
-                    exponent -= 1
-            elif not fraction:
-                exponent += 1
-        at += 1
-    if digits == 0:
-        return 0.0, at, False
-    if data[at] == LOWER_E or data[at] == UPPER_E:
-        at += 1
-        shrink = data[at] == MINUS
-        if shrink or data[at] == PLUS:
-            at += 1
-        first = at
-        power = 0
-        while True:
-            digit = np.int64(data[at]) - 48
-            if digit < 0 or digit > 9:
-                break
-            if power < 1_000_000_000:
-                power = power * 10 + digit
-            at += 1
-        if at == first:
-            return 0.0, at, False
-        exponent += -power if shrink else power
-    value = float(mantissa)
-    if mantissa != 0 and exponent != 0:
-        # 10 ** 22 is the last exact power of ten in float64; products below it are exact as well.
-        scale = 1.0
-        for _ in range(min(abs(exponent), EXPONENT_LIMIT)):
-            scale *= 10.0
-        value = value * scale if exponent > 0 else value / scale
-    return (-value if negative else value), at, True
-
-
-@serial
 def _enter(table, owner, column):
     """Enters a column under an owner, a positive number; returns whether it was new.
 
-    An entry is ``owner * 2 ** 31 + column``; those of earlier owners count as free places, so that
-    the table need not be cleared. At least one place must be free.
+    An entry is ``owner * 2 ** 31 + column``. Entries of earlier owners count as free places, so the
+    table is never cleared. At least one place must be free.
     """
     entry = (owner << 31) + column
     place = (column * MULTIPLIER >> 16) & (len(table) - 1)
@@ -167,18 +81,84 @@ def _enter(table, owner, column):
 
 
 @serial
-def parse_rows(
-    data,
-    columns,
-    max_lines,
-    lenient,
-    comments,
-    feature_indptr,
-    feature_indices,
-    feature_values,
-    label_indptr,
-    label_indices,
+def _parse_labels(data, at, columns, table, owner, room, label_indices, labels):
+    """Parses the labels at the start of a row; returns (labels, token, end, status)."""
+    token = at
+    more = not _is_separator(data[at])
+    while more:
+        token = at
+        index, at = read_index(data, at)
+        more = data[at] == COMMA
+        column = index - columns.first_label
+        if index == -2 or not (more or _is_separator(data[at])):
+            return labels, token, at, MALFORMED_LABEL
+        if index < 0 or column < 0 or column >= columns.num_labels:
+            return labels, token, at, LABEL_RANGE
+        if labels >= room:
+            return labels, token, at, TABLE_FULL
+        if not _enter(table, owner, column):
+            return labels, token, at, DUPLICATE_LABEL
+        label_indices[labels] = column
+        labels += 1
+        at += more
+    return labels, token, at, OK
+
+
+@serial
+def _skip_line(data, at):
+    """The place of the next line feed."""
+    while data[at] != LF:
+        at += 1
+    return at
+
+
+@serial
+def _parse_features(
+    data, at, columns, comments, table, owner, room, feature_indices, feature_values, features
 ):
+    """Parses the features of a row; returns (features, token, end, status)."""
+    token = at
+    while True:
+        while data[at] == SPACE or data[at] == TAB:
+            at += 1
+        if comments and data[at] == HASH:
+            at = _skip_line(data, at)
+        if data[at] == CR and data[at + 1] == LF:
+            at += 1
+        if data[at] == LF:
+            return features, token, at, OK
+        token = at
+        index, at = read_index(data, at)
+        if index == -2 or data[at] != COLON:
+            return features, token, at, MALFORMED_FEATURE
+        value, at, valid = read_number(data, at + 1)
+        column = index - columns.first_feature
+        if not valid or not _is_separator(data[at]):
+            return features, token, at, MALFORMED_FEATURE
+        if index < 0 or column < 0 or column >= columns.num_features:
+            return features, token, at, FEATURE_RANGE
+        if not abs(value) < FLOAT32_LIMIT:
+            return features, token, at, NOT_FINITE
+        if features >= room:
+            return features, token, at, TABLE_FULL
+        if not _enter(table, owner, column):
+            return features, token, at, DUPLICATE_FEATURE
+        feature_indices[features] = column
+        feature_values[features] = value
+        features += 1
+
+
+@serial
+def _is_blank(data, at):
+    """Whether a line holds nothing but a comment."""
+    return data[at] in (LF, HASH) or (data[at] == CR and data[at + 1] == LF)
+
+
+@serial
+def parse_rows(
+    data, columns, max_lines, lenient, comments,
+    feature_indptr, feature_indices, feature_values, label_indptr, label_indices,
+):  # fmt: skip
     """Parses lines ``label,label feature:value feature:value ...``.
 
     Args:
@@ -186,104 +166,47 @@ def parse_rows(
         columns: the numbers of features and labels; the indices of the outputs begin at 0.
         max_lines: stop after this many lines.
         lenient: skip a bad line instead of stopping at it.
-        comments: what follows a ``#`` is no part of a row, and a line of nothing else, or of
-            nothing at all, is no row.
+        comments: the text after a ``#`` is not part of a row, and a line without other text is not
+            a row.
         feature_indptr, label_indptr: ``(lines + 1,)`` int64 outputs.
         feature_indices, feature_values: int32 and float32 outputs, one place per colon in the data.
         label_indices: int32 output, one place per comma and per line.
 
     Returns:
-        (lines, rows, skipped, end, status): ``end`` is the offset of the first byte after the lines
-        read or, when status is not `OK`, of the token at fault, which stands in the line after
-        those counted.
+        (lines, rows, skipped, end, status): ``end`` is the offset after the lines that were read.
+        If status is not `OK`, it is the offset of the bad token, in the line after those counted.
     """
     table = np.zeros(TABLE_SIZE, np.int64)
-    at = 0
-    lines = 0
-    rows = 0
-    skipped = 0
-    feature_indptr[0] = 0
-    label_indptr[0] = 0
+    at = lines = rows = skipped = 0
+    feature_indptr[0] = label_indptr[0] = 0
     while at < len(data) and lines < max_lines:
-        begin = at
-        features = feature_indptr[rows]
-        labels = label_indptr[rows]
-        # Half of the table is for the row's columns, of which each takes two bytes or more.
-        room = len(table) // 2 + features + labels
-        owner = 2 * lines + 2
-        status = OK
-        token = at
-        is_row = not comments or not (
-            data[at] in (LF, HASH) or (data[at] == CR and data[at + 1] == LF)
-        )
-        more = is_row and not _is_separator(data[at])
-        while more:
-            token = at
-            index, at = _read_index(data, at)
-            more = data[at] == COMMA
-            column = index - columns.first_label
-            if index == -2 or not (more or _is_separator(data[at])):
-                status = MALFORMED_LABEL
-            elif index < 0 or column < 0 or column >= columns.num_labels:
-                status = LABEL_RANGE
-            elif features + labels >= room:
-                status = TABLE_FULL
-            elif not _enter(table, owner, column):
-                status = DUPLICATE_LABEL
-            else:
-                label_indices[labels] = column
-                labels += 1
-                at += more
-            if status != OK:
-                break
-        while status == OK:
-            while data[at] == SPACE or data[at] == TAB:
-                at += 1
-            if comments and data[at] == HASH:
-                while data[at] != LF:
-                    at += 1
-            if data[at] == LF:
-                break
-            if data[at] == CR and data[at + 1] == LF:
-                at += 1
-                break
-            token = at
-            index, at = _read_index(data, at)
-            if index == -2 or data[at] != COLON:
-                status = MALFORMED_FEATURE
-                break
-            value, at, valid = _read_number(data, at + 1)
-            column = index - columns.first_feature
-            if not valid or not _is_separator(data[at]):
-                status = MALFORMED_FEATURE
-            elif index < 0 or column < 0 or column >= columns.num_features:
-                status = FEATURE_RANGE
-            elif not abs(value) < FLOAT32_LIMIT:
-                status = NOT_FINITE
-            elif features + labels >= room:
-                status = TABLE_FULL
-            elif not _enter(table, owner + 1, column):
-                status = DUPLICATE_FEATURE
-            else:
-                feature_indices[features] = column
-                feature_values[features] = value
-                features += 1
+        begin, features, labels = at, feature_indptr[rows], label_indptr[rows]
+        # At most half of the table is filled, so a search ends soon.
+        room, owner = len(table) // 2, 2 * lines + 2
+        token, status = at, OK
+        is_row = not (comments and _is_blank(data, at))
+        if is_row:
+            labels, token, at, status = _parse_labels(
+                data, at, columns, table, owner, room + labels, label_indices, labels
+            )
+        if status == OK:
+            room -= labels - label_indptr[rows]
+            features, token, at, status = _parse_features(
+                data, at, columns, comments, table, owner + 1, room + features,
+                feature_indices, feature_values, features,
+            )  # fmt: skip
         if status == TABLE_FULL:
             table = np.zeros(4 * len(table), np.int64)
             at = begin
             continue
-        if status == OK:
-            at += 1
-            if is_row:
-                rows += 1
-                feature_indptr[rows] = features
-                label_indptr[rows] = labels
-        elif lenient:
-            while data[at] != LF:
-                at += 1
-            at += 1
-            skipped += 1
-        else:
+        if status != OK and not lenient:
             return lines, rows, skipped, token, status
+        if status != OK:
+            at = _skip_line(data, at)
+            skipped += 1
+        elif is_row:
+            rows += 1
+            feature_indptr[rows], label_indptr[rows] = features, labels
+        at += 1
         lines += 1
     return lines, rows, skipped, at, OK

@@ -14,9 +14,11 @@ _S11 = np.uint64(11)
 def subsample_words(words, first, key, keep, out):
     """Copies the words that stay, in their order.
 
+    Word i stays if a uniform number in [0, 1), of the counter ``first + i``, is below its ``keep``.
+
     Args:
-        words: ``(n,)`` int32 in ``[0, V)``; -1: a word to be left out in any case.
-        first: number of words before these; a word stays by a random number of its own number.
+        words: ``(n,)`` int32 in ``[0, V)``; -1: this word never stays.
+        first: number of words before these.
         key: uint64 of the random numbers.
         keep: ``(V,)`` float64 probability of each word to stay.
         out: ``(n,)`` int32 output.

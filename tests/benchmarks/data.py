@@ -26,7 +26,7 @@ import yaml
 from report import machine, table
 
 from slide import data, runtime
-from slide.data.formats.write import write_xmc
+from slide.data.formats.text_writer import write_xmc
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"

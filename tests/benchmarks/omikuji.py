@@ -26,7 +26,7 @@ from slide.config.data_command import open_dataset, read_config, user_errors
 
 from slide import runtime
 from slide.data import SparseDataset, Split, holdout
-from slide.data.formats.write import write_xmc
+from slide.data.formats.text_writer import write_xmc
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
 
 TOP = (1, 3, 5)

@@ -1,82 +1,23 @@
-"""The cache of parsed and generated data: reuse, replacement, and what may go wrong."""
+"""The cache of parsed and generated data: what is written, reused and replaced."""
 
-import errno
 import importlib
 import json
 import os
-import subprocess
-import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.caches import TRAIN, blocks_of, forbid, leftovers, open_blocks
+from helpers.splits import assert_types, make_split, rows
 
-from slide.data import DataError, SparseDataset, Split, xmc
+from slide.data import DataError, SparseDataset, Split
 from slide.data import cache as cache_module
-from slide.data.cache import cached
 from slide.data.dataset import Block
-from slide.data.fetching import lock
 from slide.sparse import CSR, Pattern
 
-ROOT = Path(__file__).parents[2]
 # slide.data.sources.xmc is the function; this is the module of the same name.
 xmc_module = importlib.import_module("slide.data.sources.xmc")
-needs_locks = pytest.mark.parametrize("locks", [True] if lock.fcntl else [])
-
-TRAIN = "3 5 4\n1,3 0:0.5 4:2\n 2:1\n2 1:1\n"
-TEST = "2 5 4\n0 3:1\n1 0:1\n"
-
-
-def make_split(num_rows=23, seed=0):
-    """Rows of two features and one label."""
-    rng = np.random.default_rng(seed)
-    indices = rng.integers(0, 50, 2 * num_rows, np.int32)
-    features = CSR(2 * np.arange(num_rows + 1), indices, np.arange(len(indices), dtype=np.float32))
-    labels = Pattern(np.arange(num_rows + 1), rng.integers(0, 30, num_rows, np.int32))
-    return Split(features, labels, 50, 30)
-
-
-def rows(split):
-    """Feature indices, values and labels of each row, as lists."""
-    features, labels = split.features, split.labels
-    parts = (features.indptr, features.indices), (features.indptr, features.values), labels
-    lists = [[array[a:b].tolist() for a, b in pairwise(indptr)] for indptr, array in parts]
-    return list(zip(*lists, strict=True))
-
-
-def assert_types(split):
-    arrays = [*split.features, *split.labels]
-    assert [a.dtype for a in arrays] == ["i8", "i4", "f4", "i8", "i4"]
-    assert all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays)
-
-
-@pytest.fixture
-def root(tmp_path):
-    folder = tmp_path / "files"
-    folder.mkdir()
-    (folder / "train.txt").write_text(TRAIN)
-    (folder / "test.txt").write_text(TEST)
-    return folder
-
-
-@pytest.fixture
-def open_set(root, tmp_path):
-    def open_set(**options):
-        return xmc(**{"name": "tiny", "root": root, "cache": tmp_path / "cache", **options})
-
-    return open_set
-
-
-def forbid(*_, **__):
-    raise AssertionError("the files are parsed again")
-
-
-def leftovers(cache):
-    return sorted(path.name for path in cache.iterdir() if path.suffix == ".tmp")
 
 
 def test_files_are_opened_as_memory_maps(open_set, tmp_path):
@@ -98,7 +39,7 @@ def test_files_are_opened_as_memory_maps(open_set, tmp_path):
 
 def test_second_opening_parses_nothing(open_set, monkeypatch):
     first = open_set()
-    monkeypatch.setattr(xmc_module, "read_blocks", forbid)
+    monkeypatch.setattr(xmc_module, "read_text_blocks", forbid)
     assert rows(open_set().train) == rows(first.train)
     with pytest.raises(AssertionError, match="parsed again"):
         open_set(lenient=True)  # other rows, in general
@@ -122,9 +63,9 @@ def test_changed_file_replaces_the_cache(open_set, root, tmp_path, text):
 
 def test_other_format_is_replaced(open_set, monkeypatch):
     open_set()
-    monkeypatch.setattr(cache_module, "FORMAT", cache_module.FORMAT + 1)
+    monkeypatch.setattr(cache_module, "CACHE_VERSION", cache_module.CACHE_VERSION + 1)
     open_set()
-    monkeypatch.setattr(xmc_module, "read_blocks", forbid)
+    monkeypatch.setattr(xmc_module, "read_text_blocks", forbid)
     open_set()
 
 
@@ -149,53 +90,6 @@ def test_failed_parsing_leaves_nothing(open_set, root, tmp_path):
     with pytest.raises(DataError, match=r"test.txt:3: feature 9"):
         open_set()
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
-
-
-def blocks_of(split):
-    return lambda: [Block(split.features, split.labels)]
-
-
-def open_blocks(cache, train, state, **options):
-    test = make_split(4, seed=9)
-    given = {"num_features": 50, "num_labels": 30, "train": train, "test": blocks_of(test)}
-    options = given | options
-    return cached(cache, name="made", key={"made": 1}, state={"state": state}, **options)
-
-
-def failing(error):
-    def blocks():
-        yield Block(*blocks_of(make_split(5))()[0])
-        raise error
-
-    return blocks
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("broken")])
-def test_interrupted_writing_leaves_the_old_cache(tmp_path, error):
-    split = make_split()
-    open_blocks(tmp_path, blocks_of(split), state=1)
-    with pytest.raises(type(error)):
-        open_blocks(tmp_path, failing(error), state=2)
-    assert leftovers(tmp_path) == []
-    assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
-
-
-def test_full_disk_is_told_and_leaves_the_old_cache(tmp_path):
-    split = make_split()
-    open_blocks(tmp_path, blocks_of(split), state=1)
-    with pytest.raises(OSError, match="no space left for the cache of made") as caught:
-        open_blocks(tmp_path, failing(OSError(errno.ENOSPC, "full")), state=2)
-    assert caught.value.errno == errno.ENOSPC
-    assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
-
-
-def test_folders_of_killed_processes_are_removed(tmp_path):
-    open_blocks(tmp_path, blocks_of(make_split()), state=1)
-    (meta,) = tmp_path.glob("*/meta.json")
-    left = tmp_path / f"{meta.parent.name}.{'0' * 32}.tmp"
-    (left / "train").mkdir(parents=True)
-    open_blocks(tmp_path, blocks_of(make_split()), state=2)
-    assert not left.exists()
 
 
 def test_blocks_of_any_size_are_joined(tmp_path):
@@ -263,57 +157,6 @@ def test_propensities_are_checked_before_anything_is_read(tmp_path, propensity, 
         open_blocks(tmp_path, forbid, state=1, propensity=propensity)
 
 
-@needs_locks
-def test_threads_write_once(tmp_path, locks):
-    calls = []
-    barrier = threading.Barrier(4)
-    split = make_split()
-
-    def slow():
-        calls.append(1)
-        time.sleep(0.1)
-        return blocks_of(split)()
-
-    def work(_):
-        barrier.wait()
-        return rows(open_blocks(tmp_path, slow, state=1).train)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(4))) == [rows(split)] * 4
-    assert len(calls) == 1
-
-
-def test_without_locks_all_still_get_a_whole_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "fcntl", None)
-    barrier = threading.Barrier(3)
-    split = make_split()
-
-    def together():
-        barrier.wait()
-        return blocks_of(split)()
-
-    with ThreadPoolExecutor(3) as pool:
-        found = pool.map(lambda _: open_blocks(tmp_path, together, state=1), range(3))
-        assert [rows(dataset.train) for dataset in found] == [rows(split)] * 3
-    assert leftovers(tmp_path) == []
-
-
-def test_two_processes_at_once(open_set, root, tmp_path):
-    text = "20000 5 4\n" + "1,3 0:0.5 4:2\n" * 20000
-    (root / "train.txt").write_text(text)
-    code = (
-        "import sys; from slide.data import xmc;"
-        "data = xmc(name='tiny', root=sys.argv[1], cache=sys.argv[2]);"
-        "sys.stdout.write(str(data.train.features.values.sum()))"
-    )
-    command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
-    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
-    outputs = [process.communicate(timeout=100)[0] for process in processes]
-    assert outputs == [b"50000.0"] * 2
-    assert leftovers(tmp_path / "cache") == []
-    assert len(open_set().train) == 20000
-
-
 def test_opening_a_large_cache_reads_next_to_nothing(tmp_path):
     size = 3_000_000
     split = Split(
@@ -336,50 +179,3 @@ def resident_bytes():
     """Of this process, memory maps that were read included; 0 where that is not told."""
     path = Path("/proc/self/statm")
     return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
-
-
-# What the functions say
-
-
-def test_missing_file_says_what_to_fetch_and_where_to_put_it(open_set, root, tmp_path):
-    (root / "test.txt").unlink()
-    with pytest.raises(FileNotFoundError) as caught:
-        open_set(hint="Fetch tiny.zip.")
-    assert str(caught.value) == (
-        f"{root / 'test.txt'} is missing. Fetch tiny.zip. "
-        f"Put train.txt and test.txt into the folder {root}."
-    )
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        open_set(root=tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train_samples": 4}, "train.txt:1: header has 3 rows, but 4 were expected"),
-        ({"test_samples": 3}, "test.txt:1: header has 2 rows, but 3 were expected"),
-        ({"num_features": 6}, "train.txt:1: header has 5 features, but 6 were expected"),
-        ({"num_labels": 1}, "train.txt:1: header has 4 labels, but 1 were expected"),
-    ],
-)
-def test_unexpected_counts_name_both(open_set, options, message):
-    with pytest.raises(DataError, match=message):
-        open_set(**options)
-    open_set(train_samples=3, test_samples=2, num_features=5, num_labels=4)
-    with pytest.raises(DataError, match=message):  # also when there is a cache
-        open_set(**options)
-
-
-def test_splits_must_agree(open_set, root):
-    (root / "test.txt").write_text("1 6 4\n0 5:1\n")
-    with pytest.raises(DataError, match=r"test.txt:1: header has 6 features, but 5 are in .*train"):
-        open_set()
-
-
-def test_lenient_set_keeps_the_number_of_lines_left_out(open_set, root, tmp_path, caplog):
-    (root / "train.txt").write_text(TRAIN.replace("4:2", "4:x"))
-    dataset = open_set(lenient=True, train_samples=3)
-    assert len(dataset.train) == 2
-    (meta,) = (tmp_path / "cache").glob("*/meta.json")
-    assert json.loads(meta.read_text())["train"]["skipped"] == 1
-    assert "1 malformed lines were left out" in caplog.text

@@ -1,4 +1,4 @@
-"""Transformed data sets, against looped twins, and the functions they are made of."""
+"""Transformed data sets, compared with a looped twin."""
 
 import json
 import math
@@ -7,11 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers import job
-from helpers.matrices import make_csr, make_pattern
+from helpers.matrices import make_csr
 
-from slide.data import SparseDataset, Split, synthetic, transform, transforms
-from slide.data import dataset as dataset_module
+from slide.data import SparseDataset, Split, synthetic, transform, transform_steps, transforms
 from slide.data.cache import cached
 from slide.data.dataset import Block
 from slide.sparse import CSR, Pattern
@@ -56,7 +54,7 @@ def naive(data, split, tf_idf, l2_norm, hashed_features, min_label_count):
     uses = [sum(1 for row, _ in train if row.get(j)) for j in range(data.num_features)]
     counts = [sum(label in labels for _, labels in train) for label in range(data.num_labels)]
     kept = [label for label in range(data.num_labels) if counts[label] >= min_label_count]
-    columns, signs = transforms.hash_columns(data.num_features, max(hashed_features, 1))
+    columns, signs = transform_steps.hash_columns(data.num_features, max(hashed_features, 1))
     for row, labels in to_lists(split):
         if tf_idf:
             n = len(train)
@@ -121,83 +119,6 @@ def test_document_frequencies_are_of_training_rows(tmp_path):
     np.testing.assert_array_equal(*train)
     np.testing.assert_array_equal(one.test.features.values, train[0])
     assert (other.test.features.values != train[0]).any()
-
-
-def test_the_formula_of_tf_idf():
-    """4 rows; features in 4, 1 and 0 of them: as smoothed by common toolkits."""
-    features = CSR(
-        np.array([0, 2, 3, 4, 6]),
-        np.array([0, 1, 0, 0, 0, 2], np.int32),
-        np.array([1, 3, 2, 1, 4, 0], np.float32),
-    )
-    counts = transforms.row_counts(features, 3)
-    assert counts.tolist() == [4, 1, 0], "a feature of value 0 is not there"
-    weights = transforms.tf_idf_weights(counts, 4)
-    np.testing.assert_allclose(weights, [1, 1 + math.log(2.5), 1 + math.log(5)])
-    values = transforms.tf_idf(features, weights).values
-    np.testing.assert_allclose(values, [1, 3 * weights[1], 2, 1, 4, 0], rtol=1e-6)
-    assert values.dtype == np.float32
-
-
-def test_rows_of_length_one():
-    features = CSR(
-        np.array([0, 2, 2, 4, 5]),
-        np.array([3, 1, 0, 2, 5], np.int32),
-        np.array([3, -4, 0, 0, 1e-30], np.float32),
-    )
-    made = transforms.normalize_rows(features)
-    np.testing.assert_allclose(made.values, [0.6, -0.8, 0, 0, 1], rtol=1e-6)
-    assert made.indices is features.indices
-    huge = transforms.normalize_rows(features._replace(values=np.full(5, 3e38, np.float32)))
-    np.testing.assert_allclose(huge.values, [0.5**0.5] * 4 + [1], rtol=1e-6)
-
-
-def test_hashing_keeps_inner_products_on_average():
-    """E <hash(x), hash(y)> = <x, y> (Weinberger et al. 2009, lemma 2)."""
-    rng = np.random.default_rng(1)
-    rows = make_csr(rng, [30, 30], 50)
-    dense = np.zeros((2, 50))
-    for i in range(2):
-        at = slice(*rows.indptr[i : i + 2])
-        dense[i, rows.indices[at]] = rows.values[at]
-    products = []
-    for seed in range(3000):
-        made = transforms.hash_features(rows, *transforms.hash_columns(50, 8, seed), 8)
-        folded = np.zeros((2, 8))
-        for i in range(2):
-            at = slice(*made.indptr[i : i + 2])
-            folded[i, made.indices[at]] = made.values[at]
-        products.append(folded[0] @ folded[1])
-    error = np.std(products) / math.sqrt(len(products))
-    assert abs(np.mean(products) - dense[0] @ dense[1]) < 4 * error
-    assert error < 0.2
-
-
-def test_hashed_columns_and_signs_are_uniform_and_independent():
-    columns, signs = transforms.hash_columns(200_000, 10)
-    assert (columns.dtype, signs.dtype) == (np.int32, np.float32)
-    cells = np.bincount(2 * columns + (signs > 0), minlength=20)
-    statistic = ((cells - 10_000) ** 2 / 10_000).sum()
-    assert statistic < 43.8, "the 0.999 quantile of chi2 with 19 degrees of freedom"
-    again = transforms.hash_columns(200_000, 10, seed=1)[0]
-    assert 0.09 < (columns == again).mean() < 0.11
-    prefix = transforms.hash_columns(10, 10)[0]
-    np.testing.assert_array_equal(prefix, columns[:10])
-
-
-def test_features_that_cancel_are_left_out():
-    columns = np.array([4, 4, 0], np.int32)
-    signs = np.array([1, -1, 1], np.float32)
-    features = CSR(
-        np.array([0, 2, 5]),
-        np.array([0, 1, 2, 1, 0], np.int32),
-        np.array([2, 2, 5, 1, 3], np.float32),
-    )
-    made = transforms.hash_features(features, columns, signs, 6)
-    assert made.indptr.tolist() == [0, 0, 2]
-    assert made.indices.tolist() == [0, 4]
-    assert made.values.tolist() == [5, 2]
-    assert [array.dtype for array in made] == ["i8", "i4", "f4"]
 
 
 def test_labels_are_renumbered_and_their_numbers_kept(tmp_path):
@@ -315,57 +236,3 @@ def test_memory_is_bounded_by_a_block(tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100 * entries, "bytes; the features of all rows alone take 8 an entry"
-
-
-# In the main job
-
-
-def test_a_run_trains_on_the_transformed_set_and_a_resumed_one_keeps_it(tmp_path):
-    words = ["transform.hashed_features=30", "transform.min_label_count=2"]
-    job.main(*job.tiny(tmp_path, *words, "trainer.max_steps=1", *job.SAMPLED))
-    run = tmp_path / "run"
-    summary = json.loads((run / "summary.json").read_text())
-    expected = transform(job.make_data(tmp_path), hashed_features=30, min_label_count=2)
-    assert (summary["features"], summary["labels"]) == (30, expected.num_labels)
-    assert expected.num_labels < job.SIZES["num_labels"]
-    job.main(f"resume={run}", "trainer.max_steps=2")
-    assert json.loads((run / "summary.json").read_text())["steps"] == 2
-    message = job.failure(f"resume={run}", "transform.hashed_features=20")
-    assert "a resumed run keeps its transform.hashed_features" in message
-
-
-def test_transforms_are_checked_before_data_are_read(tmp_path):
-    words = job.tiny(tmp_path, "transform.hashed_features=-1")
-    assert "hashed_features must be a whole number" in job.quick_failure(*words)
-    assert not list(tmp_path.iterdir())
-
-
-# Blocks of a split
-
-
-@pytest.mark.parametrize(("rows", "entries"), [(1, 10), (5, 1000), (1000, 12), (1000, 1), (99, 99)])
-def test_blocks_are_all_rows_in_order_and_bounded(rows, entries):
-    rng = np.random.default_rng(3)
-    lengths = rng.integers(0, 20, 50)
-    split = Split(
-        make_csr(rng, lengths, FEATURES),
-        make_pattern(rng, rng.integers(0, 8, 50), LABELS),
-        FEATURES,
-        LABELS,
-    )
-    parts = list(split.blocks(rows, entries))
-    assert [row for part in parts for row in to_lists(part)] == to_lists(split)
-    for part in parts:
-        assert 1 <= len(part) <= rows
-        assert (
-            len(part) == 1 or max(len(part.features.indices), len(part.labels.indices)) <= entries
-        )
-        assert np.shares_memory(part.features.values, split.features.values) or not len(
-            part.features.values
-        )
-    # As few blocks as that allows: the next row would not have fitted.
-    for part, following in pairwise(parts):
-        both = (len(p.features.indices) for p in (part, following.slice(0, 1)))
-        labels = (len(p.labels.indices) for p in (part, following.slice(0, 1)))
-        assert len(part) == rows or sum(both) > entries or sum(labels) > entries
-    assert dataset_module.BLOCK_ENTRIES > 1000

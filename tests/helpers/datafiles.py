@@ -1,4 +1,4 @@
-"""Small files for each reader, as a user would have them."""
+"""Small files for each reader."""
 
 import gzip
 
@@ -12,9 +12,9 @@ WORDS = [f"word{i}" for i in range(40)]
 
 
 def write_inputs(folder, data, config):
-    """Writes what ``config``, the configuration of a data set, reads; rows are those of ``data``.
+    """Writes the files that ``config``, the configuration of a data set, reads.
 
-    Where a reader makes its own rows, it gets some of its kind.
+    They have the rows of ``data``, or rows of another kind if the reader can only read those.
     """
     WRITERS[config["_target_"]](folder, data, config)
 

@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 
-from slide.data.sources.mnist import FILES
+from slide.data.sources.mnist import IDX_FILES
 
 
 def idx(values, magic=None, shape=None):
@@ -23,9 +23,9 @@ def make_images(rows, seed=0):
 def write(folder, rows=(7, 3), packed=True):
     """A set under the usual names; returns its images and labels by split."""
     made = {}
-    for split, count in zip(FILES, rows, strict=True):
+    for split, count in zip(IDX_FILES, rows, strict=True):
         made[split] = make_images(count, seed=count)
-        for name, values in zip(FILES[split], made[split], strict=True):
+        for name, values in zip(IDX_FILES[split], made[split], strict=True):
             data = idx(values)
             path = folder / (f"{name}.gz" if packed else name)
             path.write_bytes(gzip.compress(data) if packed else data)

@@ -1,4 +1,4 @@
-"""A naive parser of rows as text, and whether the real one agrees with it."""
+"""A naive parser of rows as text, and a comparison of the reader with it."""
 
 import math
 import re
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from slide.data import DataError
-from slide.data.formats.rows import XMC, read_blocks
+from slide.data.formats.text_reader import XMC, read_text_blocks
 
 LABELS = re.compile(rb"-?\d+(,-?\d+)*")
 FEATURE = re.compile(rb"(-?\d+):([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
 COUNTS = re.compile(rb"\s*(\d+)\s+(\d+)\s+(\d+)\s*")
-MOST = 2**31 - 1
+MAX_INDEX = 2**31 - 1
 
 
 class BadLine(Exception):
@@ -56,14 +56,14 @@ def parse(data, variant=XMC, lenient=False, sizes=(None, None, None)):
     start = 1
     if variant.header:
         match = COUNTS.fullmatch(lines.pop(0))
-        if not data or match is None or max(map(int, match.groups())) > MOST:
+        if not data or match is None or max(map(int, match.groups())) > MAX_INDEX:
             raise BadLine(1)
         sizes = tuple(map(int, match.groups()))
         start = 2
     if lines and lines[-1] == b"":
         lines.pop()
     max_rows, *columns = sizes
-    columns = [MOST if count is None else count for count in columns]
+    columns = [MAX_INDEX if count is None else count for count in columns]
     rows = []
     skipped = 0
     for number, line in enumerate(lines, start):
@@ -88,7 +88,7 @@ def read(path, variant=XMC, **options):
     """The same from the reader."""
     rows = []
     skipped = 0
-    for features, labels, left_out in read_blocks(path, variant, **options):
+    for features, labels, left_out in read_text_blocks(path, variant, **options):
         assert [a.dtype for a in features] == [np.int64, np.int32, np.float32]
         assert [a.dtype for a in labels] == [np.int64, np.int32]
         assert features.num_rows == labels.num_rows

@@ -1,4 +1,4 @@
-"""A server on loopback that plays the servers of the world, with their faults."""
+"""A server on this machine that behaves like faulty servers of the internet."""
 
 import re
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# What Drive shows instead of a large file, and when too many people have fetched it.
+# The pages of Google Drive: one before a large file, one when too many people have fetched it.
 CONFIRM = (
     "<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title></head><body>"
     '<form id="download-form" action="{action}" method="get"><input type="submit" value="Anyway"/>'
@@ -49,7 +49,7 @@ class Route:
 
 
 class Server:
-    """The routes by path, and what has been asked for: pairs of a path and a range."""
+    """The routes by path, and the requests so far: pairs of a path and a range."""
 
     def __init__(self, port: int) -> None:
         self.root = f"http://127.0.0.1:{port}"
@@ -103,7 +103,7 @@ def serving() -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            with suppress(ConnectionError):  # who asks may hang up
+            with suppress(ConnectionError):  # The client may close the connection.
                 server.answer(self)
 
         def log_message(self, *_) -> None:

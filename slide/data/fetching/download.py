@@ -1,4 +1,9 @@
-"""Files of a data set from mirrors, tried in order."""
+"""Files of a data set from mirrors, which are tried in order.
+
+pooch and gdown know one address a file: they have no mirrors, no expected sizes, and no check of
+all files together before any of them gets its name. pooch (1.9) also begins a broken transfer
+again, and gdown (6.5) resumes one, but a later call does not notice that the file has changed.
+"""
 
 import hashlib
 import os
@@ -13,12 +18,12 @@ from typing import Any
 from slide.data.fetching.fetch import Check, FetchError
 from slide.data.fetching.transfer import discard, transfer
 from slide.data.fetching.unpack import unpack
-from slide.data.formats.subset import take_rows
+from slide.data.formats.xmc_subset import copy_numbered_rows
 
 __all__ = ["Remote", "download", "parse_mirrors"]
 
-WORK = ".download"
-CHUNK_BYTES = 1 << 20
+DOWNLOAD_FOLDER = ".download"
+HASHED_BYTES = 1 << 20
 ROWS = ("member", "rows")
 DIGITS = {"sha256": 64, "sha1": 40, "git-sha1": 40, "md5": 32}
 
@@ -29,11 +34,11 @@ class Remote:
 
     Attributes:
         url: http or https.
-        saves: name in the folder of the data set: what it is, None for the file itself, the path
-            inside the archive, or for some rows of a file in it ``{member: path, rows: path}``,
-            as of `slide.data.formats.subset.take_rows`.
-        hash: ``kind:hexadecimal digits``, if known; kinds are those of `DIGITS`. A git-sha1 is
-            that of git's blob: of ``blob <length>``, a zero byte and the file.
+        saves: the files that it gives, by their names in the folder of the data set. The value is
+            None for the remote file itself, or a path in the archive. For selected rows it is
+            ``{member: path, rows: path}``, see `slide.data.formats.xmc_subset`.
+        hash: ``kind:hexadecimal digits``, if known; kinds are those of `DIGITS`. git-sha1 is the
+            hash of git's blob: of ``blob <length>``, a zero byte and the file.
         size: in bytes, if known.
 
     Raises:
@@ -51,8 +56,7 @@ class Remote:
         if not isinstance(self.saves, Mapping) or not self.saves:
             raise ValueError(f"saves of {self.url} must name files, not {self.saves!r}")
         for name in self.saves:
-            path = PurePosixPath(name)
-            if path.is_absolute() or path.name != name or name.startswith("."):
+            if PurePosixPath(name).name != name or name.startswith("."):
                 raise ValueError(f"saves of {self.url} must be plain names, not {name!r}")
         if None in self.saves.values() and len(self.saves) > 1:
             raise ValueError(f"{self.url} cannot be one of its files itself and an archive too")
@@ -68,34 +72,46 @@ class Remote:
 
 
 def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    """Puts the files that a folder lacks there, from the first mirror that has the right ones.
+    """Fetches the missing files of a folder from the first mirror that has the right ones.
 
-    Files appear under their names only when all of them are complete, unpacked and checked; ones
-    that are there are left as they are. Until then they are in ``root/.download``, and a later
-    call goes on with what is there. To be called by `slide.data.fetching.fetch.ensure_files`, which holds
-    a lock meanwhile.
+    Files get their names when all of them are complete, unpacked and checked. Until then they are
+    in ``root/.download``, and a later call resumes them there. Existing files stay as they are.
+    Readers such as `slide.data.xmc` call this as their ``fetch``, under a lock.
 
     Args:
         root: the folder.
-        check: raises ValueError unless a folder, with all files, has the right ones.
-        mirrors: each a list of remote files, each with the attributes of `Remote`.
+        check: raises ValueError unless a folder with all files has the right ones.
+        mirrors: each mirror is a list of remote files with these keys: ``url``; ``saves``, the
+            names of the files that it gives, each with its path in the archive, or None for the
+            remote file itself; ``hash``, such as ``md5:...``, and ``size`` in bytes, if known.
 
     Raises:
-        FetchError: all mirrors failed; a line for each says why.
+        FetchError: all mirrors failed; the message has a line for each.
         OSError: the disk is full, or the like; what has been fetched is kept.
         ValueError: ``mirrors`` is malformed.
+
+    Example:
+        This example needs a server, so it is not run::
+
+            import functools
+            from slide.data import download, xmc
+
+            saves = {"train.txt": "Set/train.txt", "test.txt": "Set/test.txt"}
+            mirrors = [[{"url": "http://localhost:8000/set.zip", "saves": saves}]]
+            fetch = functools.partial(download, mirrors=mirrors)
+            data = xmc(name="mine", root="files", cache="cache", fetch=fetch)
     """
     parsed = parse_mirrors(mirrors)
-    work = root / WORK
+    work = root / DOWNLOAD_FOLDER
     work.mkdir(exist_ok=True)
     failures = []
     for mirror in parsed:
         needed = [r for r in mirror if any(not (root / name).exists() for name in r.saves)]
         staged = work / "files"
         try:
-            _fetch(needed, work)
+            _fetch_remotes(needed, work)
             _stage(needed, work, root, staged)
-            _check(mirror, check, staged)
+            _check_staged(mirror, check, staged)
         except FetchError as error:
             failures.append(f"  {error}")
             continue
@@ -104,13 +120,13 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
         return
     for folder in ("files", "members"):
         shutil.rmtree(work / folder, ignore_errors=True)
-    with suppress(OSError):  # there are parts to go on with
+    with suppress(OSError):  # It is not empty if there are parts to resume.
         work.rmdir()
     raise FetchError("\n".join(failures) or "  no address is known")
 
 
 def parse_mirrors(mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Remote]]:
-    """The remote files of each mirror.
+    """Returns the remote files of each mirror.
 
     Raises:
         ValueError: an entry is malformed.
@@ -121,11 +137,11 @@ def parse_mirrors(mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[R
         raise ValueError(f"mirrors must be lists of url, saves, hash, size: {error}") from error
 
 
-def _fetch(remotes: Iterable[Remote], work: Path) -> None:
+def _fetch_remotes(remotes: Iterable[Remote], work: Path) -> None:
     for remote in remotes:
         path = _part(remote, work)
         try:
-            # Pieces of two versions may have been joined: only a wrong file of one piece is final.
+            # A resumed file may join pieces of two versions, so it gets a second, whole transfer.
             if transfer(remote.url, path, size=remote.size) and _wrong_hash(remote, path):
                 discard(path)
                 transfer(remote.url, path, size=remote.size)
@@ -137,7 +153,7 @@ def _fetch(remotes: Iterable[Remote], work: Path) -> None:
 
 
 def _stage(remotes: Iterable[Remote], work: Path, root: Path, staged: Path) -> None:
-    """Makes the folder ``staged`` as ``root`` is to become."""
+    """Fills the folder ``staged`` with all files that ``root`` will have."""
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
     for remote in remotes:
@@ -163,11 +179,11 @@ def _unpack(remote: Remote, archive: Path, staged: Path) -> None:
     members = {m for s in sources for m in ([s] if isinstance(s, str) else s.values())}
     names = {m: f"{i}-{PurePosixPath(m).name}" for i, m in enumerate(sorted(members))}
     inside.mkdir()
-    unpack(archive, {name: m for m, name in names.items()}, inside, name=_name(remote.url))
+    unpack(archive, {name: m for m, name in names.items()}, inside, name=_file_name(remote.url))
     for name, source in remote.saves.items():
         if isinstance(source, Mapping):
             whole, rows = (inside / names[source[key]] for key in ROWS)
-            take_rows(whole, rows, staged / name)
+            copy_numbered_rows(whole, rows, staged / name)
         elif source is not None:
             _same(os.link, inside / names[source], staged / name)
     shutil.rmtree(inside)
@@ -176,12 +192,12 @@ def _unpack(remote: Remote, archive: Path, staged: Path) -> None:
 def _same(link: Callable[[Path, Path], None], source: Path, target: Path) -> None:
     try:
         link(source, target)
-    except OSError:  # a system without such links
+    except OSError:  # The system has no such links.
         shutil.copyfile(source, target)
 
 
-def _check(remotes: Iterable[Remote], check: Check, staged: Path) -> None:
-    """Runs the check; a mirror that fails it has another version of the set."""
+def _check_staged(remotes: Iterable[Remote], check: Check, staged: Path) -> None:
+    """Runs the check; if it fails, the mirror has another version of the set."""
     try:
         check(staged)
     except (ValueError, FileNotFoundError) as error:
@@ -201,7 +217,7 @@ def _place(staged: Path, root: Path) -> None:
 
 
 def _wrong_hash(remote: Remote, path: Path) -> str:
-    """What is wrong with the hash of a file, if anything."""
+    """Says what is wrong with the hash of a file; empty if nothing is."""
     kind, _, expected = (remote.hash or "").partition(":")
     if not kind:
         return ""
@@ -209,7 +225,7 @@ def _wrong_hash(remote: Remote, path: Path) -> str:
     if kind == "git-sha1":
         digest.update(b"blob %d\0" % path.stat().st_size)
     with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+        for chunk in iter(lambda: file.read(HASHED_BYTES), b""):
             digest.update(chunk)
     found = digest.hexdigest()
     return "" if found == expected else f"its {kind} is {found}, not {expected}"
@@ -219,5 +235,5 @@ def _part(remote: Remote, work: Path) -> Path:
     return work / f"{hashlib.sha256(remote.url.encode()).hexdigest()[:16]}.part"
 
 
-def _name(url: str) -> str:
+def _file_name(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[2]

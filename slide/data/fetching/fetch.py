@@ -1,4 +1,4 @@
-"""Files that a data set needs: used where they are, fetched where they are missing."""
+"""Files that a data set needs: present files are used, missing ones are fetched."""
 
 import errno
 from collections.abc import Callable, Sequence
@@ -11,17 +11,17 @@ __all__ = ["Check", "Fetch", "FetchError", "check_folders", "ensure_files"]
 LOCK = ".fetch.lock"
 
 Check = Callable[[Path], None]
-"""Raises ValueError (DataError) unless the files in a folder are those that are wanted."""
+"""Raises ValueError (DataError) unless the files in a folder are the expected ones."""
 
 Fetch = Callable[[Path, Check], None]
-"""Puts the missing files into a folder, complete and checked, and leaves those there as they are.
+"""Puts the missing files into a folder, complete and checked; existing files stay as they are.
 
-Raises FetchError if it cannot, and other OSErrors for a full disk and the like.
+It raises FetchError if it cannot, and other OSErrors for a full disk and the like.
 """
 
 
 class FetchError(OSError):
-    """Files could not be had; the message says what was tried and why it failed."""
+    """Files could not be fetched; the message says what was tried and why it failed."""
 
 
 def ensure_files(
@@ -29,18 +29,19 @@ def ensure_files(
 ) -> None:
     """Makes sure that files are there.
 
-    Files that are there are used as they are, and then nothing is written: the folder may be
-    read-only. Missing ones are fetched under a lock, so that of two processes one waits.
+    If all files are there, nothing is written, so the folder may be read-only. Missing files are
+    fetched under a lock: of two processes, one waits.
 
     Args:
-        root: folder of the files; made if there is something to fetch.
-        names: the files, by paths below ``root``.
-        fetch: puts the missing ones there; None: they have to be put there by hand.
-        check: whether a folder with all files holds the right ones.
-        hint: what to do by hand, in sentences.
+        root: folder of the files; it is made if there is something to fetch.
+        names: paths of the files in ``root``.
+        fetch: puts missing files there; None: the user has to do that.
+        check: raises ValueError unless a folder with all files holds the right ones.
+        hint: what the user can do, in sentences.
 
     Raises:
-        FileNotFoundError: a file is missing and could not be had; says why, and where to put it.
+        FileNotFoundError: a file is missing and could not be fetched. The message says why, and
+            where to put it.
         OSError: the folder cannot be written, or the disk is full.
     """
     if _missing(root, names) is None:
@@ -48,7 +49,7 @@ def ensure_files(
     tried = ""
     if fetch is not None:
         try:
-            _fetch(root, names, fetch, check)
+            _fetch_missing(root, names, fetch, check)
         except FetchError as error:
             tried = f"\n{error}\n"
     missing = _missing(root, names)
@@ -66,11 +67,11 @@ def check_folders(**folders: object) -> None:
             raise ValueError(f"{argument} must be the path of a folder, not {value!r}")
 
 
-def _fetch(root: Path, names: Sequence[str], fetch: Fetch, check: Check) -> None:
+def _fetch_missing(root: Path, names: Sequence[str], fetch: Fetch, check: Check) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / LOCK, f"the files in {root}"):
-            if _missing(root, names) is not None:  # another process may have fetched them meanwhile
+            if _missing(root, names) is not None:  # Another process may have fetched them.
                 fetch(root, check)
     except FetchError:
         raise

@@ -1,44 +1,50 @@
-"""One process at a time."""
+"""One process at a time, by a lock file."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows: two processes may then do the same work
-    fcntl = None
+from filelock import FileLock, Timeout
 
 __all__ = ["locked"]
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[bool]:
-    """Waits until no other process or thread holds the lock, saying so if it has to wait.
+    """Waits until no other process or thread holds the lock, and says so if it has to wait.
+
+    The system releases the lock of a process that was killed.
 
     Args:
-        path: of the lock file, which is made if it is missing and left where it is.
+        path: of the lock file. It is made if it is missing, and it stays afterwards.
         what: what is prepared under the lock, for the message.
 
     Yields:
-        Whether there is a lock at all: some file systems have none.
+        Whether the lock is held: some file systems have no locks, and then nothing is locked.
 
     Raises:
         OSError: the lock file cannot be made.
     """
-    with path.open("ab") as file:
-        yield fcntl is not None and _lock(file.fileno(), what)  # closing the file releases it
+    path.open("ab").close()  # Errors of the folder are raised here, those of its locks below.
+    # A soft lock is a file that stays after a crash: no lock at all is better.
+    lock = FileLock(path, fallback_to_soft=False)
+    held = _acquire(lock, what)
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
 
 
-def _lock(descriptor: int, what: str) -> bool:
-    assert fcntl is not None
+def _acquire(lock: FileLock, what: str) -> bool:
+    """Returns whether the lock is held now; False where the file system has no locks."""
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire(blocking=False)
+        except Timeout:
             print(f"waiting for another process that prepares {what}", file=sys.stderr, flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:  # a file system without locks
+            lock.acquire()
+    except OSError:
         return False
     return True

@@ -1,4 +1,8 @@
-"""One file over HTTP, in as many connections as it takes."""
+"""One file over HTTP, by as many connections as are needed.
+
+Of gdown, which a whole transfer could use, only the reading of Google Drive's confirmation pages is
+used; `slide.data.fetching.download` says what the rest lacks.
+"""
 
 import errno
 import json
@@ -16,58 +20,58 @@ from requests import exceptions
 from tqdm import tqdm
 
 from slide.data.fetching.fetch import FetchError
-from slide.data.fetching.unpack import LIMIT, ensure_space
+from slide.data.fetching.unpack import MAX_BYTES, ensure_space
 from slide.runtime import VERSION
 
 __all__ = ["discard", "transfer"]
 
-CHUNK_BYTES = 1 << 16  # a cut connection loses less than that
-# Connections in a row that bring less, and seconds to wait between them.
+RECEIVED_BYTES = 1 << 16  # A cut connection loses fewer bytes than that.
+# A transfer ends after so many connections in a row that bring less. PAUSE is in seconds.
 TRIES = 4
 PAUSE = 1.0
-# Seconds to wait for a connection, and for more of an answer.
+# Seconds to wait for a connection, and for the next bytes.
 TIMEOUTS = 10.0, 60.0
-# Pages between an address and its file: Drive asks whether to go on without a virus scan.
-MOST_PAGES = 3
+# Pages before the file: Google Drive asks whether to download without a virus scan.
+MAX_PAGES = 3
 PAGE_BYTES = 1 << 20
 PAGE_STARTS = (b"<!doctype html", b"<html")
-# These may pass within seconds.
+# The server may answer after some seconds.
 BUSY = (500, 502, 503, 504)
 
 
 class _Offer(NamedTuple):
-    """What a server says of a file: by this a partial one is known to be of the same file."""
+    """What a server says of a file. A partial file is resumed if the server says the same again."""
 
     total: int | None
     validator: str | None
 
 
 class _InterruptedTransferError(Exception):
-    """The next connection may bring more."""
+    """The connection failed, and the next one may bring more."""
 
 
 class _UnreachableServerError(_InterruptedTransferError):
-    """It may have gone away for a moment, if it was there before."""
+    """There is no connection. It may come back if there was one before."""
 
 
 def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
     """Fetches a file.
 
-    What an earlier call has left at ``path`` is continued if the server still offers the same file
-    and can do so; a note beside it, ``<name>.json``, says what the file was. A connection that is
-    cut is made again as long as that brings more. The confirmation pages of Google Drive are
-    answered.
+    A partial file at ``path`` is resumed if the server still offers the same file and can send a
+    part of it. A note beside it, ``<name>.json``, says what the server offered. After a cut
+    connection there is another one, as long as connections bring more bytes. Confirmation pages of
+    Google Drive are answered.
 
     Args:
         url: http or https.
-        path: where to write; incomplete after an error.
-        size: bytes that the file must have, if known.
+        path: where to write. After an error the file is incomplete.
+        size: expected length in bytes, if known.
 
     Returns:
         Whether the file was put together from several connections.
 
     Raises:
-        FetchError: the file cannot be had, or is another one; says why in a few words.
+        FetchError: the file cannot be fetched, or it is another file; the message says why.
         OSError: the disk is full, or the like.
     """
     most = _length(path)
@@ -80,7 +84,7 @@ def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
                 break
             except _InterruptedTransferError as error:
                 length = _length(path)
-                failures = 0 if length >= most + CHUNK_BYTES else failures + 1
+                failures = 0 if length >= most + RECEIVED_BYTES else failures + 1
                 most = max(most, length)
                 never_there = attempt == 0 and isinstance(error, _UnreachableServerError)
                 if failures == TRIES or never_there:
@@ -100,7 +104,7 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None) -> N
     noted, kept = _read_note(path), _length(path)
     if noted is not None and noted.total == kept and size in (None, kept):
         return
-    response = _open(session, url)
+    response = _open_file(session, url)
     try:
         offer = _offer(response)
         if size is not None and offer.total not in (None, size):
@@ -112,7 +116,7 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None) -> N
             response = _open_rest(session, response.url, kept, offer)
             if response.status_code != requests.codes.partial:
                 kept, offer = 0, _offer(response)
-        total = _write(response, path, kept, offer)
+        total = _write_body(response, path, kept, offer)
     finally:
         response.close()
     if size not in (None, total):
@@ -121,20 +125,20 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None) -> N
     _write_note(path, offer._replace(total=total))
 
 
-def _open(session: requests.Session, url: str) -> requests.Response:
-    """The answer that holds the file."""
-    for _ in range(MOST_PAGES):
+def _open_file(session: requests.Session, url: str) -> requests.Response:
+    """Returns the answer that holds the file."""
+    for _ in range(MAX_PAGES):
         response = _get(session, url, {})
         attached = "attachment" in response.headers.get("Content-Disposition", "")
         if attached or not response.headers.get("Content-Type", "").startswith("text/html"):
             return response
         with response:
-            url = urljoin(response.url, _next_url(next(_chunks(response, PAGE_BYTES), b"")))
+            url = urljoin(response.url, _next_url(next(_body_chunks(response, PAGE_BYTES), b"")))
     raise FetchError("answers one page after the other instead of the file")
 
 
 def _open_rest(session: requests.Session, url: str, start: int, offer: _Offer) -> requests.Response:
-    """The answer with the bytes from ``start`` on, or with all of them."""
+    """Returns the answer with the bytes from ``start`` on, or with all bytes."""
     headers = {"Range": f"bytes={start}-"}
     if offer.validator is not None:
         headers["If-Range"] = offer.validator
@@ -143,8 +147,8 @@ def _open_rest(session: requests.Session, url: str, start: int, offer: _Offer) -
     partial = response.status_code == requests.codes.partial
     if partial and response.headers.get("Content-Range") == expected:
         return response
-    response.close()  # it knows no ranges, or the file has changed
-    return _open(session, url)
+    response.close()  # The server sends no parts, or the file has changed.
+    return _open_file(session, url)
 
 
 def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:
@@ -154,7 +158,7 @@ def _get(session: requests.Session, url: str, headers: dict[str, str]) -> reques
         raise FetchError(_reason(error)) from error
     except (exceptions.ConnectionError, exceptions.Timeout) as error:
         raise _UnreachableServerError(_reason(error)) from error
-    except (exceptions.RequestException, ValueError) as error:  # ValueError: no proper address
+    except (exceptions.RequestException, ValueError) as error:  # ValueError: a malformed address.
         raise FetchError(_reason(error)) from error
     none_left = response.status_code == requests.codes.requested_range_not_satisfiable
     if not response.ok and not (none_left and "Range" in headers):
@@ -167,8 +171,9 @@ def _get(session: requests.Session, url: str, headers: dict[str, str]) -> reques
 
 
 def _next_url(page: bytes) -> str:
-    """Where the file is, if a page says so."""
-    from gdown.download import get_url_from_gdrive_confirmation  # slow to import, rarely needed
+    """Returns the address of the file, if a page names one."""
+    # Imported here: it takes long, and few addresses need it.
+    from gdown.download import get_url_from_gdrive_confirmation
     from gdown.exceptions import FileURLRetrievalError
 
     text = page.decode("utf-8", "replace")
@@ -184,11 +189,11 @@ def _page_instead(text: str) -> str:
     return f"answers a web page{named} instead of the file"
 
 
-def _write(response: requests.Response, path: Path, start: int, offer: _Offer) -> int:
-    """Appends an answer to the first ``start`` bytes; returns how long the file is then."""
+def _write_body(response: requests.Response, path: Path, start: int, offer: _Offer) -> int:
+    """Appends an answer to the first ``start`` bytes; returns the length of the file."""
     if offer.total is not None:
-        if offer.total > LIMIT:
-            raise FetchError(f"has {offer.total} bytes, more than {LIMIT}")
+        if offer.total > MAX_BYTES:
+            raise FetchError(f"has {offer.total} bytes, more than {MAX_BYTES}")
         ensure_space(path.parent, offer.total - start, "the file")
     bar = tqdm(
         total=offer.total,
@@ -203,12 +208,12 @@ def _write(response: requests.Response, path: Path, start: int, offer: _Offer) -
         with bar, path.open("ab") as file:
             file.truncate(start)
             _write_note(path, offer)
-            for chunk in _chunks(response, CHUNK_BYTES):
+            for chunk in _body_chunks(response, RECEIVED_BYTES):
                 if length == 0 and chunk.lstrip()[:16].lower().startswith(PAGE_STARTS):
                     raise FetchError(_page_instead(chunk.decode("utf-8", "replace")))
                 length += len(chunk)
-                if length > LIMIT:
-                    raise FetchError(f"has more than {LIMIT} bytes")
+                if length > MAX_BYTES:
+                    raise FetchError(f"has more than {MAX_BYTES} bytes")
                 file.write(chunk)
                 bar.update(len(chunk))
     except OSError as error:
@@ -223,7 +228,7 @@ def _write(response: requests.Response, path: Path, start: int, offer: _Offer) -
     return length
 
 
-def _chunks(response: requests.Response, size: int) -> Iterator[bytes]:
+def _body_chunks(response: requests.Response, size: int) -> Iterator[bytes]:
     try:
         yield from response.iter_content(size)
     except exceptions.RequestException as error:
@@ -232,7 +237,7 @@ def _chunks(response: requests.Response, size: int) -> Iterator[bytes]:
 
 def _offer(response: requests.Response) -> _Offer:
     headers = response.headers
-    # Of an encoded answer the length is that of the code.
+    # The length of an encoded answer is not the length of the file.
     plain = headers.get("Content-Encoding", "identity") == "identity"
     length = headers.get("Content-Length", "")
     strong = not headers.get("ETag", "W/").startswith("W/")
@@ -243,7 +248,7 @@ def _offer(response: requests.Response) -> _Offer:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong with a connection, in a few words."""
+    """Says why a connection failed, in a few words."""
     if isinstance(error, exceptions.ConnectTimeout):
         return f"no connection within {TIMEOUTS[0]:g} s"
     if isinstance(error, exceptions.ReadTimeout) or "Read timed out" in str(error):
@@ -251,8 +256,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, exceptions.ChunkedEncodingError):
         return "the connection was cut"
     inner = error.args[0] if error.args else error
-    inner = getattr(inner, "reason", inner)  # of urllib3's MaxRetryError
-    return re.sub(r"^(<[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))  # who says it
+    inner = getattr(inner, "reason", inner)  # In urllib3's MaxRetryError.
+    return re.sub(r"^(<[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))  # Without the object's name.
 
 
 def _length(path: Path) -> int:

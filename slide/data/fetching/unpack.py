@@ -1,4 +1,4 @@
-"""Files out of zip and tar archives, and out of single compressed files."""
+"""Files from zip and tar archives, and from single compressed files."""
 
 import bz2
 import errno
@@ -19,12 +19,12 @@ from tqdm import tqdm
 
 __all__ = ["UnpackError", "ensure_space", "unpack"]
 
-LIMIT = 64 << 30
-MOST_MEMBERS = 1_000_000
-CHUNK_BYTES = 1 << 20
-SHOWN = 8
+MAX_BYTES = 64 << 30
+MAX_MEMBERS = 1_000_000
+COPIED_BYTES = 1 << 20
+SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-# What the standard library raises for damaged archives, beside OSErrors without a number.
+# The standard library raises these for damaged archives, and OSErrors without a number.
 DAMAGES = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, ValueError, RuntimeError, OverflowError),
@@ -32,7 +32,7 @@ DAMAGES = (
 
 
 class UnpackError(ValueError):
-    """An archive that is damaged, too large, or lacks what is asked of it."""
+    """An archive is damaged or too large, or it lacks a member."""
 
 
 def unpack(
@@ -41,24 +41,25 @@ def unpack(
     folder: Path,
     *,
     name: str | None = None,
-    limit: int = LIMIT,
+    limit: int = MAX_BYTES,
 ) -> None:
-    """Takes single files out of an archive.
+    """Unpacks some files of an archive.
 
-    Nothing but these is written, under names that do not come from the archive. What the archive
-    is, zip, tar or a single file, compressed by gzip, bzip2, xz or not, shows in its content.
+    Only these files are written, and their names do not come from the archive. The kind of the
+    archive is found by its content: zip, tar or a single file, compressed by gzip, bzip2 or xz.
 
     Args:
         archive: the file.
-        members: name of a file to write below ``folder``: its path inside the archive. In a zip
-            archive it may have moved, if its name is the only one of its kind. A single compressed
-            file holds one member, named like it without the suffix.
-        folder: where to write; its files may be left incomplete by an error.
-        name: what the archive is called elsewhere; by default the name of its file.
-        limit: most bytes to unpack, or to pass over on the way.
+        members: the path in the archive of each file to write, by its name in ``folder``. In a zip
+            archive another path is taken if it is the only one that ends in the same name. A single
+            compressed file holds one member, which has the file's name without the suffix.
+        folder: where to write. After an error its files may be incomplete.
+        name: name of the archive for messages; None: the name of its file.
+        limit: the most bytes to unpack, or to skip on the way.
 
     Raises:
-        UnpackError: the archive is damaged, exceeds the limit or lacks a member, or one is a link.
+        UnpackError: the archive is damaged, exceeds the limit or lacks a member; or a member is no
+            plain file.
         OSError: the disk is full, or the like.
     """
     wanted = {member: folder / target for target, member in members.items()}
@@ -94,7 +95,7 @@ def ensure_space(folder: Path, size: int, what: str) -> None:
 
 
 class _Output:
-    """Writes files up to a number of bytes in all."""
+    """Writes files, up to a total number of bytes."""
 
     def __init__(self, limit: int, bar: Any) -> None:
         self.limit = limit
@@ -108,7 +109,7 @@ class _Output:
 
     def copy(self, source: IO[bytes], target: Path) -> None:
         with target.open("wb") as file:
-            for chunk in iter(lambda: source.read(CHUNK_BYTES), b""):
+            for chunk in iter(lambda: source.read(COPIED_BYTES), b""):
                 self._left -= len(chunk)
                 self.check(self.limit - self._left)
                 file.write(chunk)
@@ -140,8 +141,8 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) 
             output.check(info.offset_data + info.size)
             member = _plain(info.name)
             found.append(member)
-            if len(found) > MOST_MEMBERS:
-                raise UnpackError(f"it holds more than {MOST_MEMBERS} files")
+            if len(found) > MAX_MEMBERS:
+                raise UnpackError(f"it holds more than {MAX_MEMBERS} files")
             if member not in wanted:
                 continue
             source = archive.extractfile(info) if info.isreg() else None
@@ -150,8 +151,8 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) 
             ensure_space(wanted[member].parent, info.size, "the unpacked archive")
             output.copy(source, wanted[member])
         passed = archive.offset
-    # The sum by which a compressed file is checked comes last.
-    for chunk in iter(lambda: stream.read(CHUNK_BYTES), b""):
+    # The check sum of a compressed file is at its end.
+    for chunk in iter(lambda: stream.read(COPIED_BYTES), b""):
         passed += len(chunk)
         output.check(passed)
     _required(wanted, found)
@@ -168,7 +169,10 @@ def _is_tar(stream: IO[bytes]) -> bool:
 
 
 def _path_of(member: str, paths: Collection[str]) -> str:
-    """The path of a member, or the only one with its last part: archives are packed anew."""
+    """Returns the path of a member, or the only path that ends in the same name.
+
+    Servers pack an archive again at times, and folders in it then get other names.
+    """
     alike = [path for path in paths if path.rpartition("/")[2] == member.rpartition("/")[2]]
     return alike[0] if member not in paths and len(alike) == 1 else member
 
@@ -178,11 +182,11 @@ def _plain(member: str) -> str:
 
 
 def _required(wanted: Iterable[str], found: Collection[str]) -> list[str]:
-    """The members that are wanted, if they are there."""
+    """Returns the wanted members; raises UnpackError if one is missing."""
     for member in wanted:
         if member not in found:
-            some = ", ".join(list(found)[:SHOWN]) or "nothing"
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            some = ", ".join(list(found)[:SHOWN_MEMBERS]) or "nothing"
+            more = f" and {len(found) - SHOWN_MEMBERS} more" if len(found) > SHOWN_MEMBERS else ""
             raise UnpackError(f"there is no {member} in it, it holds {some}{more}")
     return list(wanted)
 

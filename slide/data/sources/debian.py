@@ -1,4 +1,11 @@
-"""A data set from the package index of a Debian or Ubuntu machine: what a package is, and needs.
+"""A data set from the package index of a Debian or Ubuntu machine: what a package needs.
+
+A row is a package that needs others. Its features are its tags and the words, in lower case, of its
+name, description, section and maintainer's name; the same word in two of these fields is two
+features. Values are tf-idf weights of counts, from the training rows, and rows have L2 norm 1. Its
+labels are the packages that it depends on, pre-depends on or recommends, with all alternatives.
+The first entry of a package counts if there are more. Features and labels are numbered in
+alphabetical order.
 
 References:
     Debian Policy Manual, sections 5.1 (syntax of control files) and 7.1 (relations),
@@ -26,14 +33,19 @@ from slide import checks
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
-from slide.data.formats.write import write_xmc
-from slide.data.transforms import normalize_rows, row_counts, tf_idf, tf_idf_weights
+from slide.data.formats.text_writer import write_xmc
+from slide.data.transform_steps import (
+    normalize_rows,
+    row_counts,
+    tf_idf_values,
+    tf_idf_weights,
+)
 from slide.sparse import CSR, Pattern
 
 __all__ = ["build_debian", "read_packages"]
 
-FILES = ("train.txt", "test.txt")
-WORK = ".build"
+BUILT_FILES = ("train.txt", "test.txt")
+BUILD_FOLDER = ".build"
 COMMAND = ("apt-cache", "dumpavail")
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 RELATIONS = ("Depends", "Pre-Depends", "Recommends")
@@ -46,9 +58,9 @@ DESCRIBING = {
     **dict.fromkeys(("Package", "Description", "Section", "Maintainer"), WORD),
     "Tag": TAG,
 }
-ARCHIVED = "Filename"  # where in an archive a package is
+ARCHIVED = "Filename"  # The place of a package in an archive.
 FIELDS = {*RELATIONS, *DESCRIBING, ARCHIVED}
-SHOWN = 40
+SHOWN_LINE = 40
 
 
 def build_debian(
@@ -60,63 +72,76 @@ def build_debian(
     seed: int = 0,
     min_rows: int = 2,
 ) -> None:
-    """Builds ``train.txt`` and ``test.txt``, in XMC text format, from an index of packages.
+    r"""Builds ``train.txt`` and ``test.txt``, in XMC text format, from an index of packages.
 
-    A row is a package that needs others. Its features are the words, in lower case, of its name,
-    description, section and maintainer's name, and its tags; one word in two of these fields is two
-    features. Values are tf-idf weights of counts, by the training rows, and rows have L2 norm 1.
-    Its labels are the packages it depends on, pre-depends on or recommends, all alternatives. Of a
-    package that is in the index more than once, the first entry counts. Numbers of features and
-    labels follow the alphabet.
+    `slide.data.sources.debian` describes the rows. Readers such as `slide.data.xmc` call this as
+    their ``fetch``.
 
     Args:
         root: folder for the files; neither may be there.
-        check: called for the files before they are put there.
-        index: a file of such entries (``Packages``), plain or packed by gzip, bzip2 or xz; None:
-            what ``apt-cache dumpavail`` prints, the index of this machine.
-        test_share: share of the rows, drawn at random, in (0, 1).
+        check: called with a folder of the files before they get their place.
+        index: a file of entries (``Packages``), plain or packed by gzip, bzip2 or xz; None: the
+            index of this machine, as ``apt-cache dumpavail`` prints it.
+        test_share: share of the rows that is the test set, drawn at random, in (0, 1).
         seed: of the draw.
         min_rows: a feature of fewer training rows is left out.
 
     Raises:
-        FetchError: there is no index, or one of the files is there already.
+        FetchError: there is no index, or one of the files is there already; or ``check`` refuses
+            the files.
         DataError: ``index`` is no such file, or holds too few packages.
-        ValueError: an argument is out of range, or ``check`` refuses the files.
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> import functools, pathlib, tempfile
+        >>> from slide.data import build_debian, xmc
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     index = pathlib.Path(folder, "Packages")
+        ...     _ = index.write_text("\n".join(f"Package: a{i}\nDepends: b\n" for i in range(9)))
+        ...     fetch = functools.partial(build_debian, index=index)
+        ...     data = xmc(name="mine", root=folder, cache=folder, fetch=fetch)
+        >>> len(data.train), len(data.test), data.num_labels
+        (7, 2, 1)
     """
     checks.whole("seed", seed, 0)
     checks.whole("min_rows", min_rows, 1)
     checks.positive("test_share", test_share)
     checks.share("test_share", test_share)
-    for name in FILES:
+    for name in BUILT_FILES:
         if (root / name).exists():
             raise FetchError(f"  {root / name} is there; both files are built, or none")
-    with _opened(index) as lines:
-        entries = read_packages(lines, str(index or " ".join(COMMAND)))
-        # apt also names packages that are installed but in no archive it knows.
-        known = (entry for entry in entries if index is not None or ARCHIVED in entry)
-        rows = count_words(tqdm(known, unit=" packages", disable=None))
-    if len(rows) < 2:
-        raise _too_few(index, len(rows))
-    train, test = weigh(*holdout(rows, test_share, seed), min_rows)
-    work = root / WORK
-    shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
+    train, test = weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows)
+    work = root / BUILD_FOLDER
+    shutil.rmtree(work, ignore_errors=True)  # Of a process that was killed.
     work.mkdir()
     try:
-        for name, part in zip(FILES, (train, test), strict=True):
+        for name, part in zip(BUILT_FILES, (train, test), strict=True):
             write_xmc(work / name, part)
-        _check(work, check)
-        for name in FILES:
+        _check_built(work, check)
+        for name in BUILT_FILES:
             (work / name).rename(root / name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def _read_rows(index: str | Path | None) -> Split:
+    """Reads an index; raises an error if it has too few packages."""
+    with _opened_index(index) as lines:
+        entries = read_packages(lines, str(index or " ".join(COMMAND)))
+        # apt also names packages that are installed but in none of its archives.
+        known = (entry for entry in entries if index is not None or ARCHIVED in entry)
+        rows = count_packages(tqdm(known, unit=" packages", disable=None))
+    if len(rows) < 2:
+        raise _too_few(index, len(rows))
+    return rows
+
+
 def read_packages(lines: Iterable[bytes], source: str) -> Iterator[dict[str, str]]:
-    """Yields the entries of an index: those of their fields that matter here, by name.
+    """Yields the entries of an index, as dictionaries of the fields of `FIELDS`.
 
     Args:
-        lines: of the index.
-        source: its name, for messages.
+        lines: lines of the index.
+        source: name of the index, for messages.
 
     Raises:
         DataError: a line is neither ``Field: value`` nor the continuation of one.
@@ -135,20 +160,20 @@ def read_packages(lines: Iterable[bytes], source: str) -> Iterator[dict[str, str
         else:
             field, colon, value = text.partition(":")
             if not colon or not field or field[0] in " \t":
-                raise DataError(f"{source}:{number}: '{text[:SHOWN]}' is not 'Field: value'")
+                raise DataError(f"{source}:{number}: '{text[:SHOWN_LINE]}' is not 'Field: value'")
             if field in FIELDS:
                 entry[field] = value.strip()
     if entry:
         yield entry
 
 
-def needs(entry: dict[str, str]) -> set[str]:
-    """The packages that an entry depends on or recommends, with all alternatives."""
+def needed_packages(entry: dict[str, str]) -> set[str]:
+    """Returns the packages that an entry depends on or recommends, with all alternatives."""
     return {name for field in RELATIONS for name in NEEDED.findall(entry.get(field, ""))}
 
 
-def words(entry: dict[str, str]) -> Counter[tuple[str, str]]:
-    """How often each word is in each field, as ``{(field, word): count}``."""
+def package_words(entry: dict[str, str]) -> Counter[tuple[str, str]]:
+    """Counts the words of each field, as ``{(field, word): count}``."""
     counts: Counter[tuple[str, str]] = Counter()
     for field, pattern in DESCRIBING.items():
         text = entry.get(field, "")
@@ -158,26 +183,26 @@ def words(entry: dict[str, str]) -> Counter[tuple[str, str]]:
     return counts
 
 
-def count_words(entries: Iterable[dict[str, str]]) -> Split:
-    """The packages that need others: counts of words, and labels."""
+def count_packages(entries: Iterable[dict[str, str]]) -> Split:
+    """Makes a row of each package that needs others: counts of words, and labels."""
     seen: set[str] = set()
     features, labels = _Rows(), _Rows()
     for entry in entries:
-        name, needed = entry.get("Package"), needs(entry)
+        name, needed = entry.get("Package"), needed_packages(entry)
         if name and needed and name not in seen:
             seen.add(name)
-            features.append(words(entry))
+            features.append(package_words(entry))
             labels.append(dict.fromkeys(needed, 1))
     counts, (indptr, indices, _) = features.matrix(), labels.matrix()
     return Split(counts, Pattern(indptr, indices), len(features.numbers), len(labels.numbers))
 
 
-def weigh(train: Split, test: Split, min_rows: int) -> tuple[Split, Split]:
-    """Counts to tf-idf weights of rows of length 1, by the training rows.
+def weigh_counts(train: Split, test: Split, min_rows: int) -> tuple[Split, Split]:
+    """Turns counts into tf-idf weights, from the training rows, of rows of length 1.
 
     Args:
         train, test: rows of counts.
-        min_rows: features of fewer training rows are left out, the others numbered anew.
+        min_rows: features of fewer training rows are left out; the others get new numbers.
     """
     counts = row_counts(train.features, train.num_features)
     kept = counts >= min_rows
@@ -187,32 +212,32 @@ def weigh(train: Split, test: Split, min_rows: int) -> tuple[Split, Split]:
     def weighed(part: Split) -> Split:
         indptr, indices, values = part.features
         stays = kept[indices]
-        # How many entries stay before each one, and so before each row.
+        # The number of entries before each one that stay, and so of those before each row.
         before = np.concatenate([[0], np.cumsum(stays)])
         features = CSR(before[indptr], numbers[indices[stays]], values[stays])
-        features = normalize_rows(tf_idf(features, weights))
+        features = normalize_rows(tf_idf_values(features, weights))
         return Split(features, part.labels, len(weights), part.num_labels)
 
     return weighed(train), weighed(test)
 
 
 class _Rows:
-    """A sparse matrix whose columns have names, row by row."""
+    """Collects the rows of a sparse matrix whose columns have names."""
 
     def __init__(self) -> None:
-        self.numbers: dict = {}  # of columns, in the order of their appearance
+        self.numbers: dict = {}  # The number of each name, in the order of appearance.
         self._lengths = array("q", [0])
         self._columns = array("i")
         self._values = array("f")
 
     def append(self, row: dict) -> None:
-        """Adds a row, ``{name of a column: value}``."""
+        """Appends a row, ``{name of a column: value}``."""
         self._lengths.append(len(row))
         self._columns.extend(self.numbers.setdefault(name, len(self.numbers)) for name in row)
         self._values.extend(row.values())
 
     def matrix(self) -> CSR:
-        """All rows; columns are numbered by their names' order, and ascend in a row."""
+        """Returns all rows. Columns are in the order of their names, and ascend in each row."""
         alphabet = np.empty(len(self.numbers), np.int32)
         for place, name in enumerate(sorted(self.numbers)):
             alphabet[self.numbers[name]] = place
@@ -224,8 +249,8 @@ class _Rows:
 
 
 @contextmanager
-def _opened(index: str | Path | None) -> Iterator[Iterable[bytes]]:
-    """The lines of an index; of that of the machine, for None."""
+def _opened_index(index: str | Path | None) -> Iterator[Iterable[bytes]]:
+    """Opens the lines of an index; None: the index of this machine."""
     if index is not None:
         path = Path(index)
         if not path.is_file():
@@ -252,7 +277,7 @@ def _opened(index: str | Path | None) -> Iterator[Iterable[bytes]]:
         raise FetchError(f"  {' '.join(COMMAND)} ended with code {process.returncode}, see above")
 
 
-def _check(folder: Path, check: Check) -> None:
+def _check_built(folder: Path, check: Check) -> None:
     try:
         check(folder)
     except ValueError as error:

@@ -1,7 +1,11 @@
-"""MNIST, and sets of images in its form: idx files of 28 x 28 pixels and of ten classes.
+"""MNIST, and sets of images in the same form: idx files of 28 x 28 pixels and of ten classes.
 
-An idx file is a magic number, whose third byte is the type (8: unsigned bytes) and whose fourth the
-number of dimensions, the dimensions as big-endian 32-bit numbers, and the values.
+An idx file begins with a magic number of four bytes: the third is the type (8: unsigned bytes), the
+fourth the number of dimensions. The dimensions follow as big-endian 32-bit numbers, and then the
+values.
+
+A row is an image. Feature ``28 * y + x`` is a pixel, with a value in (0, 1]; black pixels are left
+out. The only label of a row is its class. There are 784 features and 10 labels.
 
 References:
     Y. LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
@@ -25,7 +29,7 @@ from slide.sparse import CSR, Pattern
 
 __all__ = ["mnist"]
 
-FILES = {
+IDX_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
@@ -33,7 +37,7 @@ PACKED = ".gz"
 SIDE = 28
 NUM_LABELS = 10
 UNSIGNED_BYTES = 8
-CHUNK_ROWS = 4096
+IMAGE_CHUNK = 4096
 
 
 def mnist(
@@ -45,58 +49,67 @@ def mnist(
     fetch: Fetch | None = None,
     hint: str = "",
 ) -> SparseDataset:
-    """Opens a set of images given as four idx files, reading them the first time.
+    """Opens a set of images in four idx files, and reads the files the first time.
 
-    A row is an image: feature ``28 * y + x`` is a pixel, of value in (0, 1]; black pixels are left
-    out. Its one label is the class. There are 784 features and 10 labels.
+    `slide.data.sources.mnist` describes the rows.
 
     Args:
         name: the data set's name.
-        root: folder of the files, which have their usual names, ``train-images-idx3-ubyte`` and so
-            on, with ``.gz`` or without; either may be packed by gzip.
+        root: folder of the files. They have their usual names, such as ``train-images-idx3-ubyte``,
+            with ``.gz`` or without; under either name a file may be packed by gzip or not.
         cache: folder for the arrays.
         propensity: constants a and b of propensity-scored metrics.
         fetch: puts missing files into ``root``.
-        hint: what to do by hand when a file is missing.
+        hint: what the user can do when a file is missing.
 
     Returns:
         The data set, over memory-mapped arrays.
 
     Raises:
-        FileNotFoundError: ``root`` lacks a file; says what to do.
-        DataError: a file is not what it should be, is cut off, or two disagree.
-        ValueError: an argument is of another type.
+        FileNotFoundError: ``root`` lacks a file; the message says what to do.
+        DataError: a file is malformed or too short, or two files disagree.
+        ValueError: an argument has another type.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data import mnist
+        >>> image = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(783) + b"a"
+        >>> label = bytes([0, 0, 8, 1, 0, 0, 0, 1, 7])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for part in ("train", "t10k"):
+        ...         _ = pathlib.Path(folder, f"{part}-images-idx3-ubyte").write_bytes(image)
+        ...         _ = pathlib.Path(folder, f"{part}-labels-idx1-ubyte").write_bytes(label)
+        ...     data = mnist(name="mine", root=folder, cache=folder)
+        >>> data.train.features.indices.tolist(), data.train.labels.indices.tolist()
+        ([783], [7])
     """
     check_folders(root=root, cache=cache)
-    root = Path(root)
-    names = [_name(root, file) for files in FILES.values() for file in files]
-    ensure_files(root, names, fetch, _check, hint)
-    paths = {split: [root / _name(root, file) for file in files] for split, files in FILES.items()}
+    names = [path.name for pair in _idx_paths(Path(root)).values() for path in pair]
+    ensure_files(Path(root), names, fetch, _check_images, hint)
+    paths = _idx_paths(Path(root))  # Other ones than before, if files were fetched.
     stats = [path.stat() for pair in paths.values() for path in pair]
+    key = {split: [str(path.resolve()) for path in pair] for split, pair in paths.items()}
     return cached(
         cache,
         name=name,
-        key={
-            "reader": "mnist",
-            **{split: [str(path.resolve()) for path in pair] for split, pair in paths.items()},
-        },
+        key={"reader": "mnist", **key},
         state={"files": [[stat.st_size, stat.st_mtime_ns] for stat in stats]},
         num_features=SIDE**2,
         num_labels=NUM_LABELS,
-        train=lambda: read_blocks(*paths["train"]),
-        test=lambda: read_blocks(*paths["test"]),
+        train=lambda: read_idx_blocks(*paths["train"]),
+        test=lambda: read_idx_blocks(*paths["test"]),
         propensity=propensity,
     )
 
 
-def read_blocks(images: Path, labels: Path) -> Iterator[Block]:
+def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
     """Reads the rows of a split; memory is bounded by a chunk of rows.
 
     Raises:
-        DataError: one of the files is not an idx file of the right shape, is too short or too long,
-            or has other rows than the other.
+        DataError: a file is not an idx file of the right shape, or it is too short or too long, or
+            the files differ in their number of rows.
     """
-    with _open(images) as image_file, _open(labels) as label_file:
+    with _open_idx(images) as image_file, _open_idx(labels) as label_file:
         pixels = _Idx(images, image_file, (SIDE, SIDE))
         classes = _Idx(labels, label_file, ())
         if not pixels.rows:
@@ -106,8 +119,8 @@ def read_blocks(images: Path, labels: Path) -> Iterator[Block]:
                 f"{labels}: it has {classes.rows} labels for the {pixels.rows} images of {images}"
             )
         with tqdm(total=pixels.rows, unit=" rows", desc=str(images), disable=None) as bar:
-            for start in range(0, pixels.rows, CHUNK_ROWS):
-                count = min(CHUNK_ROWS, pixels.rows - start)
+            for start in range(0, pixels.rows, IMAGE_CHUNK):
+                count = min(IMAGE_CHUNK, pixels.rows - start)
                 label = classes.read(count)
                 if label.max() >= NUM_LABELS:
                     bad = start + int(np.argmax(label >= NUM_LABELS))
@@ -129,8 +142,8 @@ class _Idx:
 
     Args:
         path: of the file, for messages.
-        file: what it holds.
-        shape: of a row.
+        file: the open file, unpacked.
+        shape: shape of a row.
     """
 
     def __init__(self, path: Path, file: IO[bytes], shape: tuple[int, ...]) -> None:
@@ -148,12 +161,12 @@ class _Idx:
             )
 
     def read(self, rows: int) -> np.ndarray:
-        """The next rows, ``(rows, values of a row)`` uint8; ``(rows,)`` if a row is one value."""
+        """Reads rows, ``(rows, values of a row)`` uint8, or ``(rows,)`` if a row is one value."""
         values = np.frombuffer(self._bytes(rows * self._row_bytes), np.uint8)
         return values.reshape(rows, -1) if self._row_bytes > 1 else values
 
     def expect_end(self) -> None:
-        """Raise DataError if there is more."""
+        """Raises DataError if there are more bytes."""
         if self._unpack(1):
             raise DataError(f"{self.path}: it is longer than its {self.rows} rows")
 
@@ -172,27 +185,31 @@ class _Idx:
             raise DataError(f"{self.path}: it cannot be unpacked: {error}") from error
 
 
-def _open(path: Path) -> IO[bytes]:
-    # By content: some browsers unpack a file and leave its name as it is.
+def _open_idx(path: Path) -> IO[bytes]:
+    # The content decides: some browsers unpack a file and keep its name.
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return cast(IO[bytes], gzip.open(path)) if packed else path.open("rb")
 
 
 def _sparse(pixels: np.ndarray) -> CSR:
-    """The pixels ``(rows, 784)`` that are not 0, scaled to (0, 1]."""
+    """Returns the pixels of ``(rows, 784)`` that are not 0, scaled to (0, 1]."""
     rows, columns = np.nonzero(pixels)
     indptr = np.searchsorted(rows, np.arange(len(pixels) + 1))
     values = pixels[rows, columns].astype(np.float32) / np.float32(255)
     return CSR(indptr, columns.astype(np.int32), values)
 
 
-def _name(root: Path, file: str) -> str:
-    """The name under which a file is there; packed, if it is not."""
-    return file if (root / file).is_file() else file + PACKED
+def _idx_paths(root: Path) -> dict[str, list[Path]]:
+    """Returns the files of each split: packed ones, unless there is a file without the suffix."""
+
+    def find(file: str) -> Path:
+        return root / file if (root / file).is_file() else root / (file + PACKED)
+
+    return {split: [find(file) for file in files] for split, files in IDX_FILES.items()}
 
 
-def _check(folder: Path) -> None:
-    for pair in FILES.values():
-        for _ in read_blocks(*(folder / _name(folder, file) for file in pair)):
+def _check_images(folder: Path) -> None:
+    for pair in _idx_paths(folder).values():
+        for _ in read_idx_blocks(*pair):
             pass

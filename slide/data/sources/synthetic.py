@@ -1,14 +1,15 @@
 """A generator of learnable multi-label data of any size.
 
-Features and labels have Zipf-like popularity. Each label has a prototype, a few features of which
-some are common to its cluster; a row has a label drawn by popularity and others near it in the
-cluster, and takes its features from the prototypes of its labels and, for noise, by popularity.
+The popularity of features and labels follows a law like Zipf's. Each label has a prototype: a few
+features, of which some are the same in all of its cluster. A row has a first label, drawn by
+popularity, and labels near it in the cluster. Its features come from the prototypes of its labels
+and, as noise, by popularity.
 """
 
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -21,15 +22,15 @@ from slide.sparse import CSR, Pattern
 
 __all__ = ["synthetic"]
 
-# Part of the cache's key: raised when the same parameters give other rows.
-VERSION = 1
-CHUNK_ROWS = 8192
-PROTOTYPE = 16  # features of a label
-SHARED = 4  # of these, features it has in common with its cluster
-# Shapes of the negative binomial distributions: the smaller, the more the rows differ.
+# Part of the cache's key. Increase it when the same parameters give other rows.
+SYNTHETIC_VERSION = 1
+GENERATED_ROWS = 8192
+PROTOTYPE = 16  # Features of a label.
+SHARED = 4  # Of these, features that are the same in all of its cluster.
+# Shapes of the negative binomial distributions: a smaller one makes the rows' lengths differ more.
 NONZEROS_SHAPE = 4.0
 LABELS_SHAPE = 2.0
-# Labels of a cluster, in multiples of the mean number of labels of a row.
+# Labels in a cluster, in multiples of the mean number of labels in a row.
 CLUSTER = 8
 # Streams of random numbers.
 MODEL, TRAIN, TEST = range(3)
@@ -50,82 +51,64 @@ def synthetic(
     noise: float = 0.4,
     seed: int = 0,
 ) -> SparseDataset:
-    """Opens a generated data set, generating it the first time.
+    """Opens a generated data set, and generates it the first time.
 
-    Values are positive, tf-idf-like, and rows have L2 norm 1. Training and test rows come from one
-    distribution. The parameters and the seed determine every byte.
+    Values are positive, like tf-idf weights, and rows have L2 norm 1. Training and test rows have
+    the same distribution. The parameters and the seed determine every byte.
 
     Args:
         cache: folder for the generated arrays.
         name: the data set's name.
-        num_features, num_labels: sizes.
+        num_features, num_labels: columns.
         train_samples, test_samples: rows.
-        nonzeros: mean features per row.
-        labels_per_row: mean labels per row.
-        popularity: exponent of the labels' popularity: the probability to be a row's first label
-            falls with the rank to this power.
+        nonzeros: mean number of features in a row.
+        labels_per_row: mean number of labels in a row.
+        popularity: exponent of the labels' popularity. The probability that a label is a row's
+            first one is proportional to its rank to the power of ``-popularity``.
         feature_popularity: the same for features.
-        noise: share of features drawn by popularity instead of from the labels' prototypes.
-        seed: not negative.
+        noise: share of the features that are drawn by popularity, not from the labels' prototypes.
+        seed: at least 0.
 
     Returns:
         The data set, over memory-mapped arrays.
 
     Raises:
         ValueError: a parameter is out of range.
-    """
-    least = {"num_features": 1, "num_labels": 1, "train_samples": 0, "test_samples": 0, "seed": 0}
-    parameters: dict[str, Any] = {
-        "num_features": num_features,
-        "num_labels": num_labels,
-        "train_samples": train_samples,
-        "test_samples": test_samples,
-        "nonzeros": nonzeros,
-        "labels_per_row": labels_per_row,
-        "popularity": popularity,
-        "feature_popularity": feature_popularity,
-        "noise": noise,
-        "seed": seed,
-    }
-    for parameter, bound in least.items():
-        checks.whole(parameter, parameters[parameter], bound)
-    checks.within("nonzeros", nonzeros, 1, num_features)
-    checks.within("labels_per_row", labels_per_row, 1, num_labels)
-    checks.within("popularity", popularity, 0, 5)
-    checks.within("feature_popularity", feature_popularity, 0, 5)
-    checks.share("noise", noise)
-    for parameter in ("nonzeros", "labels_per_row", "popularity", "feature_popularity", "noise"):
-        parameters[parameter] = float(parameters[parameter])  # 5 and 5.0 are one data set.
 
-    shape = Shape(
-        num_features,
-        num_labels,
-        max(1, num_labels // max(1, round(CLUSTER * labels_per_row))),
-        float(nonzeros),
-        float(labels_per_row),
-        float(popularity),
-        float(feature_popularity),
-        float(noise),
+    Example:
+        >>> import tempfile
+        >>> from slide.data import synthetic
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, num_labels=300, train_samples=50, test_samples=5)
+        >>> len(data.train), len(data.test), data.num_features, data.num_labels
+        (50, 5, 10000, 300)
+    """
+    shape = _row_shape(
+        num_features, num_labels, nonzeros, labels_per_row, popularity, feature_popularity, noise
     )
+    counts = {"train_samples": train_samples, "test_samples": test_samples, "seed": seed}
+    for parameter, value in counts.items():
+        checks.whole(parameter, value, 0)
+    key = {field: value for field, value in shape._asdict().items() if field != "num_clusters"}
 
     @functools.cache
-    def model() -> Model:
+    def model() -> RowModel:
         return build_model(shape, np.random.default_rng((seed, MODEL)))
 
     return cached(
         cache,
         name=name,
-        key={"generator": "synthetic", "version": VERSION, **parameters},
+        key={"generator": "synthetic", "version": SYNTHETIC_VERSION, **key, **counts},
         state={},
         num_features=num_features,
         num_labels=num_labels,
-        train=lambda: generate(shape, model(), train_samples, seed, TRAIN),
-        test=lambda: generate(shape, model(), test_samples, seed, TEST),
+        train=lambda: generate_rows(shape, model(), train_samples, seed, TRAIN),
+        test=lambda: generate_rows(shape, model(), test_samples, seed, TEST),
     )
 
 
-class Shape(NamedTuple):
-    """The parameters of the distribution; see `synthetic`."""
+class RowShape(NamedTuple):
+    """The parameters of the rows' distribution; see `synthetic`."""
 
     num_features: int
     num_labels: int
@@ -137,8 +120,31 @@ class Shape(NamedTuple):
     noise: float
 
 
-class Model(NamedTuple):
-    """What all rows have in common. A rank is a place in the order of popularity.
+def _row_shape(
+    num_features: int,
+    num_labels: int,
+    nonzeros: float,
+    labels_per_row: float,
+    popularity: float,
+    feature_popularity: float,
+    noise: float,
+) -> RowShape:
+    """Checks the parameters of the distribution."""
+    checks.whole("num_features", num_features, 1)
+    checks.whole("num_labels", num_labels, 1)
+    checks.within("nonzeros", nonzeros, 1, num_features)
+    checks.within("labels_per_row", labels_per_row, 1, num_labels)
+    checks.within("popularity", popularity, 0, 5)
+    checks.within("feature_popularity", feature_popularity, 0, 5)
+    checks.share("noise", noise)
+    clusters = max(1, num_labels // max(1, round(CLUSTER * labels_per_row)))
+    # As floats: 5 and 5.0 are the same data set, with the same key of the cache.
+    numbers = map(float, (nonzeros, labels_per_row, popularity, feature_popularity, noise))
+    return RowShape(num_features, num_labels, clusters, *numbers)
+
+
+class RowModel(NamedTuple):
+    """The parts that all rows share. A rank is a place in the order of popularity.
 
     Attributes:
         feature_names: ``(features,)`` int32, the column of each rank.
@@ -153,15 +159,17 @@ class Model(NamedTuple):
     idf: np.ndarray
 
 
-def generate(shape: Shape, model: Model, rows: int, seed: int, stream: int) -> Iterator[Block]:
+def generate_rows(
+    shape: RowShape, model: RowModel, rows: int, seed: int, stream: int
+) -> Iterator[Block]:
     """Generates rows in chunks; memory is bounded by a chunk and the model.
 
     Args:
-        shape: the distribution.
-        model: of the same shape.
-        rows: how many.
+        shape: parameters of the distribution.
+        model: a model of this shape.
+        rows: number of rows.
         seed: of the rows.
-        stream: other streams of the same seed give other rows.
+        stream: another stream of the same seed gives other rows.
 
     Yields:
         The rows of each chunk.
@@ -170,12 +178,12 @@ def generate(shape: Shape, model: Model, rows: int, seed: int, stream: int) -> I
     label_counts = _count_table(shape.labels_per_row, LABELS_SHAPE)
     places = np.full(shape.num_features, -1, np.int64)
     with tqdm(total=rows, unit=" rows", desc="generating", disable=None) as bar:
-        for chunk, start in enumerate(range(0, rows, CHUNK_ROWS)):
-            count = min(CHUNK_ROWS, rows - start)
+        for chunk, start in enumerate(range(0, rows, GENERATED_ROWS)):
+            count = min(GENERATED_ROWS, rows - start)
             rng = np.random.default_rng((seed, stream, chunk))
-            label_indptr, ranks = _draw_labels(shape, rng, label_counts, count)
-            features = _draw_features(shape, model, rng, row_counts, label_indptr, ranks, places)
-            # Ascending numbers, as in most files: the order shall not tell the first label.
+            label_indptr, ranks = _make_labels(shape, rng, label_counts, count)
+            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, places)
+            # Ascending numbers, as in most files: the order must not tell the first label.
             owner = np.repeat(np.arange(count), np.diff(label_indptr))
             numbers = model.label_names[ranks]
             numbers = numbers[np.lexsort((numbers, owner))]
@@ -183,8 +191,8 @@ def generate(shape: Shape, model: Model, rows: int, seed: int, stream: int) -> I
             bar.update(count)
 
 
-def build_model(shape: Shape, rng: np.random.Generator) -> Model:
-    """Draws the prototypes, and the numbers under which ranks appear."""
+def build_model(shape: RowShape, rng: np.random.Generator) -> RowModel:
+    """Draws the prototypes, and the column of each rank."""
     common = _zipf(
         rng.random((shape.num_clusters, SHARED)), shape.num_features, shape.feature_popularity
     )
@@ -194,7 +202,7 @@ def build_model(shape: Shape, rng: np.random.Generator) -> Model:
         part[:] = _zipf(rng.random(part.shape), shape.num_features, shape.feature_popularity)
         part[:, :SHARED] = common[(start + np.arange(len(part))) % shape.num_clusters]
     share = np.arange(1, shape.num_features + 1) ** -shape.feature_popularity
-    return Model(
+    return RowModel(
         rng.permutation(shape.num_features).astype(np.int32),
         rng.permutation(shape.num_labels).astype(np.int32),
         prototypes,
@@ -202,8 +210,8 @@ def build_model(shape: Shape, rng: np.random.Generator) -> Model:
     )
 
 
-def _draw_labels(
-    shape: Shape, rng: np.random.Generator, table: np.ndarray, rows: int
+def _make_labels(
+    shape: RowShape, rng: np.random.Generator, table: np.ndarray, rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns ``indptr`` and the label ranks of each row."""
     first = _zipf(rng.random(rows), shape.num_labels, shape.popularity).astype(np.int64)
@@ -218,9 +226,9 @@ def _draw_labels(
     return indptr, ranks
 
 
-def _draw_features(
-    shape: Shape,
-    model: Model,
+def _make_features(
+    shape: RowShape,
+    model: RowModel,
     rng: np.random.Generator,
     table: np.ndarray,
     label_indptr: np.ndarray,
@@ -251,7 +259,7 @@ def _draw_features(
 def _zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:
     """Turns uniform numbers into int32 ranks in [0, size): the density x^-exponent on [1, size+1).
 
-    A formula instead of a table of cumulated probabilities: no search, and no cache misses.
+    The formula needs no search in a table of cumulated probabilities, and so no cache misses.
     """
     if abs(exponent - 1) < 1e-9:
         x = (size + 1.0) ** uniform
@@ -262,7 +270,7 @@ def _zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:
 
 
 def _count_table(mean: float, shape: float) -> np.ndarray:
-    """Cumulated probabilities of 0, 1, 2, ... for a negative binomial of mean ``mean - 1``."""
+    """Returns cumulated probabilities of 0, 1, ... for a negative binomial of mean ``mean - 1``."""
     mean -= 1
     ratio = mean / (mean + shape)
     number = np.arange(int(mean + 40 * np.sqrt(mean + mean**2 / shape)) + 2)
@@ -272,6 +280,6 @@ def _count_table(mean: float, shape: float) -> np.ndarray:
 
 
 def _draw_counts(rng: np.random.Generator, table: np.ndarray, size: int) -> np.ndarray:
-    """Draws counts of at least 1, by strata: their mean hardly varies from chunk to chunk."""
+    """Draws counts of at least 1, by strata, so that their mean hardly differs between chunks."""
     uniform = (rng.permutation(size) + rng.random(size)) / size
     return 1 + np.minimum(np.searchsorted(table, uniform, side="right"), len(table) - 1)

@@ -1,4 +1,18 @@
-"""Data sets given as files: XMC text, svmlight text, or pairs of SciPy matrices.
+"""Data sets in files: XMC text, svmlight text, or pairs of SciPy matrices.
+
+xmc
+    Text. The first line is ``rows features labels``; each further line is a row
+    ``label,label feature:value feature:value ...`` with columns from 0. A row without labels begins
+    with a space.
+
+svmlight
+    Such rows without the first line, and with features from 1. The text after a ``#`` is a comment,
+    and a line without other text is not a row. Unless the numbers of columns are given, the largest
+    numbers in both files determine them.
+
+npz
+    SciPy's sparse matrices of any kind, with features and labels in separate files. An entry that
+    is not zero is a label.
 
 References:
     K. Bhatia et al., "The extreme classification repository: multi-label datasets and code", 2016,
@@ -8,6 +22,7 @@ References:
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,19 +31,19 @@ from slide.data.cache import cached, check_propensity
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
-from slide.data.formats import npz
-from slide.data.formats.rows import (
-    LIMIT,
+from slide.data.formats.npz_reader import read_npz_blocks, read_npz_sizes
+from slide.data.formats.text_reader import (
+    MAX_INDEX,
     VARIANTS,
     Sizes,
     Variant,
     count_rows,
-    read_blocks,
     read_header,
+    read_text_blocks,
     text_variant,
 )
 
-__all__ = ["DataError", "read_blocks", "read_header", "xmc"]
+__all__ = ["xmc"]
 
 FORMATS = (*VARIANTS, "npz")
 
@@ -54,51 +69,54 @@ def xmc(
     hint: str = "",
     fetch: Fetch | None = None,
 ) -> SparseDataset:
-    """Opens a data set given as files, reading them the first time.
+    r"""Opens a data set in files, and reads the files the first time.
 
-    Formats:
-        xmc: text. The first line is ``rows features labels``; each further line is a row
-            ``label,label feature:value feature:value ...`` with columns from 0. A row without
-            labels begins with a space.
-        svmlight: such rows without the first line, features from 1. What follows a ``#`` is a
-            comment, and lines without anything else are no rows. Columns not asked for by number
-            are counted: as many as the largest numbers in both files say.
-        npz: SciPy's sparse matrices of any kind, features and labels in files of their own. What
-            is not zero is a label.
+    `slide.data.sources.xmc` describes the formats.
 
     Args:
         name: the data set's name.
-        root: folder of the files; nothing is written into it but what is fetched.
+        root: folder of the files. Only ``fetch`` writes into it.
         cache: folder for the arrays that were read.
-        format: one of the above.
-        train_file, test_file: names of the files below ``root``.
-        train_labels_file, test_labels_file: npz: names of the files with the labels.
+        format: "xmc", "svmlight" or "npz".
+        train_file, test_file: names of the files in ``root``.
+        train_labels_file, test_labels_file: npz: names of the files of the labels.
         first_feature, first_label: text: number of the first column; None: that of the format.
         train_samples, test_samples: expected rows of the two files, if known.
         num_features, num_labels: expected columns of both files, if known.
-        propensity: constants a and b of the set, for propensity-scored precision.
+        propensity: constants a and b of propensity-scored precision.
         lenient: text: leave malformed lines out instead of raising; their number is logged.
-        hint: what to do by hand when a file is missing.
+        hint: what the user can do when a file is missing.
         fetch: puts missing files into ``root``.
 
     Returns:
         The data set, over memory-mapped arrays.
 
     Raises:
-        FileNotFoundError: a file is missing and cannot be fetched; says where to put it.
+        FileNotFoundError: a file is missing and cannot be fetched; the message says where to put
+            it.
         DataError: a file is malformed, or its counts are not the expected ones.
-        ValueError: an argument is of another type or out of range.
+        ValueError: an argument has another type or is out of range.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data import xmc
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("train.txt", "test.txt"):
+        ...         _ = pathlib.Path(folder, name).write_text("2 3 4\n1,3 0:0.5 2:1\n0 1:2\n")
+        ...     data = xmc(name="mine", root=folder, cache=folder)
+        >>> len(data.train), data.train.labels.indices.tolist()
+        (2, [1, 3, 0])
     """
     checks.one_of("format", format, FORMATS)
     check_folders(root=root, cache=cache)
     checks.flag("lenient", lenient)
     check_propensity(propensity)
-    _check_counts(train_samples=train_samples, test_samples=test_samples)
-    _check_counts(num_features=num_features, num_labels=num_labels)
+    _check_expected(train_samples=train_samples, test_samples=test_samples)
+    _check_expected(num_features=num_features, num_labels=num_labels)
     variant = _variant(format, first_feature, first_label, lenient)
-    names = _names(format, train_file=train_file, train_labels_file=train_labels_file)
+    names = _file_names(format, train_file=train_file, train_labels_file=train_labels_file)
     train = _Files(names, Sizes(train_samples, num_features, num_labels), variant, lenient)
-    names = _names(format, test_file=test_file, test_labels_file=test_labels_file)
+    names = _file_names(format, test_file=test_file, test_labels_file=test_labels_file)
     test = _Files(names, Sizes(test_samples, num_features, num_labels), variant, lenient)
 
     def check(folder: Path) -> None:
@@ -108,22 +126,29 @@ def xmc(
 
     root = Path(root)
     ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)
+    return _open_files(root, train, test, format, cache=cache, name=name, propensity=propensity)
+
+
+def _open_files(
+    root: Path, train: "_Files", test: "_Files", format: str, **options: Any
+) -> SparseDataset:
+    """Opens the cache of two splits; ``options`` are those of `slide.data.cache.cached`."""
     _, features, labels = _common_sizes(root, train, test)
     widths = _Widths()
     paths = {"train": train.paths(root), "test": test.paths(root)}
-    key = {"reader": "xmc", "format": format, "variant": variant, "lenient": lenient}
+    variant = train.variant
+    key = {"reader": "xmc", "format": format, "variant": variant, "lenient": train.lenient}
     if variant is not None and not variant.header:
-        key["expected"] = [train.expected, test.expected]  # nothing else says how many columns
+        # The expected columns are part of the result, as the files do not name their number.
+        key["expected"] = [train.expected, test.expected]
     return cached(
-        cache,
-        name=name,
+        **options,
         key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
-        state={split: [_state(path) for path in paths[split]] for split in paths},
+        state={split: [_file_state(path) for path in paths[split]] for split in paths},
         num_features=widths.features if features is None else features,
         num_labels=widths.labels if labels is None else labels,
         train=lambda: widths.of(train.read(root)),
         test=lambda: widths.of(test.read(root)),
-        propensity=propensity,
     )
 
 
@@ -132,9 +157,9 @@ class _Files:
     """The files of a split.
 
     Attributes:
-        names: below their folder: one of rows, or one of features and one of labels.
-        expected: what shall be in them.
-        variant: of the text; None: matrices.
+        names: in their folder: one of rows, or one of features and one of labels.
+        expected: expected sizes.
+        variant: what the lines of text mean; None: matrices.
         lenient: leave malformed lines out.
     """
 
@@ -147,10 +172,10 @@ class _Files:
         return [folder / name for name in self.names]
 
     def sizes(self, folder: Path) -> Sizes:
-        """What the files say of themselves before they are read; else what is expected of them."""
+        """Returns the sizes that the files tell before they are read, else the expected sizes."""
         paths = self.paths(folder)
         if self.variant is None:
-            found = npz.read_sizes(*paths)
+            found = read_npz_sizes(*paths)
         elif self.variant.header:
             found = read_header(*paths)
         else:
@@ -167,16 +192,16 @@ class _Files:
                 raise DataError(f"{path}{what} has {count} {field}, but {other} {why}")
 
     def read(self, folder: Path) -> Iterator[Block]:
-        """The rows of the files."""
+        """Yields the rows of the files."""
         first, *others = self.paths(folder)
         if self.variant is None:
-            return npz.read_blocks(first, *others)
-        return read_blocks(first, self.variant, self.expected, lenient=self.lenient)
+            return read_npz_blocks(first, *others)
+        return read_text_blocks(first, self.variant, self.expected, lenient=self.lenient)
 
     def try_beginning(self, folder: Path) -> None:
-        """Raises DataError if the files begin with something else, such as a web page."""
+        """Raises DataError if the files begin with other content, such as a web page."""
         if self.variant is None:
-            return  # their shapes have been read
+            return  # `sizes` has read their shapes.
         next(self.read(folder), None)
         if not self.variant.header:
             rows = count_rows(*self.paths(folder))
@@ -184,14 +209,14 @@ class _Files:
 
 
 class _Widths:
-    """The columns that the largest numbers in some blocks ask for."""
+    """The numbers of columns that the largest numbers in some blocks need."""
 
     def __init__(self) -> None:
         self._features = 0
         self._labels = 0
 
     def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Passes blocks on."""
+        """Yields the blocks, and notes their largest numbers."""
         for block in blocks:
             self._features = max(self._features, _width(block.features.indices))
             self._labels = max(self._labels, _width(block.labels.indices))
@@ -209,7 +234,7 @@ def _width(indices: np.ndarray) -> int:
 
 
 def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
-    """What is known of both splits; the rows are those of the training split."""
+    """Returns the known sizes of both splits; the rows are those of the training split."""
     sizes, others = train.sizes(folder), test.sizes(folder)
     path = train.paths(folder)[0]
     test.compare(folder, others, sizes._replace(rows=others.rows), f"are in {path}")
@@ -219,7 +244,7 @@ def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
 def _variant(
     format: str, first_feature: int | None, first_label: int | None, lenient: bool
 ) -> Variant | None:
-    """The variant of the text; None for matrices."""
+    """Returns what lines of text mean; None for matrices."""
     if format != "npz":
         return text_variant(format, first_feature, first_label)
     given = {"first_feature": first_feature, "first_label": first_label, "lenient": lenient}
@@ -229,8 +254,8 @@ def _variant(
     return None
 
 
-def _names(format: str, **names: str | None) -> tuple[str, ...]:
-    """The names of the files of a split: rows, or features and labels."""
+def _file_names(format: str, **names: str | None) -> tuple[str, ...]:
+    """Returns the names of the files of a split: rows, or features and labels."""
     rows, labels = names
     if format != "npz" and names.pop(labels) is not None:
         raise ValueError(f"{labels} is for format=npz; format={format} has labels in {rows}")
@@ -240,13 +265,13 @@ def _names(format: str, **names: str | None) -> tuple[str, ...]:
     return tuple(str(value) for value in names.values())
 
 
-def _check_counts(**counts: int | None) -> None:
+def _check_expected(**counts: int | None) -> None:
     for option, value in counts.items():
         if value is not None:
             checks.whole(option, value, 0)
-            checks.within(option, value, 0, LIMIT)
+            checks.within(option, value, 0, MAX_INDEX)
 
 
-def _state(path: Path) -> list[int]:
+def _file_state(path: Path) -> list[int]:
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns]

@@ -1,4 +1,4 @@
-"""Mirrors and their faults, played on loopback."""
+"""Downloads from mirrors with faults, on a server of this machine."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ import pytest
 from helpers import server as servers
 
 from slide.data.fetching import transfer as transfers
-from slide.data.fetching.download import WORK, download, parse_mirrors
+from slide.data.fetching.download import DOWNLOAD_FOLDER, download, parse_mirrors
 from slide.data.fetching.fetch import FetchError, ensure_files
 
 DATA = np.random.default_rng(0).bytes(1_000_000)
@@ -281,7 +281,7 @@ def test_two_processes_fetch_once(server, tmp_path, capfd):
 
 
 def test_a_killed_process_leaves_nothing_in_the_way(server, tmp_path):
-    work = tmp_path / WORK
+    work = tmp_path / DOWNLOAD_FOLDER
     (work / "files").mkdir(parents=True)
     (work / "files" / "train.txt").write_bytes(b"half")
     (work / "members").mkdir()

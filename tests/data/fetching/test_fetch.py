@@ -1,4 +1,4 @@
-"""Files that are there, or have to be had from somewhere."""
+"""Files that are there, and files that have to be fetched."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One file over HTTP, with the faults of servers played on loopback."""
+"""One file over HTTP, from a faulty server of this machine."""
 
 import errno
 import gzip
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from helpers import server as servers
 
-from slide.data.fetching import transfer
 from slide.data.fetching import transfer as transfers
 from slide.data.fetching.fetch import FetchError
+from slide.data.fetching.transfer import transfer
 
 DATA = np.random.default_rng(0).bytes(1_000_000)
 CUT_OFF = [100_000, None, 0]  # in the middle, and at once when it is resumed
@@ -52,8 +52,8 @@ def test_a_cut_connection_is_resumed(server, tmp_path, headers):
     ranges = [asked for _, asked in server.asked]
     assert [bool(asked) for asked in ranges] == [False, False, True, False, True]
     first, second = (int(asked.strip("bytes=-")) for asked in ranges if asked)
-    assert 400_000 - transfers.CHUNK_BYTES < first <= 400_000
-    assert first + 300_000 - transfers.CHUNK_BYTES < second <= first + 300_000
+    assert 400_000 - transfers.RECEIVED_BYTES < first <= 400_000
+    assert first + 300_000 - transfers.RECEIVED_BYTES < second <= first + 300_000
 
 
 def test_a_later_call_goes_on(server, tmp_path, monkeypatch):
@@ -63,7 +63,7 @@ def test_a_later_call_goes_on(server, tmp_path, monkeypatch):
         transfer(url, tmp_path / "a")
     kept = (tmp_path / "a").read_bytes()
     assert kept == DATA[: len(kept)]
-    assert len(kept) > 100_000 - transfers.CHUNK_BYTES
+    assert len(kept) > 100_000 - transfers.RECEIVED_BYTES
     assert json.loads((tmp_path / "a.json").read_text())["total"] == len(DATA)
     transfer(url, tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == DATA
@@ -96,14 +96,14 @@ def test_a_file_that_changes_while_it_is_resumed(server, tmp_path, monkeypatch):
 
 
 def test_a_short_answer_is_noticed_whoever_else_does(server, tmp_path, monkeypatch):
-    whole, calls = transfers._chunks, []
+    whole, calls = transfers._body_chunks, []
 
     def short(response, size):
         calls.append(size)
         chunks = list(whole(response, size))
         return iter(chunks[: -2 if len(calls) == 1 else None])
 
-    monkeypatch.setattr(transfers, "_chunks", short)
+    monkeypatch.setattr(transfers, "_body_chunks", short)
     assert transfer(server.add("/a", DATA), tmp_path / "a") is True
     assert (tmp_path / "a").read_bytes() == DATA
     assert len(calls) == 2
@@ -140,14 +140,14 @@ def test_encoded_answers_are_decoded(server, tmp_path):
 
 
 def test_a_wrong_size_is_seen_before_the_file_is_fetched(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfers, "_write", lambda *_: pytest.fail("it is fetched"))
+    monkeypatch.setattr(transfers, "_write_body", lambda *_: pytest.fail("it is fetched"))
     with pytest.raises(FetchError, match="has 1000000 bytes, not 7"):
         transfer(server.add("/a", DATA), tmp_path / "a", size=7)
     assert not (tmp_path / "a").exists()
 
 
 def test_what_is_too_large_for_anything(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfers, "LIMIT", 1000)
+    monkeypatch.setattr(transfers, "MAX_BYTES", 1000)
     for length in (True, False):
         with pytest.raises(FetchError, match=r"bytes, more than 1000|more than 1000 bytes"):
             transfer(server.add("/a", DATA, length=length), tmp_path / "a")

@@ -183,7 +183,7 @@ def test_a_zip_that_lies_about_sizes(folder):
 
 
 def test_the_number_of_members_is_bounded(folder, monkeypatch):
-    monkeypatch.setattr(module, "MOST_MEMBERS", 3)
+    monkeypatch.setattr(module, "MAX_MEMBERS", 3)
     refused(as_tar({str(i): b"" for i in range(4)}), folder, "more than 3 files", {"a": "0"})
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slide.data import DataError, xmc
-from slide.data.formats.rows import VARIANTS, Sizes, Variant, count_rows
+from slide.data.formats.text_reader import VARIANTS, Sizes, Variant, count_rows
 
 SVMLIGHT = VARIANTS["svmlight"]
 TRAIN = "# made by hand\n0,2 1:0.5 4:2\n 3:1  # no labels\n\n1 2:-1\n"

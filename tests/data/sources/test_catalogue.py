@@ -3,19 +3,21 @@
 import bz2
 import io
 import re
-import sys
 import tarfile
 import zipfile
 from functools import partial
+from inspect import signature
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import yaml
 from helpers import datafiles, job
 from helpers import server as servers
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+import slide.data
 from slide.data.fetching.download import download, parse_mirrors
 
 CONFIGS = {
@@ -52,7 +54,8 @@ def asked_for(name, folder, monkeypatch):
         calls.append((list(names), fetch))
         raise StopError
 
-    monkeypatch.setattr(sys.modules[config["_target_"]], "ensure_files", spy)
+    source = config["_target_"].rpartition(".")[2]
+    monkeypatch.setattr(f"slide.data.sources.{source}.ensure_files", spy)
     with pytest.raises(Exception, match="StopError"):
         instantiate(config)
     ((names, fetch),) = calls
@@ -194,3 +197,15 @@ def test_each_set_is_fetched_from_its_last_mirror(name, tmp_path):
         np.testing.assert_allclose(found.features.values, expected.features.values, rtol=1e-6)
     kept = {p.name for p in (tmp_path / "root").iterdir() if not p.name.startswith(".")}
     assert kept == set(files)
+
+
+@pytest.mark.parametrize("path", sorted((job.ROOT / "conf" / "dataset").glob("*.yaml")))
+def test_every_configuration_opens_with_its_command_and_fits_its_function(path):
+    text = path.read_text()
+    assert text.startswith(f"# python train.py dataset={path.stem}")
+    options = yaml.safe_load(text)
+    package, _, name = options.pop("_target_").rpartition(".")
+    assert package == "slide.data"
+    assert set(options) <= set(signature(getattr(slide.data, name)).parameters)
+    assert options["name"] == path.stem
+    assert (job.ROOT / "datasets" / path.stem / "README.md").is_file()

@@ -10,9 +10,9 @@ import pytest
 from helpers.idx_files import idx, make_images, write
 
 from slide.data import DataError, mnist
-from slide.data.sources.mnist import FILES, read_blocks
+from slide.data.sources.mnist import IDX_FILES, read_idx_blocks
 
-NAMES = [name for pair in FILES.values() for name in pair]
+NAMES = [name for pair in IDX_FILES.values() for name in pair]
 
 
 def read(folder, **arguments):
@@ -43,7 +43,7 @@ def test_images_are_read_as_they_were_written(tmp_path, packed):
 
 def test_chunks_join(tmp_path, monkeypatch):
     made = write(tmp_path, rows=(11, 5))
-    monkeypatch.setattr(import_module("slide.data.sources.mnist"), "CHUNK_ROWS", 4)
+    monkeypatch.setattr(import_module("slide.data.sources.mnist"), "IMAGE_CHUNK", 4)
     data = read(tmp_path)
     np.testing.assert_array_equal(
         dense(data.train), made["train"][0].reshape(-1, 784) / np.float32(255)
@@ -171,8 +171,8 @@ def test_arguments_of_another_type(tmp_path, option):
 @pytest.mark.skipif("SLIDE_DATA" not in os.environ, reason="SLIDE_DATA names no folder")
 def test_the_real_files():
     folder = Path(os.environ["SLIDE_DATA"]) / "mnist"
-    paths = [folder / f"{name}.gz" for name in FILES["test"]]
-    rows = list(read_blocks(*paths))
+    paths = [folder / f"{name}.gz" for name in IDX_FILES["test"]]
+    rows = list(read_idx_blocks(*paths))
     assert sum(len(block.labels.indices) for block in rows) == 10_000
     classes = np.bincount(np.concatenate([block.labels.indices for block in rows]))
     assert classes.tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

@@ -1,19 +1,17 @@
-"""Skip-grams of plain text, against a twin that goes word by word."""
+"""Skip-grams of plain text, compared with a twin that reads it word by word."""
 
-import math
 import os
-from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.naive_skip_grams import naive_border, naive_rows, naive_vocabulary, random_text
 
 from slide import runtime
 from slide.data import DataError, text
+from slide.data.sources import skip_grams, words
 from slide.kernels.subsample_words import subsample_words
 
-MODULE = import_module("slide.data.sources.text")
 SOME = "a rose is a rose is a rose and so is this one , said a rose is a rose "
 
 
@@ -42,48 +40,6 @@ def vocabulary_of(data):
     return [(word, int(count)) for word, count in map(str.split, lines)]
 
 
-def naive_vocabulary(content, min_count=1, max_vocabulary=None):
-    counts = Counter(content.split())
-    order = sorted(counts, key=lambda word: (-counts[word], word))[:max_vocabulary]
-    return [(word, counts[word]) for word in order if counts[word] >= min_count]
-
-
-def naive_random(key, counter):
-    """SplitMix64, to a number in [0, 1)."""
-    mask = 2**64 - 1
-    z = (int(key) + (counter + 1) * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return ((z ^ (z >> 31)) >> 11) / 2**53
-
-
-def naive_rows(part, vocabulary, window=2, subsample=0.0, seed=0, stream=0):
-    ids = {word: i for i, (word, _) in enumerate(vocabulary)}
-    total = sum(count for _, count in vocabulary)
-    key = runtime.random_key(seed, stream)
-    kept = []
-    for number, word in enumerate(part.split()):
-        if word in ids:
-            frequency = vocabulary[ids[word]][1] / total
-            stays = math.sqrt(subsample / frequency) if subsample else 1
-            if naive_random(key, number) < stays:
-                kept.append(ids[word])
-    rows = []
-    for i, centre in enumerate(kept):
-        around = kept[max(0, i - window) : i] + kept[i + 1 : i + 1 + window]
-        if around:
-            rows.append((centre, sorted(set(around))))
-    return rows
-
-
-def naive_border(content, test_share):
-    data = content.encode()
-    border = round(len(data) * (1 - test_share))
-    while border < len(data) and not data[border : border + 1].isspace():
-        border += 1
-    return border
-
-
 def assert_rows(data, content, test_share=0.3, vocabulary=None, **arguments):
     vocabulary = vocabulary or naive_vocabulary(content)
     border = naive_border(content, test_share)
@@ -92,14 +48,6 @@ def assert_rows(data, content, test_share=0.3, vocabulary=None, **arguments):
         split = (data.train, data.test)[stream]
         expected = naive_rows(part.decode(), vocabulary, stream=stream, **arguments)
         assert rows_of(split) == expected
-
-
-def random_text(seed, words=3000, distinct=60):
-    rng = np.random.default_rng(seed)
-    drawn = (distinct * rng.random(words) ** 3).astype(int)
-    spaces = rng.choice([" ", "  ", "\n", "\t", "\r\n", " \n\n"], words)
-    names = [f"w{i}" if i % 3 else f"wörter{i}" for i in range(distinct)]
-    return "".join(names[i] + space for i, space in zip(drawn, spaces, strict=True))
 
 
 def test_a_text_by_hand(tmp_path):
@@ -150,9 +98,9 @@ def test_rare_words_are_left_out_before_windows_are_formed(tmp_path):
 @pytest.mark.parametrize(("chunk_bytes", "chunk_labels"), [(7, 4), (64, 30), (1000, 1)])
 def test_chunks_do_not_matter(tmp_path, monkeypatch, chunk_bytes, chunk_labels):
     content = random_text(4, words=400)
-    monkeypatch.setattr(MODULE, "CHUNK_LABELS", chunk_labels)
-    whole = MODULE.read_words
-    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, chunk_bytes))
+    monkeypatch.setattr(skip_grams, "CHUNK_LABELS", chunk_labels)
+    whole = words.read_words
+    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, chunk_bytes))
     data = read(tmp_path, content, subsample=0.05, window=3)
     assert vocabulary_of(data) == naive_vocabulary(content)
     assert_rows(data, content, subsample=0.05, window=3)
@@ -245,8 +193,8 @@ def test_it_is_read_once_and_again_when_the_text_changes(tmp_path):
     ],
 )
 def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
-    whole = MODULE.read_words
-    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, 1 << 16))
+    whole = words.read_words
+    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, 1 << 16))
     with pytest.raises(DataError) as error:
         read(tmp_path, content, **arguments)
     assert str(error.value).startswith(f"{tmp_path}/some.txt: {message}")
@@ -255,8 +203,8 @@ def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
 
 def test_the_place_of_a_wrong_byte_counts_from_the_beginning(tmp_path, monkeypatch):
     content = SOME.encode() * 20
-    whole = MODULE.read_words
-    monkeypatch.setattr(MODULE, "read_words", lambda *given: whole(*given, 50))
+    whole = words.read_words
+    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, 50))
     with pytest.raises(DataError, match=r"byte 1041 does not belong"):
         read(tmp_path, content[:1040] + b" \xc3 " + content)
 

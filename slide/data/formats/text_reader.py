@@ -1,8 +1,8 @@
-"""Text files of one row a line: ``label,label feature:value feature:value ...``.
+"""Reads text files that have a row in each line: ``label,label feature:value feature:value ...``.
 
-Two variants are in use. Files of the extreme classification repository (XMC) begin with a line
-``rows features labels`` and number columns from 0; svmlight files have no such line, may have
-comments, and mostly number features from 1. In both, a row without labels begins with a space.
+There are two variants. Files of the extreme classification repository (XMC) begin with a line
+``rows features labels``, and their columns begin at 0. Files of svmlight have comments instead, and
+columns of features that mostly begin at 1. In both, a row without labels begins with a space.
 """
 
 import math
@@ -20,31 +20,29 @@ from slide.kernels import parse_rows as parse
 from slide.sparse import CSR, Pattern
 
 __all__ = [
-    "LIMIT",
+    "MAX_INDEX",
     "VARIANTS",
     "XMC",
     "Sizes",
     "Variant",
     "count_rows",
-    "read_blocks",
     "read_header",
+    "read_text_blocks",
     "text_variant",
 ]
 
-CHUNK_BYTES = 16 << 20
-LIMIT = 2**31 - 1  # of rows and columns: indices are int32
-SHOWN = 40
+PARSED_BYTES = 16 << 20
+MAX_INDEX = 2**31 - 1  # The most rows or columns: indices are int32.
+SHOWN_CHARACTERS = 40
 
 
 class Sizes(NamedTuple):
-    """How much there is in a file, or shall be.
+    """The sizes of a file, found or expected. None: not known before the file has been read.
 
     Attributes:
-        rows: of features and labels.
+        rows: rows of features and labels.
         features: feature columns.
         labels: label columns.
-
-    None: not known before the file has been read.
     """
 
     rows: int | None = None
@@ -53,11 +51,11 @@ class Sizes(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """How the lines of a file are to be understood.
+    """What the lines of a file mean.
 
     Attributes:
-        header: the first line is ``rows features labels``. In files without one, what follows a
-            ``#`` is a comment, and lines of nothing else or of nothing at all are no rows.
+        header: the first line is ``rows features labels``. In a file without it, the text after a
+            ``#`` is a comment, and a line without other text is not a row.
         first_feature, first_label: the number of the first column.
     """
 
@@ -71,7 +69,7 @@ VARIANTS = {"xmc": XMC, "svmlight": Variant(header=False, first_feature=1)}
 
 
 def text_variant(format: str, first_feature: int | None, first_label: int | None) -> Variant:
-    """The variant of a name; numbers that are not None take the place of its own.
+    """Returns the variant of a name. Numbers that are not None replace those of the variant.
 
     Raises:
         ValueError: there is no such variant, or a number is out of range.
@@ -81,7 +79,7 @@ def text_variant(format: str, first_feature: int | None, first_label: int | None
     for field, number in (("first_feature", first_feature), ("first_label", first_label)):
         if number is not None:
             checks.whole(field, number, 0)
-            checks.within(field, number, 0, LIMIT)
+            checks.within(field, number, 0, MAX_INDEX)
             variant = variant._replace(**{field: number})
     return variant
 
@@ -99,31 +97,31 @@ def read_header(path: str | Path) -> Sizes:
         raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
     fields = line.split()
     if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        raise DataError(f"{path}:1: header '{_shown(line)}' is not 'rows features labels'")
-    # Digits without end are no number to Python; those kept are beyond the limit as well.
-    counts = [int(field.lstrip(b"0")[:SHOWN] or b"0") for field in fields]
+        raise DataError(f"{path}:1: header '{_shown_text(line)}' is not 'rows features labels'")
+    # Python converts no number of thousands of digits. The first digits exceed the limit as well.
+    counts = [int(field.lstrip(b"0")[:SHOWN_CHARACTERS] or b"0") for field in fields]
     for name, count in zip(Sizes._fields, counts, strict=True):
-        if count > LIMIT:
-            raise DataError(f"{path}:1: header has {count} {name}, more than {LIMIT}")
+        if count > MAX_INDEX:
+            raise DataError(f"{path}:1: header has {count} {name}, more than {MAX_INDEX}")
     return Sizes(*counts)
 
 
-def read_blocks(
+def read_text_blocks(
     path: str | Path,
     variant: Variant = XMC,
     sizes: Sizes | None = None,
     *,
     lenient: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int = PARSED_BYTES,
 ) -> Iterator[Block]:
-    """Parses a file in chunks of whole lines.
+    """Parses a text file in chunks of whole lines.
 
-    Memory is bounded by a few times the chunk and by the longest line.
+    Memory is bounded by a few times the chunk, or the longest line.
 
     Args:
         path: the file.
-        variant: what its lines look like.
-        sizes: expected ones; those not known are not checked. A header takes their place.
+        variant: what its lines mean.
+        sizes: the expected sizes; unknown ones are not checked. A header replaces them.
         lenient: leave malformed lines out and count them.
         chunk_bytes: bytes to read at once.
 
@@ -137,21 +135,21 @@ def read_blocks(
     if variant.header:
         sizes = read_header(path)
     sizes = sizes or Sizes()
-    # Only of a file with a header is known on which line a row too many stands.
+    # Only a header tells which line is the first row too many.
     max_rows = sizes.rows if variant.header else None
     columns = parse.Columns(
         variant.first_feature,
         variant.first_label,
-        LIMIT if sizes.features is None else sizes.features,
-        LIMIT if sizes.labels is None else sizes.labels,
+        MAX_INDEX if sizes.features is None else sizes.features,
+        MAX_INDEX if sizes.labels is None else sizes.labels,
     )
-    line = int(variant.header)  # lines that have been parsed
-    rows = 0  # in them, with those left out
-    for chunk in _chunks(path, variant.header, chunk_bytes):
+    line = int(variant.header)  # Lines that have been parsed.
+    rows = 0  # Rows in these lines, with those that were left out.
+    for chunk in _line_chunks(path, variant.header, chunk_bytes):
         end = 0
         if max_rows is None or rows < max_rows:
             room = chunk.count(b"\n") if max_rows is None else max_rows - rows
-            block, lines, end, status = _parse(chunk, variant, columns, room, lenient)
+            block, lines, end, status = _parse_chunk(chunk, variant, columns, room, lenient)
             line += lines
             rows += block.features.num_rows + block.skipped
             if status != parse.OK:
@@ -169,18 +167,18 @@ def read_blocks(
 
 
 def count_rows(path: str | Path) -> int:
-    """The rows of a file without a header, malformed ones among them; reads lines alone."""
+    """Counts the rows of a file without a header, with malformed ones; it parses nothing."""
     with Path(path).open("rb") as file:
         return sum(not line.startswith((b"#", b"\n", b"\r\n")) for line in file)
 
 
-def _chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
-    """Yields the lines after the header in pieces that end with a line feed."""
+def _line_chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
+    """Yields the lines after the header, in pieces that end with a line feed."""
     bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=str(path), disable=None)
     with path.open("rb") as file, bar:
         if header:
             bar.update(len(file.readline()))
-        pieces = []  # of a line that is longer than all that has been read of it
+        pieces = []  # Of a line whose end has not been read yet.
         while piece := file.read(size):
             cut = piece.rfind(b"\n") + 1
             if cut:
@@ -192,10 +190,10 @@ def _chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
             yield b"".join([*pieces, b"\n"])
 
 
-def _parse(
+def _parse_chunk(
     chunk: bytes, variant: Variant, columns: parse.Columns, max_lines: int, lenient: bool
 ) -> tuple[Block, int, int, int]:
-    """Returns the rows of a chunk, the lines and the offset at which they end, and the status."""
+    """Parses a chunk; returns its rows, the number of lines, their end (an offset), the status."""
     lines = min(chunk.count(b"\n"), max_lines)
     room = chunk.count(b":")
     features = CSR(np.empty(lines + 1, np.int64), np.empty(room, np.int32), np.empty(room, "f4"))
@@ -222,9 +220,11 @@ def _parse(
 def _raise_bad_line(
     place: str, chunk: bytes, at: int, status: int, columns: parse.Columns
 ) -> NoReturn:
-    """Says what is wrong with the token at an offset."""
+    """Raises DataError for the token at an offset."""
     begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
-    word, number = (_shown(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at))
+    word, number = (
+        _shown_text(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at)
+    )
     feature, _, value = number.partition(":")
     label = number.partition(",")[0]
     if status == parse.MALFORMED_FEATURE and _is_not_finite(value):
@@ -256,7 +256,7 @@ def _is_not_finite(value: str) -> bool:
         return False
 
 
-def _shown(text: bytes) -> str:
-    shown = text[: 8 * SHOWN].decode("utf-8", "replace").strip()
-    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+def _shown_text(text: bytes) -> str:
+    shown = text[: 8 * SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
+    shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)

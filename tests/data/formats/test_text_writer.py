@@ -1,4 +1,4 @@
-"""What is written as text is read back bit by bit."""
+"""Rows that are written as text are read back bit by bit."""
 
 import os
 import tempfile
@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slide.data import Split, synthetic, write_xmc, xmc
-from slide.data.formats import write as write_module
-from slide.data.formats.rows import read_blocks, read_header, text_variant
+from slide.data.formats import text_writer as write_module
+from slide.data.formats.text_reader import read_header, read_text_blocks, text_variant
 from slide.sparse import CSR, Pattern
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-MOST = 2**31 - 1
+MAX_INDEX = 2**31 - 1
 TINY, SMALLEST = np.finfo(np.float32).tiny, np.finfo(np.float32).smallest_subnormal
 EXTREMES = [0.0, -0.0, TINY, -TINY, SMALLEST, -SMALLEST, np.finfo(np.float32).max, 1.0, -1.0]
 FORMATS = [("xmc", None, None), ("svmlight", None, None), ("svmlight", 0, 7), ("xmc", 2, 3)]
@@ -23,7 +23,7 @@ FORMATS = [("xmc", None, None), ("svmlight", None, None), ("svmlight", 0, 7), ("
 
 def read_back(path, format="xmc", first_feature=None, first_label=None):
     """The rows of a file."""
-    blocks = list(read_blocks(path, text_variant(format, first_feature, first_label)))
+    blocks = list(read_text_blocks(path, text_variant(format, first_feature, first_label)))
     assert len(blocks) <= 1, "the file has several chunks"
     empty = np.zeros(1, np.int64), np.empty(0, np.int32)
     return blocks[0][:2] if blocks else (CSR(*empty, np.empty(0, np.float32)), Pattern(*empty))
@@ -51,8 +51,8 @@ values = st.one_of(
 
 @st.composite
 def splits(draw):
-    num_features = draw(st.sampled_from([1, 20, MOST]))
-    num_labels = draw(st.sampled_from([1, 20, MOST]))
+    num_features = draw(st.sampled_from([1, 20, MAX_INDEX]))
+    num_labels = draw(st.sampled_from([1, 20, MAX_INDEX]))
     labels = st.lists(st.integers(0, num_labels - 1), unique=True, max_size=5)
     features = st.dictionaries(st.integers(0, num_features - 1), values, max_size=5)
     rows = draw(st.lists(st.tuples(labels, features), max_size=6))
@@ -109,7 +109,7 @@ def test_files_are_as_short_as_a_person_would_write_them(tmp_path):
 
 
 def test_generated_sets_are_read_back_equal(tmp_path, monkeypatch):
-    monkeypatch.setattr(write_module, "BLOCK_ENTRIES", 500)
+    monkeypatch.setattr(write_module, "FORMATTED_ENTRIES", 500)
     sizes = {"num_features": 300, "num_labels": 200, "train_samples": 400, "test_samples": 50}
     data = synthetic(cache=tmp_path / "cache", **sizes)
     write_xmc(tmp_path / "train.txt", data.train)

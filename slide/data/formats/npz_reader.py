@@ -1,4 +1,4 @@
-"""Pairs of SciPy sparse matrices, as `scipy.sparse.save_npz` writes them: features and labels."""
+"""Reads pairs of SciPy sparse matrices, from `scipy.sparse.save_npz`: features and labels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +9,14 @@ import numpy as np
 
 from slide.data.dataset import Block
 from slide.data.errors import DataError
-from slide.data.formats.rows import LIMIT, Sizes
+from slide.data.formats.text_reader import MAX_INDEX, Sizes
 from slide.sparse import CSR, Pattern
 
-__all__ = ["read_blocks", "read_sizes"]
+__all__ = ["read_npz_blocks", "read_npz_sizes"]
 
 
-def read_sizes(features: Path, labels: Path) -> Sizes:
-    """Reads the shapes of two matrices, and nothing else of them.
+def read_npz_sizes(features: Path, labels: Path) -> Sizes:
+    """Reads only the shapes of two matrices.
 
     Raises:
         DataError: a file is no sparse matrix, or the two differ in their number of rows.
@@ -28,12 +28,12 @@ def read_sizes(features: Path, labels: Path) -> Sizes:
     return Sizes(rows, num_features, num_labels)
 
 
-def read_blocks(features: Path, labels: Path) -> Iterator[Block]:
-    """Reads two matrices of any sparse kind. Their stored zeros are features, but no labels.
+def read_npz_blocks(features: Path, labels: Path) -> Iterator[Block]:
+    """Reads two matrices of any sparse kind. A stored zero is a feature, but not a label.
 
     Args:
-        features: values are converted to float32.
-        labels: what is not zero is a label.
+        features: file of the features; their values are converted to float32.
+        labels: file of the labels: the entries that are not zero.
 
     Yields:
         All rows at once.
@@ -42,7 +42,7 @@ def read_blocks(features: Path, labels: Path) -> Iterator[Block]:
         DataError: a file is no sparse matrix, a value is not finite in float32, an entry occurs
             twice, or the two differ in their number of rows.
     """
-    read_sizes(features, labels)
+    read_npz_sizes(features, labels)
     indptr, indices, values = _read_matrix(labels)
     kept = values != 0
     indptr = np.concatenate(([0], np.cumsum(kept)))[indptr]
@@ -50,31 +50,31 @@ def read_blocks(features: Path, labels: Path) -> Iterator[Block]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """An open file; not its path, since numpy leaves a file open that it cannot read."""
+def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file. If numpy opened it by its path, it would not close a malformed one."""
     with path.open("rb") as file:
         try:
             yield file
-        except Exception as error:  # of zipfile, zlib, struct, numpy, for whatever bytes there are
+        except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
             problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
             raise DataError(f"{path}: {problem}") from error
 
 
 def _read_shape(path: Path) -> tuple[int, int]:
-    with _opened(path) as file, np.load(file, allow_pickle=False) as arrays:
+    with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
         rows, columns = (int(count) for count in arrays["shape"])
     for name, count in (("rows", rows), ("columns", columns)):
-        if not 0 <= count <= LIMIT:
-            raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {LIMIT}")
+        if not 0 <= count <= MAX_INDEX:
+            raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {MAX_INDEX}")
     return rows, columns
 
 
 def _read_matrix(path: Path) -> CSR:
-    from scipy import sparse  # here, as few files need it and it takes a while to import
+    from scipy import sparse  # Imported here: it takes long, and few files need it.
 
-    with _opened(path) as file:
+    with _opened_matrix(path) as file:
         matrix = sparse.load_npz(file)
-        # SciPy trusts numbers that its compiled conversions then follow through memory.
+        # SciPy's compiled conversions trust these numbers as places in memory.
         if hasattr(matrix, "indptr"):
             matrix.check_format(full_check=True)
             if np.any(np.diff(matrix.indptr) < 0):
@@ -83,7 +83,7 @@ def _read_matrix(path: Path) -> CSR:
             if np.any(np.abs(matrix.offsets.astype(np.int64)) > max(matrix.shape)):
                 raise ValueError("an offset is beyond the matrix")
         elif matrix.format == "coo":
-            matrix.has_canonical_format = True  # or the next step would sum duplicates up, unseen
+            matrix.has_canonical_format = True  # Else the conversion would sum duplicates.
         matrix = matrix.tocsr()
     if matrix.dtype.kind not in "biuf":
         raise DataError(f"{path}: values are of type {matrix.dtype}, not real numbers")
@@ -91,7 +91,7 @@ def _read_matrix(path: Path) -> CSR:
         values = matrix.data.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        place = _place(matrix, bad[0])
+        place = _entry_place(matrix, bad[0])
         raise DataError(f"{path}: value {matrix.data[bad[0]]} at {place} is not a finite float32")
     matrix.data = values
     _check_distinct(path, matrix)
@@ -102,15 +102,15 @@ def _read_matrix(path: Path) -> CSR:
 def _check_distinct(path: Path, matrix) -> None:
     if matrix.has_canonical_format:
         return
-    matrix = matrix.sorted_indices()  # a copy: entries keep the order of the file
+    matrix = matrix.sorted_indices()  # A copy: the entries of the file keep their order.
     same = matrix.indices[1:] == matrix.indices[:-1]
     begins = matrix.indptr[1:-1]
     same[begins[(begins > 0) & (begins < matrix.nnz)] - 1] = False
     twice = np.flatnonzero(same)
     if len(twice):
-        raise DataError(f"{path}: {_place(matrix, twice[0])} has more than one entry")
+        raise DataError(f"{path}: {_entry_place(matrix, twice[0])} has more than one entry")
 
 
-def _place(matrix, at: int) -> str:
+def _entry_place(matrix, at: int) -> str:
     row = np.searchsorted(matrix.indptr, at, side="right") - 1
     return f"({row}, {matrix.indices[at]})"

@@ -1,19 +1,21 @@
-"""Rows of a file in XMC text format by their numbers, as the small sets of its repository come."""
+"""Copies rows of a file in XMC text format by their numbers.
+
+The small sets of the repository are one file of all rows, and lists of the rows of each split.
+"""
 
 from pathlib import Path
 
-__all__ = ["take_rows"]
+__all__ = ["copy_numbered_rows"]
 
 
-def take_rows(whole: Path, numbers: Path, target: Path, column: int = 0) -> None:
-    """Writes some rows of a file, with a header of their own.
+def copy_numbered_rows(whole: Path, numbers: Path, target: Path, column: int = 0) -> None:
+    """Copies some rows of a file into a file with a new header.
 
     Args:
         whole: a file in XMC text format; it is held in memory.
-        numbers: a line for each row to take; each of its columns is a selection of its own, of
-            row numbers from 1.
+        numbers: a file of row numbers, which begin at 1. Each of its columns is a selection.
         target: the file to write.
-        column: the selection to take.
+        column: which selection to copy.
 
     Raises:
         ValueError: a file is not as described; the message names it.

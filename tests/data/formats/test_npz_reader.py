@@ -11,7 +11,7 @@ from helpers.naive_rows import to_lists
 from scipy import sparse
 
 from slide.data import DataError, xmc
-from slide.data.formats.npz import read_blocks, read_sizes
+from slide.data.formats.npz_reader import read_npz_blocks, read_npz_sizes
 
 KINDS = ["csr", "csc", "coo", "bsr", "dia"]
 FILES = {
@@ -45,7 +45,7 @@ def paths(tmp_path):
 
 def read(features, labels):
     """A list of (labels, pairs)."""
-    (block,) = read_blocks(features, labels)
+    (block,) = read_npz_blocks(features, labels)
     assert [a.dtype for a in block.features] == [np.int64, np.int32, np.float32]
     assert [a.dtype for a in block.labels] == [np.int64, np.int32]
     assert block.skipped == 0
@@ -68,7 +68,7 @@ def test_any_kind_is_read(tmp_path, kind, array):
     paths = tmp_path / "x.npz", tmp_path / "y"
     save(paths[0], wrap(dense).asformat(kind))
     save(paths[1], wrap(flags).asformat(kind))
-    assert read_sizes(*paths) == (12, 8, 6)
+    assert read_npz_sizes(*paths) == (12, 8, 6)
     rows = read(*paths)
     for (labels, pairs), values, own in zip(rows, dense, flags, strict=True):
         # The blocks of a bsr matrix hold zeros beside what is there.
@@ -86,7 +86,7 @@ def test_entries_keep_their_order(tmp_path, paths):
     assert not matrix.has_sorted_indices
     save(paths[0], matrix)
     save(paths[1], sparse.csr_matrix((3, 3)))
-    (block,) = read_blocks(*paths)
+    (block,) = read_npz_blocks(*paths)
     assert [block.features.indices.tolist(), block.features.values.tolist()] == order
 
 

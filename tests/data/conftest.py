@@ -1,0 +1,23 @@
+"""A small set in two text files."""
+
+import pytest
+from helpers.caches import TEST, TRAIN
+
+from slide.data import xmc
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "train.txt").write_text(TRAIN)
+    (folder / "test.txt").write_text(TEST)
+    return folder
+
+
+@pytest.fixture
+def open_set(root, tmp_path):
+    def open_set(**options):
+        return xmc(**{"name": "tiny", "root": root, "cache": tmp_path / "cache", **options})
+
+    return open_set

@@ -1,0 +1,108 @@
+"""Damaged text files: the reader names the file in an error, or reads as the naive one."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from helpers import damage, datafiles, job, naive_rows
+from helpers.damage import REPEAT, TEXTUAL
+
+from slide.data import DataError, xmc
+from slide.data.formats.text_reader import VARIANTS
+
+DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any
+REAL = [name for name in ("bibtex", "delicious", "debian") if (DATA / name / "train.txt").is_file()]
+REAL_ROWS = 12
+SIZES = {"train_samples": 12, "test_samples": 4, "num_features": 60, "num_labels": 40}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Whole files by variant: generated rows, and rows of real sets."""
+    folder = tmp_path_factory.mktemp("texts")
+    data = job.make_data(folder, **SIZES)
+    texts = {}
+    for format in VARIANTS:
+        datafiles.write_rows(folder, data, {"format": format})
+        texts[format] = [(folder / "train.txt").read_bytes()]
+    for name in REAL:
+        with (DATA / name / "train.txt").open("rb") as file:
+            sizes = file.readline().split()
+            rows = [file.readline() for _ in range(REAL_ROWS)]
+        header = b"%d %s %s\n" % (REAL_ROWS, *sizes[1:])
+        texts["xmc"].append(header + b"".join(rows))
+    return texts
+
+
+def test_real_files_are_among_them(texts):
+    assert len(texts["xmc"]) == 1 + len(REAL)
+
+
+@pytest.mark.parametrize("format", VARIANTS)
+def test_damaged_rows(tmp_path, texts, format):
+    variant = VARIANTS[format]
+    whole = 0
+    repeat = int(500 * REPEAT)
+    for seed in range(repeat):
+        rng = random.Random(seed)
+        data = damage.damage(rng, rng.choice(texts[format]), TEXTUAL)
+        options = {"lenient": rng.random() < 0.3, "chunk_bytes": rng.choice([1, 50, 1 << 20])}
+        try:
+            naive_rows.assert_agrees(tmp_path / "data.txt", data, variant, **options)
+        except BaseException:
+            print(f"seed {seed}, {options}: {data!r}")
+            raise
+        whole += accepts(data, variant, options["lenient"])
+    assert 0.1 * repeat < whole < 0.9 * repeat, "damage is too small or too great"
+
+
+def accepts(data, variant, lenient):
+    try:
+        naive_rows.parse(data, variant, lenient)
+    except naive_rows.BadLine:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("format", VARIANTS)
+def test_sets_with_a_damaged_file(tmp_path, texts, format):
+    variant = VARIANTS[format]
+    outcomes = {True: 0, False: 0}
+    for seed in range(int(80 * REPEAT)):
+        rng = random.Random(seed)
+        contents = {"train": texts[format][0], "test": texts[format][0]}
+        part = rng.choice(["train", "test"])
+        contents[part] = damage.damage(rng, contents[part], TEXTUAL)
+        for other, data in contents.items():
+            (tmp_path / f"{other}.txt").write_bytes(data)
+        sizes = {sizes_of(contents[other]) for other in contents}
+        sound = len(sizes) == 1 and accepts(contents[part], variant, False)
+        outcomes[sound] += 1
+
+        def open_set(cache=tmp_path / str(seed)):
+            return xmc(name="x", root=tmp_path, cache=cache, format=format)
+
+        if not sound:
+            # Where only the sizes disagree, the error is in the line of the one or of the other.
+            place = f"{tmp_path}/({part}.txt:|test.txt:1: )"
+            with pytest.raises(DataError, match=f"^{place}"):
+                open_set()
+            assert not list(tmp_path.glob(f"{seed}/*/meta.json"))
+            continue
+        data = open_set()
+        rows = []
+        for other, split in (("train", data.train), ("test", data.test)):
+            found = naive_rows.to_lists(split.features, split.labels)
+            assert found == naive_rows.parse(contents[other], variant)[0]
+            rows += found
+        if format == "svmlight":
+            assert data.num_labels == 1 + max(label for labels, _ in rows for label in labels)
+            assert data.num_features == 1 + max(i for _, pairs in rows for i, _ in pairs)
+    assert min(outcomes.values()) > 0
+
+
+def sizes_of(data):
+    """Columns in a header; of a svmlight file, the same always."""
+    match = naive_rows.COUNTS.fullmatch(data.split(b"\n")[0])
+    return match and (int(match[2]), int(match[3]))

@@ -1,0 +1,104 @@
+"""Splits: slices, copies, blocks, and rows for validation."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers.matrices import make_csr, make_pattern
+from helpers.naive_rows import to_lists
+from helpers.splits import assert_types, make_split, rows
+
+from slide.data import Split, holdout
+from slide.data import dataset as dataset_module
+
+
+def test_split_refuses_parts_of_different_length():
+    split = make_split()
+    with pytest.raises(ValueError, match="features have 23 rows, labels 22"):
+        Split(split.features, split.slice(0, 22).labels, 50, 30)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 23), (0, 0), (5, 6), (7, 23), (23, 23)])
+def test_slice_is_a_view_of_rows(start, stop):
+    split = make_split()
+    part = split.slice(start, stop)
+    assert_types(part)
+    assert len(part) == stop - start
+    assert part.features.indptr[0] == part.labels.indptr[0] == 0
+    assert rows(part) == rows(split)[start:stop]
+    if len(part.features.values):
+        assert np.shares_memory(part.features.values, split.features.values)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 3), (0, 24)])
+def test_slice_checks_its_bounds(start, stop):
+    with pytest.raises(IndexError, match=rf"\[{start}, {stop}\) are not within \[0, 23\)"):
+        make_split().slice(start, stop)
+
+
+@pytest.mark.parametrize("order", [[], [0], [22, 0, 5, 5], list(range(23))])
+def test_take_copies_rows_in_order(order):
+    split = make_split()
+    part = split.take(np.array(order, np.int64))
+    assert_types(part)
+    assert rows(part) == [rows(split)[i] for i in order]
+    assert not np.shares_memory(part.features.values, split.features.values)
+
+
+@pytest.mark.parametrize("bad", [-1, 23])
+def test_take_checks_row_numbers(bad):
+    with pytest.raises(IndexError, match=rf"row {bad} is not in \[0, 23\)"):
+        make_split().take(np.array([0, bad]))
+
+
+@pytest.mark.parametrize(("fraction", "size"), [(0.25, 6), (0.001, 1), (0.999, 22)])
+def test_holdout_divides_the_rows(fraction, size):
+    split = make_split()
+    rest, aside = holdout(split, fraction, seed=1)
+    assert len(aside) == size
+    assert sorted(rows(rest) + rows(aside)) == sorted(rows(split))
+    again = holdout(split, fraction, seed=1)
+    assert [rows(part) for part in again] == [rows(rest), rows(aside)]
+
+
+def test_holdout_depends_on_the_seed():
+    split = make_split()
+    assert rows(holdout(split, 0.5, seed=1)[1]) != rows(holdout(split, 0.5, seed=2)[1])
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, float("nan")])
+def test_holdout_checks_the_fraction(fraction):
+    with pytest.raises(ValueError, match=r"fraction must be in \(0, 1\)"):
+        holdout(make_split(), fraction, seed=0)
+    with pytest.raises(ValueError, match="1 rows cannot be divided"):
+        holdout(make_split(1), 0.5, seed=0)
+
+
+@pytest.mark.parametrize(("rows", "entries"), [(1, 10), (5, 1000), (1000, 12), (1000, 1), (99, 99)])
+def test_blocks_are_all_rows_in_order_and_bounded(rows, entries):
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 20, 50)
+    split = Split(
+        make_csr(rng, lengths, 40),
+        make_pattern(rng, rng.integers(0, 8, 50), 12),
+        40,
+        12,
+    )
+    parts = list(split.blocks(rows, entries))
+    assert [row for part in parts for row in to_lists(part.features, part.labels)] == to_lists(
+        split.features, split.labels
+    )
+    for part in parts:
+        assert 1 <= len(part) <= rows
+        assert (
+            len(part) == 1 or max(len(part.features.indices), len(part.labels.indices)) <= entries
+        )
+        assert np.shares_memory(part.features.values, split.features.values) or not len(
+            part.features.values
+        )
+    # As few blocks as that allows: the next row would not have fitted.
+    for part, following in pairwise(parts):
+        both = (len(p.features.indices) for p in (part, following.slice(0, 1)))
+        labels = (len(p.labels.indices) for p in (part, following.slice(0, 1)))
+        assert len(part) == rows or sum(both) > entries or sum(labels) > entries
+    assert dataset_module.SLICE_ENTRIES > 1000

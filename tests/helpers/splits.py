@@ -1,0 +1,35 @@
+"""Random splits, and their rows as lists."""
+
+import numpy as np
+
+from slide.data import Split
+from slide.sparse import CSR, Pattern
+
+
+def make_split(num_rows=23, seed=0):
+    """Rows of random lengths; the values tell the place in the file."""
+    rng = np.random.default_rng(seed)
+    indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 6, num_rows))])
+    label_indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 4, num_rows))])
+    features = CSR(
+        indptr, rng.integers(0, 50, indptr[-1], np.int32), np.arange(indptr[-1], dtype=np.float32)
+    )
+    labels = Pattern(label_indptr, rng.integers(0, 30, label_indptr[-1], np.int32))
+    return Split(features, labels, 50, 30)
+
+
+def row(features, labels, index):
+    """Row ``index`` as lists."""
+    at = slice(*features.indptr[index : index + 2])
+    own = slice(*labels.indptr[index : index + 2])
+    return features.indices[at].tolist(), features.values[at].tolist(), labels.indices[own].tolist()
+
+
+def rows(part):
+    return [row(part.features, part.labels, i) for i in range(part.features.num_rows)]
+
+
+def assert_types(part):
+    arrays = [*part.features, *part.labels]
+    assert [a.dtype for a in arrays] == ["i8", "i4", "f4", "i8", "i4"]
+    assert all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays)
