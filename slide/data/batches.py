@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.data.dataset import Split
+from slide.runtime import profiled
 from slide.sparse import CSR, Pattern
 
 __all__ = ["Batch", "Batches"]
@@ -76,6 +77,7 @@ class Batches:
         """The number of steps in an epoch."""
         return -(-len(self.split) // self.batch_size)
 
+    @profiled("batch")
     def batch(self, epoch: int, index: int) -> Batch:
         """The batch of one step.
 

@@ -31,9 +31,9 @@ def loss_on_active(
         A scalar.
 
     Raises:
-        ValueError: for an unknown loss, a share that is not in (0, 1], a set without targets, or scores, bounds,
-            targets or weights that do not fit one another; TypeError: for bounds or targets of a
-            wrong type.
+        ValueError: for an unknown loss, a share that is not in (0, 1], a set without targets, or
+            scores, bounds, targets or weights that do not fit one another; TypeError: for bounds or
+            targets of a wrong type.
 
     Example:
         >>> import numpy as np, slide, torch

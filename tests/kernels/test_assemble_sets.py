@@ -6,7 +6,7 @@ from helpers import naive
 from helpers.matrices import make_pattern
 
 from slide.kernels import assemble_sets as kernels
-from slide.kernels.votes import Lists
+from slide.kernels.votes import RankedIds
 from slide.runtime import random_key
 from slide.sparse import Pattern
 
@@ -19,7 +19,7 @@ def draw_lists(rng, budgets):
     ids = np.full((len(rows), max(budgets, default=0)), -1, np.int32)
     for b, row in enumerate(rows):
         ids[b, : len(row)] = row
-    return Lists(ids, np.array(budgets, np.int64)), rows
+    return RankedIds(ids, np.array(budgets, np.int64)), rows
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

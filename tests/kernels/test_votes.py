@@ -6,7 +6,7 @@ from helpers import naive
 
 from slide.hashing.tables import HashTables
 from slide.kernels import votes as kernels
-from slide.kernels.votes import PARTS, Lists
+from slide.kernels.votes import PARTS, RankedIds
 from slide.runtime import random_key
 from slide.scratch import Scratch
 
@@ -38,7 +38,7 @@ class TestVotes:
         tables, twin = draw_tables(seed)
         codes, key = draw_queries(seed, num_samples), random_key(seed, 7)
         budgets = np.maximum(budget - np.arange(num_samples), 0)
-        lists = Lists(np.full((num_samples, budget), -1, np.int32), budgets.copy())
+        lists = RankedIds(np.full((num_samples, budget), -1, np.int32), budgets.copy())
         votes = np.zeros((runs, NUM_ROWS), np.uint8)
         candidates = np.empty((runs, 24), np.int32)
         kernels.vote_per_sample(tables.buckets, codes, 4, key, votes, candidates, lists)
@@ -64,7 +64,7 @@ def test_more_votes_than_a_byte_holds():
     codes[0, 1] = codes[2:, 2] = 1
     tables = HashTables(300, 2)
     tables.build(codes)
-    lists = Lists(np.empty((1, 2), np.int32), np.array([2]))
+    lists = RankedIds(np.empty((1, 2), np.int32), np.array([2]))
     votes = np.zeros((1, 3), np.uint8)
     kernels.vote_per_sample(
         tables.buckets,
@@ -87,7 +87,7 @@ def test_ties_are_not_always_won_by_the_first_table():
     tables.build(codes)
     winners = set()
     for i in range(30):
-        lists = Lists(np.empty((1, 1), np.int32), np.array([1]))
+        lists = RankedIds(np.empty((1, 1), np.int32), np.array([1]))
         votes, candidates = np.zeros((1, 4), np.uint8), np.empty((1, 4), np.int32)
         asked = np.zeros((4, 1), np.int32)
         kernels.vote_per_sample(tables.buckets, asked, 128, random_key(i), votes, candidates, lists)
