@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from slide.sampling.faiss_index import FaissIndex
 
+from slide.sampling.faiss_index import FaissIndex
 from slide.search.exact import exact_top_k
 
 
