@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from slide import RowSparseAdam, SampledLinear
-from slide.config.data_command import open_dataset, read_config
+from slide.config import open_dataset, read_config
 from slide.data import SparseDataset, Split, mnist
 
 SAMPLERS = {"lsh": lsh_sampler, "uniform": uniform_sampler}

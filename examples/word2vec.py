@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from slide import ActiveLoss, RowSparseAdam, SampledLinear, SparseInputLinear
-from slide.config.data_command import open_dataset, read_config
+from slide.config import open_dataset, read_config
 from slide.data import Batch, Batches, Split, text, xmc
 
 SAMPLERS = {"lsh": lsh_sampler, "uniform": uniform_sampler}
