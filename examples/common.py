@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from slide import ActiveSampler, LSHProposer, RowSparseAdam, SampledLinear
-from slide.config.data_command import open_dataset, read_config
+from slide.config import open_dataset, read_config
 from slide.data import SparseDataset, Split, mnist
 
 PROPOSERS = {"lsh": LSHProposer, "uniform": None}

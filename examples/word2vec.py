@@ -26,6 +26,7 @@ from slide import (
     SampledLinear,
     SparseInputLinear,
 )
+from slide.config import open_dataset, read_config
 from slide.data import Batch, Batches, Split, text, xmc
 
 PROPOSERS = {"lsh": LSHProposer, "uniform": None}

@@ -32,17 +32,20 @@ def open_dataset(config: DictConfig) -> SparseDataset:
 def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwork:
     """The network with its samplers."""
     sampler, network = build_sampler(config), config.network
-    if network.hidden_active and not _computes_some(sampler):
-        shown = list(network.hidden_active)
-        raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
     hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
+    for i, size in enumerate(network.hidden_active):
+        if size is not None and not _fits_hidden(sampler, first=i == 0):
+            shown = list(network.hidden_active)
+            raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
     options = {key: network[key] for key in ("dropout", "precision", "init_scale", "output_scale")}
     return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
 
 
-def build_sampler(config: DictConfig) -> "partial[Sampler] | type[Sampler]":
+def build_sampler(config: DictConfig) -> partial[Sampler]:
     """What makes a sampler from the numbers of inputs and outputs of a layer."""
-    return FullSampler if config.sampler.active == "all" else instantiate(config.sampler)
+    if config.sampler.active == "all":
+        return partial(FullSampler)
+    return instantiate(config.sampler)
 
 
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
@@ -104,12 +107,11 @@ def build_trainer(config: DictConfig) -> Trainer:
     return trainer
 
 
-def _computes_some(sampler: "partial[Sampler] | type[Sampler]") -> bool:
-    """Whether a hidden layer can have this sampler: not all outputs, and from sparse inputs."""
-    if not isinstance(sampler, partial):
-        return False
+def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:
+    """Whether a hidden layer can have this sampler; the inputs of the first layer are sparse."""
     proposer = sampler.keywords.get("proposer")
-    return getattr(getattr(proposer, "func", proposer), "sparse_inputs", True)
+    takes_sparse = getattr(getattr(proposer, "func", proposer), "sparse_inputs", True)
+    return sampler.func is not FullSampler and (takes_sparse or not first)
 
 
 def _start_biases(trainer: Trainer) -> None:

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 from report import publish, table
-from slide.config.data_command import open_dataset, read_config, user_errors
 
 from slide import runtime
+from slide.config import open_dataset, read_config, user_errors
 from slide.data import SparseDataset, Split, holdout
 from slide.data.formats.text_writer import write_xmc
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import torch
 from report import publish, table
-from workload import JOB, job, train
+from workload import JOB, job
 
 from slide import runtime
+from slide.config import build_trainer
 from slide.training.evaluation import selection_recall
 
 DEBIAN = [
@@ -61,11 +62,11 @@ def measure(name: str, root: Path | None) -> dict:
         if root is not None:
             overrides.append(f"dataset.root={root / 'debian'}")
     with tempfile.TemporaryDirectory() as folder:
-        trainer = train.prepare(job.compose(*overrides, f"run_dir={folder}/run"))
+        trainer = build_trainer(job.compose(*overrides, f"run_dir={folder}/run"))
         steps, seconds, pairs = trainer.total_steps, 0.0, []
         for i in range(steps):
             begin = time.perf_counter()
-            loss, _, hidden = trainer.forward(
+            loss, _, hidden = trainer.learner.forward(
                 trainer.batches.batch(*divmod(i, len(trainer.batches)))
             )
             seconds += time.perf_counter() - begin
@@ -73,7 +74,7 @@ def measure(name: str, root: Path | None) -> dict:
                 # Before the update: the weights that the step's own set was chosen by.
                 pairs.append(recalls(trainer, hidden.detach()))
             begin = time.perf_counter()
-            trainer.update(loss)
+            trainer.learner.update(loss)
             seconds += time.perf_counter() - begin
         trainer.monitor.close()
     lost = [fresh - stale for stale, fresh in pairs]
@@ -85,7 +86,7 @@ def measure(name: str, root: Path | None) -> dict:
         "recall_fresh": round(100 * statistics.fmean(fresh for _, fresh in pairs), 2),
         "lost": round(100 * statistics.fmean(lost), 2),
         "standard_error": round(100 * statistics.stdev(lost) / len(lost) ** 0.5, 2),
-        "rebuild_share": round(trainer._rebuild_seconds() / seconds, 3),
+        "rebuild_share": round(trainer.counters.rebuild_seconds / seconds, 3),
     }
 
 

@@ -13,9 +13,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from helpers import job  # noqa: E402
 
-import train  # noqa: E402
+from slide.config import build_trainer  # noqa: E402
 from slide.data import Batch  # noqa: E402
-from slide.training.trainer import Trainer  # noqa: E402
+from slide.training import Trainer  # noqa: E402
 
 JOB = ["dataset=amazon670k_like", "recipe=fast"]
 EPOCH = 490_449
@@ -47,7 +47,7 @@ def make_trainer(overrides: list[str]) -> Trainer:
     """The main job, put together as train.py does, with no rebuild but the first."""
     folder = tempfile.mkdtemp()
     quiet = ["schedule=fixed", "schedule.every=0", f"run_dir={folder}/run"]
-    return train.prepare(job.compose(*JOB, *ROWS, *quiet, *overrides))
+    return build_trainer(job.compose(*JOB, *ROWS, *quiet, *overrides))
 
 
 def our_step(trainer: Trainer) -> Step:
@@ -55,8 +55,8 @@ def our_step(trainer: Trainer) -> Step:
 
     def step(i: int) -> None:
         epoch, index = divmod(i, len(trainer.batches))
-        loss, _, _ = trainer.forward(trainer.batches.batch(epoch, index))
-        trainer.update(loss)
+        loss, _, _ = trainer.learner.forward(trainer.batches.batch(epoch, index))
+        trainer.learner.update(loss)
 
     return step
 

@@ -96,3 +96,23 @@ def test_the_second_set_follows_from_the_first_output():
     other = again(lambda: network.first.weight.data.neg_())
     assert not torch.equal(other[0], queries)
     assert other[1].ids.tolist() != chosen.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        (["sampler=faiss", "network.hidden_active=[null,8]"], True),
+        (["sampler=faiss", "network.hidden_active=[8,null]"], False),
+        (["sampler=full", "network.hidden_active=[null,null]"], True),
+        (["sampler=full", "network.hidden_active=[null,8]"], False),
+        (["sampler=uniform", "network.hidden_active=[8,8]"], True),
+    ],
+)
+def test_samplers_of_hidden_layers(words, fits):
+    config = job.compose("network.hidden=[16,16]", *words)
+    fill_in(config, 1000, 80)
+    if fits:
+        build_network(config, 60, 80)
+        return
+    with pytest.raises(ValueError, match=r"hidden_active=\[.*\] needs sampler=lsh or sampler=unif"):
+        build_network(config, 60, 80)

@@ -15,7 +15,7 @@ def test_a_run_uses_the_constants_of_its_set(tmp_path):
     data = replace(job.make_data(tmp_path), propensity=(0.6, 2.6))
     trainer = job.make_trainer(tmp_path, data)
     expected = inverse_propensities(data.train.labels, data.num_labels, 0.6, 2.6)
-    np.testing.assert_array_equal(trainer.weights, expected)
+    np.testing.assert_array_equal(trainer.inverse, expected)
     assert (expected != inverse_propensities(data.train.labels, data.num_labels)).any()
     summary = trainer.fit()
     inverse = summary["psp_at_1"], summary["psp_at_3"], summary["psp_at_5"]

@@ -1,6 +1,6 @@
 """Counters, and what the log says of the steps between two of them."""
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 
 import pytest
 from helpers import job
@@ -22,16 +22,6 @@ def test_scalars_are_about_the_steps_since_the_last_log():
         "speed/rebuild_share": 0.25,
         "selection/active_mean": 10,
     }
-
-
-def test_a_checkpoint_holds_all_counters(tmp_path):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=3)
-    trainer.monitor.close()
-    values = {field.name: number for number, field in enumerate(fields(Counters))}
-    trainer.checkpoint.write(Counters(**values))
-    state = read_tensors(trainer.checkpoint.path)
-    assert {name: state[name] for name in values} == values
-    assert trainer.checkpoint.read() == Counters(**values)
 
 
 def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):

@@ -1,0 +1,90 @@
+"""A wheel, installed where there is no checkout, holds all that the main job needs."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from helpers import job
+
+SOURCES = ("slide", "conf", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+# So few steps take less time than compiling their kernels for another folder.
+PLAIN = {"NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def run(*words, cwd, **environment):
+    """What a command prints; it must succeed."""
+    path = f"{cwd / 'venv' / 'bin'}:/usr/bin:/bin"
+    done = subprocess.run(
+        list(map(str, words)),
+        **{"cwd": cwd, "capture_output": True, "text": True, "timeout": 300},
+        env={"PATH": path, "HOME": str(cwd), **environment},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The path of a wheel. It is built from a copy, since building writes beside the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    (folder / "sources").mkdir()
+    for name in SOURCES:
+        source, copy = job.ROOT / name, folder / "sources" / name
+        if source.is_dir():
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy)
+    run(
+        *(sys.executable, "-m", "pip", "wheel", folder / "sources", "--no-deps", "--no-index"),
+        *("--no-build-isolation", "-q", "-w", folder),
+        cwd=folder,
+    )
+    (path,) = folder.glob("slide-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def home(wheel, tmp_path_factory):
+    """An empty folder but for an environment with the wheel; other packages are those here."""
+    folder = tmp_path_factory.mktemp("home")
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "venv/bin/python", "install", "-q"]
+    run(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    here = sysconfig.get_paths()["purelib"]
+    (packages / "others.pth").write_text(f"{here}\n")
+    return folder
+
+
+def test_a_wheel_holds_code_and_configurations_and_nothing_else(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {f"slide/{path.relative_to(job.ROOT)}" for path in job.CONF.rglob("*.yaml")}
+    expected |= {str(path.relative_to(job.ROOT)) for path in (job.ROOT / "slide").rglob("*.py")}
+    assert expected - names == set()
+    rest = {name for name in names if ".dist-info/" not in name and not name.endswith("/")}
+    assert rest - expected <= {"slide/README.md", "slide/py.typed"}
+
+
+def test_slide_train_from_a_wheel(home):
+    where = run("venv/bin/python", "-c", "import slide; print(slide.__file__)", cwd=home)
+    assert Path(where.strip()).is_relative_to(home), "slide comes from elsewhere"
+    words = [word for word in job.tiny(home) if not word.startswith(("run_dir", "dataset.cache"))]
+    said = run("slide-train", *words, "trainer.max_steps=2", cwd=home, **PLAIN)
+    (folder,) = (home / "results/synthetic").iterdir()
+    assert said.endswith(f"  results/synthetic/{folder.name}\n")
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 2
+    assert {path.name for path in home.iterdir()} == {"venv", "results", "datasets"}
+
+
+def test_help_and_data_from_a_wheel(home):
+    assert "  slide-train [group=choice ...]" in run("slide-train", "--help", cwd=home)
+    assert "  slide-data describe" in run("slide-data", "--help", cwd=home)
+    sizes = [word for word in job.tiny(home) if word.startswith("dataset.num")]
+    sizes += ["dataset.train_samples=20", "dataset.test_samples=5", "dataset.nonzeros=8"]
+    found = run("slide-data", "describe", *sizes, cwd=home, **PLAIN)
+    assert found.startswith("synthetic ")
