@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import torch
-from slide.config.data_command import open_dataset, read_config
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
