@@ -32,13 +32,13 @@ def test_files_are_short(path):
 
 @named([*LIBRARY, ROOT / "train.py"])
 def test_functions_are_short(path):
-    long = {
-        node.name: node.end_lineno - node.lineno + 1
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno - node.lineno >= MAX_FUNCTION
-    }
-    assert long == {}
+    """Lines of code: where an API has many options, the docstring explains each."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                lines -= node.body[0].end_lineno - node.body[0].lineno + 1
+            assert lines <= MAX_FUNCTION, f"{node.name}: {lines} lines"
 
 
 @named(LIBRARY)

@@ -26,8 +26,8 @@ ROOMS = {
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
     "ranking": "ground kernels data search nn",
-    "training": "ground structures data optim sampling search nn ranking",
-    "config": "ground data optim sampling nn ranking training",
+    "training": "ground structures data optim search nn ranking",
+    "config": "ground data optim sampling nn training",
 }
 # Within data, likewise. Its core is what lies in no folder.
 DATA_ROOMS = {

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 
+from slide.sampling.lsh_proposer import voting_scratch
 from slide.scratch import Scratch
 
 
@@ -20,9 +21,12 @@ class TestScratch:
         for array, shape in (
             (scratch.marks(2), (2, 3)),
             (scratch.marks(1), (1, 3)),
-            (scratch.ballot_box(2, 5, 7, 4).hits, (2, 7)),
-            (scratch.ballot_box(2, 6, 7, 4).weights, (2, 6)),
-            (scratch.ballot_box(2, 5, 3, 4).ids, (2 * 3,)),  # A table holds each of the 3 once.
+            (voting_scratch(scratch, 2, 5, 7, 4).hits, (2, 7)),
+            (voting_scratch(scratch, 2, 6, 7, 4).weights, (2, 6)),
+            (
+                voting_scratch(scratch, 2, 5, 3, 4).ids,
+                (2 * 3,),
+            ),  # A table holds each of the 3 once.
         ):
             assert array.shape == shape
             assert not array.any()

@@ -23,14 +23,31 @@ CONFIG = "config.yaml"
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
-    """The data set, fetched, read and transformed where that was not done before."""
+    """The data set, fetched, read and transformed where that was not done before.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.config import open_dataset, read_config
+        >>> sizes = ["num_features=60", "num_labels=40", "train_samples=50", "test_samples=5"]
+        >>> sizes += ["nonzeros=8", "labels_per_row=2", f"cache={tempfile.mkdtemp()}"]
+        >>> len(open_dataset(read_config([f"dataset.{size}" for size in sizes])).train)
+        50
+    """
     check_transform(**config.transform)  # before hours of reading
     # The holdout is the trainer's to make.
     return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
 
 
 def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwork:
-    """The network with its samplers."""
+    """The network with its samplers; null settings must be filled in.
+
+    Example:
+        >>> from slide.config import build_network, fill_in, read_config
+        >>> config = read_config(["network.hidden=[8]"])
+        >>> fill_in(config, num_rows=1000, num_labels=400)
+        >>> build_network(config, features=60, labels=400).output
+        SampledLinear(8, 400, sampler=ActiveSampler)
+    """
     sampler, network = build_sampler(config), config.network
     hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
     for i, size in enumerate(network.hidden_active):
@@ -49,7 +66,16 @@ def build_sampler(config: DictConfig) -> partial[Sampler]:
 
 
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
-    """The optimizer over all parameters of ``network``."""
+    """The optimizer over all parameters of ``network``.
+
+    Example:
+        >>> import slide
+        >>> from slide.config import build_optimizer, read_config
+        >>> network = slide.SlideNetwork(60, [8], 40, slide.FullSampler)
+        >>> optimizer = build_optimizer(read_config(["optimizer.lr=0.5"]), network)
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.5, 2.0]
+    """
     groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
     return instantiate(_without(config, "optimizer", "input_rate"))(groups)
 
@@ -86,6 +112,18 @@ def build_trainer(config: DictConfig) -> Trainer:
     Raises:
         ValueError: for settings that are impossible, or a folder that holds a run.
         OSError: where files cannot be read, fetched or written.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.config import build_trainer, read_config
+        >>> sizes = ["num_features=60", "num_labels=400", "train_samples=50", "test_samples=5"]
+        >>> sizes += ["nonzeros=8", "labels_per_row=2", f"cache={tempfile.mkdtemp()}"]
+        >>> overrides = ["network.hidden=[8]", f"run_dir={tempfile.mkdtemp()}/run"]
+        >>> overrides += [f"dataset.{size}" for size in sizes]
+        >>> trainer = build_trainer(read_config(overrides))
+        >>> trainer.monitor.close()
+        >>> trainer.total_steps
+        6
     """
     runtime.set_threads(config.runtime.threads)
     runtime.set_deterministic(config.runtime.deterministic, config.seed)

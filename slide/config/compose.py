@@ -21,7 +21,15 @@ INTERNAL = ("_target_", "_partial_", "_args_")
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Ends the process with a message for errors that users can mend; others would be bugs."""
+    """Ends the process with a message for errors that users can mend; others would be bugs.
+
+    Example:
+        >>> from slide.config import user_errors
+        >>> with user_errors():
+        ...     raise ValueError("lr must be above 0, not -1")
+        Traceback (most recent call last):
+        SystemExit: error: lr must be above 0, not -1
+    """
     try:
         yield
     except (InstantiationException, *USER_ERRORS) as error:
@@ -36,6 +44,11 @@ def find_conf() -> Path:
 
     Raises:
         FileNotFoundError: it is in neither place.
+
+    Example:
+        >>> from slide.config import find_conf
+        >>> (find_conf() / "train.yaml").exists()
+        True
     """
     package = Path(__file__).resolve().parents[1]
     places = [package.parent / "conf", package / "conf"]
@@ -55,6 +68,11 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
 
     Raises:
         ValueError: for a choice or a key that does not exist, or an override that cannot be read.
+
+    Example:
+        >>> from slide.config import read_config
+        >>> read_config(["sampler=uniform", "network.hidden=[64]"]).network.hidden
+        [64]
     """
     try:
         return _compose(overrides)

@@ -12,6 +12,13 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         config: of a run; changed in place.
         num_rows: number of training rows.
         num_labels: number of outputs.
+
+    Example:
+        >>> from slide.config import fill_in, read_config
+        >>> config = read_config([])
+        >>> fill_in(config, num_rows=40_000, num_labels=20_000)
+        >>> config.trainer.batch_size, config.sampler.active
+        (256, 2048)
     """
     sampler = config.sampler
     if config.trainer.batch_size is None:

@@ -27,6 +27,12 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     Raises:
         FileNotFoundError: if there is no run to resume.
         ValueError: if an override changes a setting that a resumed run keeps.
+
+    Example:
+        >>> from slide.config import read_config, resumed
+        >>> config = read_config(["seed=3"])
+        >>> resumed(config, ["seed=3"]) is config  # A new run.
+        True
     """
     if composed.resume is None:
         return composed

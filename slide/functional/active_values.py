@@ -5,9 +5,6 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.functional.convolution import active_conv2d as active_conv2d
-from slide.functional.csr_product import CSRMatrix as CSRMatrix
-from slide.functional.csr_product import csr_matmul as csr_matmul
 from slide.runtime import untraced
 
 
@@ -17,6 +14,14 @@ def gather_active(values: Tensor, active: ActiveSet) -> Tensor:
 
     Returns:
         ``(B, A)`` for a shared set, else ``(nnz,)``.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> from slide.functional import gather_active
+        >>> active = slide.ActiveSet(4, np.array([3, 1], np.int32))
+        >>> gather_active(torch.arange(8.0).view(2, 4), active)
+        tensor([[3., 1.],
+                [7., 5.]])
     """
     if active.complete:
         return values
@@ -43,6 +48,13 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
         values: ``(B, A)`` for a shared set, or ``(B, A, H, W)`` of a convolution, else ``(nnz,)``.
         active: where they belong.
         num_samples: B.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> from slide.functional import scatter_active
+        >>> active = slide.ActiveSet(4, np.array([3, 1], np.int32))
+        >>> scatter_active(torch.tensor([[5.0, 6.0]]), active, 1)
+        tensor([[0., 6., 0., 5.]])
     """
     if active.complete:
         return values

@@ -1,4 +1,4 @@
-"""The product of a sparse input with a weight of one row a feature."""
+"""The product of a sparse input with a weight that has one row for each feature."""
 
 from typing import Any
 
@@ -7,9 +7,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import Transposed, transpose
-from slide.functional.convolution import active_conv2d as active_conv2d
-from slide.functional.csr_product import CSRMatrix as CSRMatrix
-from slide.functional.csr_product import csr_matmul as csr_matmul
 from slide.functional.nonzero_rows import rows_to_visit, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
@@ -25,11 +22,12 @@ def sparse_linear(
     transposed: Transposed | None = None,
     sparse_grad: bool = False,
 ) -> Tensor:
-    """``x @ weight + bias`` for a sparse ``x``: sums of weight rows, one a non-zero.
+    """``x @ weight + bias`` for a sparse ``x``: a sum of weight rows for each input row.
 
     Args:
         x: ``(B, D)`` CSR matrix; it gets no gradient.
-        weight: ``(D, H)``, one row a feature. Its gradient comes as rows (see the module).
+        weight: ``(D, H)``, one row for each feature. Its gradient comes as rows (see
+            `slide.functional`).
         bias: ``(H,)`` or None; its gradient comes by autograd.
         transposed: the entries of ``x`` by column; needed for the weight's gradient.
         sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
@@ -40,6 +38,14 @@ def sparse_linear(
     Raises:
         ValueError: if the weight is no leaf and ``sparse_grad`` is false; TypeError: for a weight
             that is neither float32 nor float64.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> from slide.functional import sparse_linear
+        >>> x = slide.CSR(np.array([0, 2]), np.array([0, 2], np.int32), np.array([1, 2], "f4"))
+        >>> weight = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+        >>> sparse_linear(x, weight, None)
+        tensor([[1., 2.]])
     """
     if weight.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")

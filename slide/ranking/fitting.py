@@ -58,6 +58,17 @@ def network_candidates(
         search: ``"exact"`` (nearly; see `slide.search.PrincipalAxesSearch`; at most twice
             ``count``) or ``"index"`` (at most ``count``).
         among: ascending ids of the labels to choose from; None: all.
+
+    Example:
+        >>> import slide, tempfile
+        >>> from slide.data import synthetic
+        >>> from slide.ranking import network_candidates
+        >>> with tempfile.TemporaryDirectory() as cache:
+        ...     data = synthetic(cache=cache, num_features=60, num_labels=40, train_samples=50,
+        ...                      test_samples=5, nonzeros=8, labels_per_row=2)
+        ...     network = slide.SlideNetwork(60, [8], 40, slide.FullSampler)
+        ...     network_candidates(network, data.test, 3, "exact").num_rows
+        5
     """
     layer = network.output
     if among is None:

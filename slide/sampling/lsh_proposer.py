@@ -10,9 +10,9 @@ from torch import Tensor
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
-from slide.kernels import votes
 from slide.kernels.assemble_sets import count_updates
-from slide.kernels.votes import PARTS, RankedIds, SharedScratch
+from slide.kernels.shared_votes import PARTS, SharedScratch, vote_shared
+from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.runtime import num_threads, profiled, random_key
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
@@ -157,7 +157,7 @@ class LSHProposer(Proposer):
         most = min(self.out_features, len(codes) * capacity)
         ranked = RankedIds(np.empty((len(places), places.max(initial=0)), np.int32), places.copy())
         marks, found = self._scratch.marks(runs), np.empty((runs, most), np.int32)
-        votes.vote_per_sample(self.tables.buckets, codes, capacity, key, marks, found, ranked)
+        vote_per_sample(self.tables.buckets, codes, capacity, key, marks, found, ranked)
         return ranked
 
     @profiled("votes")
@@ -165,27 +165,9 @@ class LSHProposer(Proposer):
         """See `Proposer.propose_shared`; of ids with equal votes chance decides."""
         codes = self.hash.query_codes(queries)
         out = np.empty(places, np.int32)
-        scratch = self._voting_scratch(codes.shape[1])
         buckets, capacity = self.tables.buckets, self.tables.bucket_capacity
-        return out[: votes.vote_shared(buckets, codes, capacity, key, scratch, out)]
-
-    def _voting_scratch(self, num_samples: int) -> SharedScratch:
-        tables, runs, filled = self.tables, num_threads(), self._scratch.filled
-        num_tables, num_buckets = tables.num_tables, tables.num_buckets
-        span = 1 << (-(-self.out_features // PARTS) - 1).bit_length()
-        # A table holds an id once.
-        in_table = min(min(num_samples, num_buckets) * tables.bucket_capacity, self.out_features)
-        shape, room = (num_tables, num_samples), (num_tables * in_table,)
-        return SharedScratch(
-            hits=filled("hits", (num_tables, num_buckets), np.int32),
-            votes=filled(f"votes{runs}", (runs, span), np.int32),
-            buckets=filled("buckets", shape, np.int32),
-            weights=filled("weights", shape, np.int32),
-            cursors=filled("cursors", (num_tables, PARTS), np.int64),
-            ids=filled("ids", room, np.int32),
-            ballots=filled("ballots", room, np.int32),
-            histogram=filled("histogram", (runs, num_tables * num_samples + 1), np.int64),
-        )
+        scratch = voting_scratch(self._scratch, *codes.shape, self.tables.num_buckets, capacity)
+        return out[: vote_shared(buckets, codes, capacity, key, scratch, out)]
 
     def statistics(self) -> dict[str, float]:
         """How full the tables are."""
@@ -225,3 +207,24 @@ class LSHProposer(Proposer):
         self.hash.load_state_dict(state["hash"])
         self.codes, self.updates = state["codes"].copy(), state["updates"].copy()
         self.moved = [state["moved"].copy()]
+
+
+def voting_scratch(
+    scratch: Scratch, num_tables: int, num_samples: int, num_buckets: int, capacity: int
+) -> SharedScratch:
+    """Arrays of ``scratch`` for `slide.kernels.shared_votes.vote_shared`."""
+    runs, filled, num_rows = num_threads(), scratch.filled, scratch.out_features
+    span = 1 << (-(-num_rows // PARTS) - 1).bit_length()
+    # A table holds an id once.
+    in_table = min(min(num_samples, num_buckets) * capacity, num_rows)
+    shape, room = (num_tables, num_samples), (num_tables * in_table,)
+    return SharedScratch(
+        hits=filled("hits", (num_tables, num_buckets), np.int32),
+        votes=filled(f"votes{runs}", (runs, span), np.int32),
+        buckets=filled("buckets", shape, np.int32),
+        weights=filled("weights", shape, np.int32),
+        cursors=filled("cursors", (num_tables, PARTS), np.int64),
+        ids=filled("ids", room, np.int32),
+        ballots=filled("ballots", room, np.int32),
+        histogram=filled("histogram", (runs, num_tables * num_samples + 1), np.int64),
+    )

@@ -16,13 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import yaml
+from memory import forget, measured
 from report import machine, table
 
 from slide import data, runtime
@@ -32,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 TEST_ROWS = 100  # a data set has test rows; these are to weigh nothing
 BATCH = 256
-T = TypeVar("T")
 TRANSFORMS = {"tf_idf": True, "hashed_features": 1 << 15, "l2_norm": True, "min_label_count": 2}
 
 
@@ -145,38 +143,6 @@ def sums(made: data.SparseDataset) -> list[float]:
     split = made.train
     total = sum(float(part.features.values.sum(dtype=np.float64)) for part in split.blocks())
     return [len(split), len(split.features.indices), len(split.labels.indices), total]
-
-
-def measured(work: Callable[[], T], look: Callable[[T], list[float]]) -> dict:
-    """Seconds and bytes that some work takes, beyond what was resident before.
-
-    ``look`` reads the result afterwards, which counts for nothing.
-    """
-    Path("/proc/self/clear_refs").write_text("5")  # the most so far is what there is now
-    before = memory("VmRSS")
-    begin = time.perf_counter()
-    result = work()
-    found = {
-        "seconds": time.perf_counter() - begin,
-        "peak": memory("VmHWM") - before,
-        "growth": memory("VmRSS") - before,
-    }
-    return found | {"result": look(result)}
-
-
-def memory(field: str) -> int:
-    """Bytes from /proc: what is resident (VmRSS), or was at most (VmHWM)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return 1024 * int(line.split()[1])
-    raise ValueError(f"/proc/self/status has no {field}")
-
-
-def forget(path: Path) -> None:
-    """Asks the system to drop a file from its page cache."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 STEPS = {

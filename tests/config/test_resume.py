@@ -22,7 +22,7 @@ from slide.files import read_tensors
 def test_a_killed_run_can_be_resumed(tmp_path):
     command = [sys.executable, str(job.ROOT / "train.py")]
     more = ["trainer.checkpoint_every=1", "trainer.log_every=1", "trainer.epochs=100000"]
-    # Weights and moments of some megabytes, so that most of the time goes into checkpoints. A ranker
+    # Weights and moments of some megabytes, so that checkpoints take most of the time. A ranker
     # would take a minute for the principal axes of such a layer.
     arguments = job.tiny(tmp_path, *more, "network.hidden=[8192]", "ranker=none")
     run = tmp_path / "run"

@@ -3,54 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from helpers.matrices import make_csr, make_pattern, to_dense
+from helpers.active_sets import B, D, N, draw, every_bias, every_kind, make_active, pick
 
-from slide.active_set import ActiveSet, transpose
-from slide.functional.active_values import gather_active, scatter_active
+from slide.active_set import ActiveSet
+from slide.functional.active_values import scatter_active
 from slide.functional.linear import active_linear
-from slide.functional.sparse_input import sparse_linear
 from slide.nn import ActiveLoss
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.scratch import Scratch
 from slide.sparse import Pattern
-
-B, D, N = 4, 3, 7
-LENGTHS = {
-    "per_sample": [3, 0, 7, 1],
-    "shared": None,
-    "one for all": [1, 1, 1, 1],
-    "no outputs": [0, 0, 0, 0],
-    "complete": None,
-}
-every_kind = pytest.mark.parametrize("kind", LENGTHS)
-every_bias = pytest.mark.parametrize("has_bias", [False, True])
-
-
-def draw(*shape, seed=0, dtype=torch.float64, grad=True):
-    values = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-    return values.requires_grad_(grad)
-
-
-def make_active(kind, num_rows=N, targets=None):
-    rng = np.random.default_rng(1)
-    if kind == "complete":
-        return ActiveSet(num_rows, np.arange(num_rows, dtype=np.int32), None, targets)
-    if kind == "shared":
-        return ActiveSet(num_rows, rng.permutation(num_rows)[:4].astype(np.int32), None, targets)
-    if kind == "one for all":
-        return ActiveSet(num_rows, np.full(B, 5, np.int32), np.arange(B + 1), targets)
-    pattern = make_pattern(rng, LENGTHS[kind], num_rows)
-    return ActiveSet(num_rows, pattern.indices, pattern.indptr, targets)
-
-
-def pick(dense, active):
-    """The entries of a dense ``(B, N)`` on an active set, differentiably."""
-    ids = torch.from_numpy(active.ids).long()
-    if active.shared:
-        return dense[:, ids]
-    samples = np.repeat(np.arange(len(dense)), np.diff(active.indptr))
-    return dense[torch.from_numpy(samples), ids]
 
 
 class TestActiveLinear:
@@ -201,55 +162,6 @@ class TestActiveLinear:
     def test_errors(self, x, weight, bias, error, message):
         with pytest.raises(error, match=message):
             active_linear(x, weight, bias, make_active("per_sample"))
-
-
-class TestSparseLinear:
-    @pytest.mark.parametrize("lengths", [[3, 0, 5, 1], [], [0, 0], [1]])
-    @every_bias
-    def test_forward_and_backward(self, lengths, has_bias):
-        x = make_csr(np.random.default_rng(0), lengths, N, np.float64)
-        weight, bias = draw(N, D, seed=1), draw(D, seed=2)
-        grouped = transpose(Pattern(x.indptr, x.indices), Scratch(N))
-        out = sparse_linear(x, weight, bias if has_bias else None, grouped)
-        expected = to_dense(x, N) @ weight + (bias if has_bias else 0)
-        torch.testing.assert_close(out, expected)
-        upstream = torch.randn_like(out)
-        wanted = torch.autograd.grad(expected, [weight, *([bias] if has_bias else [])], upstream)
-        out.backward(upstream)
-        assert weight.grad is None
-        torch.testing.assert_close(dense_gradient(weight), wanted[0])
-        if has_bias:
-            torch.testing.assert_close(bias.grad, wanted[1])
-
-    def test_gradcheck_of_the_bias(self):
-        x = make_csr(np.random.default_rng(0), [3, 0, 5], N, np.float64)
-        weight = draw(N, D, grad=False)
-        assert torch.autograd.gradcheck(lambda b: sparse_linear(x, weight, b), draw(D, seed=2))
-
-    def test_needs_the_transposed_pattern(self):
-        x = make_csr(np.random.default_rng(0), [3], N, np.float64)
-        with pytest.raises(ValueError, match="needs `transposed`"):
-            sparse_linear(x, draw(N, D), None).sum().backward()
-
-
-class TestScatterAndGather:
-    @every_kind
-    def test_are_inverse(self, kind):
-        active = make_active(kind)
-        dense = draw(B, N)
-        values = gather_active(dense, active)
-        torch.testing.assert_close(values, pick(dense, active))
-        scattered = scatter_active(values, active, B)
-        mask = scatter_active(torch.ones_like(values), active, B)
-        torch.testing.assert_close(scattered, dense * mask)
-        assert mask.sum() == values.numel()
-
-    @pytest.mark.parametrize("kind", ["per_sample", "shared", "complete"])
-    def test_gradcheck(self, kind):
-        active = make_active(kind)
-        values = gather_active(draw(B, N), active).detach().requires_grad_()
-        assert torch.autograd.gradcheck(lambda v: scatter_active(v, active, B), values)
-        assert torch.autograd.gradcheck(lambda d: gather_active(d, active), draw(B, N))
 
 
 class TestAllNeuronsActive:

@@ -77,3 +77,28 @@ def squared_hinge(scores, targets, log_weights):
         loss += abs(weight) * slack**2
         gradient.append(2 * weight * slack)
     return loss, gradient
+
+
+def hinge(z):
+    return z if math.isnan(z) else max(0.0, z)
+
+
+def add_weights(scores, log_weights):
+    """Scores with their weights, where there are any."""
+    return [z + w for z, w in zip(scores, log_weights or [0.0] * len(scores), strict=True)]
+
+
+def normalise(logits, scale):
+    """``scale`` times the softmax, and the logarithm of the sum of exponentials."""
+    total = log_sum_exp(logits)
+    if total == -math.inf:
+        return [0.0] * len(logits), total
+    return [scale * math.exp(z - total) for z in logits], total
+
+
+def score_row(rows, b):
+    """The scores, targets and log weights of sample b, as lists."""
+    begin, end = rows.indptr[b], rows.indptr[b + 1]
+    targets = rows.target_positions[rows.target_indptr[b] : rows.target_indptr[b + 1]]
+    weights = rows.log_weights if rows.shared else rows.log_weights[begin:end]
+    return rows.scores[begin:end].tolist(), targets.tolist(), weights.tolist()

@@ -61,6 +61,14 @@ TWINS = {
     "vote_per_sample": ("naive.vote_per_sample", "kernels/test_votes.py"),
     "vote_shared": ("naive.vote_shared", "kernels/test_votes.py"),
     "weighted_sum": ("naive.weighted_sum", "kernels/test_pattern_products.py"),
+    "add_weights": ("naive_losses.add_weights", "kernels/test_loss_rows.py"),
+    "hinge": ("naive_losses.hinge", "kernels/test_loss_rows.py"),
+    "normalise": ("naive_losses.normalise", "kernels/test_loss_rows.py"),
+    "score_row": ("naive_losses.score_row", "kernels/test_loss_rows.py"),
+    "sigmoid": ("naive_losses.sigmoid", "kernels/test_loss_rows.py"),
+    "softplus": ("naive_losses.softplus", "kernels/test_loss_rows.py"),
+    "read_index": ("naive_numbers.read_index", "kernels/test_read_numbers.py"),
+    "read_number": ("naive_numbers.read_number", "kernels/test_read_numbers.py"),
 }
 
 

@@ -6,8 +6,10 @@ from helpers import naive
 
 from slide.hashing.tables import HashTables
 from slide.kernels import votes as kernels
-from slide.kernels.votes import PARTS, RankedIds
+from slide.kernels.shared_votes import PARTS, vote_shared
+from slide.kernels.votes import RankedIds
 from slide.runtime import random_key
+from slide.sampling.lsh_proposer import voting_scratch
 from slide.scratch import Scratch
 
 NUM_ROWS = 30
@@ -50,9 +52,9 @@ class TestVotes:
     def test_shared(self, budget, num_samples, seed):
         tables, twin = draw_tables(seed)
         codes, key = draw_queries(seed, num_samples), random_key(seed, 8)
-        scratch = Scratch(NUM_ROWS).ballot_box(6, num_samples, 5, 4)
+        scratch = voting_scratch(Scratch(NUM_ROWS), 6, num_samples, 5, 4)
         out = np.full(budget, -1, np.int32)
-        taken = kernels.vote_shared(tables.buckets, codes, 4, key, scratch, out)
+        taken = vote_shared(tables.buckets, codes, 4, key, scratch, out)
         assert sorted(out[:taken].tolist()) == sorted(naive.vote_shared(twin, codes, budget, key))
         assert not scratch.hits.any()
         assert not scratch.votes.any()
@@ -104,9 +106,12 @@ def test_shared_votes_of_many_rows():
     found = [tables.query(codes[:, [b]]).indices for b in range(9)]
     ids, votes = np.unique(np.concatenate(found), return_counts=True)
     for budget in (0, 1, 300, len(ids), 2 * len(ids)):
-        scratch, out = Scratch(num_rows).ballot_box(num_tables, 9, 16, 50), np.empty(budget, "i4")
+        scratch, out = (
+            voting_scratch(Scratch(num_rows), num_tables, 9, 16, 50),
+            np.empty(budget, "i4"),
+        )
         key = random_key(budget)
-        taken = out[: kernels.vote_shared(tables.buckets, codes, 50, key, scratch, out)]
+        taken = out[: vote_shared(tables.buckets, codes, 50, key, scratch, out)]
         assert len(set(taken.tolist())) == len(taken)
         least = votes[np.isin(ids, taken)].min(initial=99)
         assert np.isin(ids[votes > least], taken).all(), "ids with more votes were left out"
@@ -118,8 +123,8 @@ def test_shared_ties_are_drawn_evenly():
     tables.build(np.zeros((1, 400), np.int32))
     codes, counts = np.zeros((1, 2), np.int32), np.zeros(400)
     for i in range(300):
-        scratch, out = Scratch(400).ballot_box(1, 2, 1, 400), np.empty(100, np.int32)
-        taken = kernels.vote_shared(tables.buckets, codes, 400, random_key(i), scratch, out)
+        scratch, out = voting_scratch(Scratch(400), 1, 2, 1, 400), np.empty(100, np.int32)
+        taken = vote_shared(tables.buckets, codes, 400, random_key(i), scratch, out)
         counts[out[:taken]] += 1
         assert taken == 100
     # Binomial: 75 of 300, a standard deviation of 7.5.
@@ -138,8 +143,8 @@ def test_shared_votes_above_a_thousand():
     codes[1:, 99] = 0
     codes[0, 0] = 1
     tables.build(codes)
-    scratch = Scratch(100).ballot_box(num_tables, num_samples, 2, 100)
+    scratch = voting_scratch(Scratch(100), num_tables, num_samples, 2, 100)
     asked, out = np.zeros((num_tables, num_samples), np.int32), np.empty(50, np.int32)
-    taken = kernels.vote_shared(tables.buckets, asked, 100, np.uint64(1), scratch, out)
+    taken = vote_shared(tables.buckets, asked, 100, np.uint64(1), scratch, out)
     # Id 0 has 15 x 256 votes, and is the last of those taken; 1 to 49, and 99, have all 16 x 256.
     assert sorted(out[:taken].tolist()) == [*range(1, 50), 99]

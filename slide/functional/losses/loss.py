@@ -24,6 +24,13 @@ class Loss:
         splits_target: whether the labels of a row share a target of 1, as in a softmax; else each
             label has a target of 1.
         score_range: scores at which the loss aims for negatives and positives; None: no bounds.
+
+    Example:
+        >>> import torch
+        >>> from slide.functional.losses import find_loss
+        >>> loss = find_loss("squared_hinge")
+        >>> loss.dense(torch.tensor([[0.5, -1.0]]), torch.tensor([[True, False]]), None)
+        tensor([0.2500])
     """
 
     name: str

@@ -1,0 +1,42 @@
+"""The product of a sparse input against dense twins."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.active_sets import D, N, draw, every_bias
+from helpers.matrices import make_csr, to_dense
+
+from slide.active_set import transpose
+from slide.functional.sparse_input import sparse_linear
+from slide.row_gradients import dense_gradient
+from slide.scratch import Scratch
+from slide.sparse import Pattern
+
+
+class TestSparseLinear:
+    @pytest.mark.parametrize("lengths", [[3, 0, 5, 1], [], [0, 0], [1]])
+    @every_bias
+    def test_forward_and_backward(self, lengths, has_bias):
+        x = make_csr(np.random.default_rng(0), lengths, N, np.float64)
+        weight, bias = draw(N, D, seed=1), draw(D, seed=2)
+        grouped = transpose(Pattern(x.indptr, x.indices), Scratch(N))
+        out = sparse_linear(x, weight, bias if has_bias else None, grouped)
+        expected = to_dense(x, N) @ weight + (bias if has_bias else 0)
+        torch.testing.assert_close(out, expected)
+        upstream = torch.randn_like(out)
+        wanted = torch.autograd.grad(expected, [weight, *([bias] if has_bias else [])], upstream)
+        out.backward(upstream)
+        assert weight.grad is None
+        torch.testing.assert_close(dense_gradient(weight), wanted[0])
+        if has_bias:
+            torch.testing.assert_close(bias.grad, wanted[1])
+
+    def test_gradcheck_of_the_bias(self):
+        x = make_csr(np.random.default_rng(0), [3, 0, 5], N, np.float64)
+        weight = draw(N, D, grad=False)
+        assert torch.autograd.gradcheck(lambda b: sparse_linear(x, weight, b), draw(D, seed=2))
+
+    def test_needs_the_transposed_pattern(self):
+        x = make_csr(np.random.default_rng(0), [3], N, np.float64)
+        with pytest.raises(ValueError, match="needs `transposed`"):
+            sparse_linear(x, draw(N, D), None).sum().backward()
