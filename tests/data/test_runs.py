@@ -27,7 +27,7 @@ def test_a_run_uses_the_constants_of_its_set(tmp_path):
 
 def test_a_run_trains_on_the_transformed_set_and_a_resumed_one_keeps_it(tmp_path):
     words = ["transform.hashed_features=30", "transform.min_label_count=2"]
-    job.main(*job.tiny(tmp_path, *words, "trainer.max_steps=1", *job.SAMPLED))
+    job.main(*job.tiny(tmp_path, *words, "trainer.max_steps=1"))
     run = tmp_path / "run"
     summary = json.loads((run / "summary.json").read_text())
     expected = transform(job.make_data(tmp_path), hashed_features=30, min_label_count=2)
@@ -41,5 +41,5 @@ def test_a_run_trains_on_the_transformed_set_and_a_resumed_one_keeps_it(tmp_path
 
 def test_transforms_are_checked_before_data_are_read(tmp_path):
     words = job.tiny(tmp_path, "transform.hashed_features=-1")
-    assert "hashed_features must be a whole number" in job.quick_failure(*words)
+    assert "hashed_features must be a whole number" in job.failure(*words)
     assert not list(tmp_path.iterdir())
