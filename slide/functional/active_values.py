@@ -5,9 +5,6 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.functional.convolution import active_conv2d as active_conv2d
-from slide.functional.csr_product import CSRMatrix as CSRMatrix
-from slide.functional.csr_product import csr_matmul as csr_matmul
 from slide.runtime import untraced
 
 

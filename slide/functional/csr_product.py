@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -119,6 +118,8 @@ class CSRMatrix:
         return blocks
 
     def _sort(self, values: np.ndarray) -> list[_Block]:
+        from scipy import sparse  # Imported here: it takes long, and few programs need it.
+
         indptr, indices = array_view(self.indptr), array_view(self.indices)
         num_rows, num_columns = self.shape
         # The blocks' lengths differ by one row at most. An empty matrix has one block, too.
@@ -149,11 +150,15 @@ def _as_csr(matrix: Any, num_columns: int | None) -> tuple[CSR, int]:
             raise ValueError("for a gradient of its values, pass these as `values` of csr_matmul")
         parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
         arrays = [array_view(part) for part in parts]
-    elif sparse.issparse(matrix):
+    else:
+        from scipy import sparse  # Imported here: see `CSRMatrix._sort`.
+
+        if not sparse.issparse(matrix):
+            raise TypeError(
+                f"the matrix must be CSR, torch.sparse_csr or SciPy, not {type(matrix)}"
+            )
         matrix = matrix.tocsr()
         arrays = [matrix.indptr, matrix.indices, matrix.data]
-    else:
-        raise TypeError(f"a CSR, torch.sparse_csr or SciPy matrix is needed, not {type(matrix)}")
     if num_columns not in (None, matrix.shape[1]):
         raise ValueError(f"num_columns={num_columns} does not fit a matrix {tuple(matrix.shape)}")
     if matrix.shape[1] > MAX_ENTRIES:

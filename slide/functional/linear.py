@@ -16,8 +16,6 @@ from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, 
 from slide.runtime import array_view, has_bfloat16, outside_autocast, profiled, untraced
 
 PRECISIONS = ("float32", "bfloat16", "auto")
-
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 

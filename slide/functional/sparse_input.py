@@ -7,9 +7,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import Transposed, transpose
-from slide.functional.convolution import active_conv2d as active_conv2d
-from slide.functional.csr_product import CSRMatrix as CSRMatrix
-from slide.functional.csr_product import csr_matmul as csr_matmul
 from slide.functional.nonzero_rows import rows_to_visit, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over

@@ -1,20 +1,24 @@
 """Trains the linear classifiers of a re-ranker against the candidates of a network."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from slide.data import Batches, Split
 from slide.nn import SlideNetwork
 from slide.ranking.linear_ranker import LinearRanker
 from slide.search import PrincipalAxesSearch, index_top_k
 from slide.sparse import Pattern
 
+if TYPE_CHECKING:
+    from slide.data import Split
+
 # Scores that exist at a time, and most rows that they are of.
 _MOST_SCORES, _MOST_ROWS = 1 << 26, 256
 
 
-def fit_ranker(ranker: LinearRanker, network: SlideNetwork, split: Split, search: str) -> None:
+def fit_ranker(ranker: LinearRanker, network: SlideNetwork, split: "Split", search: str) -> None:
     """Train ``ranker`` on the rows of ``split``, with the candidates of the network as negatives.
 
     The candidates are labels of several rows. Most labels may have a single row; the classifier of
@@ -47,7 +51,7 @@ def fit_ranker(ranker: LinearRanker, network: SlideNetwork, split: Split, search
 
 @torch.no_grad()
 def network_candidates(
-    network: SlideNetwork, split: Split, count: int, search: str, among: np.ndarray | None = None
+    network: SlideNetwork, split: "Split", count: int, search: str, among: np.ndarray | None = None
 ) -> Pattern:
     """About ``count`` labels of each row that a network scores highest.
 
@@ -59,6 +63,8 @@ def network_candidates(
             ``count``) or ``"index"`` (at most ``count``).
         among: ascending ids of the labels to choose from; None: all.
     """
+    from slide.data import Batches  # Imported here, so that `import slide` stays fast.
+
     layer = network.output
     if among is None:
         among = np.arange(layer.out_features)

@@ -11,6 +11,7 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.data import Batches, SparseDataset, Split, holdout
 from slide.nn import SampledLinear, SlideNetwork
+from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import LinearRanker
 from slide.search import exact_top_k
 from slide.training import metrics
@@ -40,7 +41,7 @@ def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Sp
 
 def check_search(network: SlideNetwork, search: str) -> None:
     """Raise ValueError unless ``network`` can be evaluated by ``search``."""
-    checks.one_of("evaluation", search, ("exact", "index"))
+    checks.one_of("evaluation", search, SEARCHES)
     sampler = network.output.sampler
     if search == "index" and not sampler.has_index:
         name = type(sampler).__name__

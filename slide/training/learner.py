@@ -71,5 +71,4 @@ class Learner:
 
 def rebuild_seconds(network: SlideNetwork) -> float:
     """Seconds in which the samplers of ``network`` brought their indexes up to date, so far."""
-    samplers = [layer.sampler for layer in network.layers()]
-    return sum(sampler.rebuild_seconds for sampler in samplers if sampler is not None)
+    return sum(layer.sampler.rebuild_seconds for layer in network.layers())

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from slide import checks
+from slide.nn.sampled_linear import SEARCHES
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class TrainingOptions:
         checks.whole("recall_every", self.recall_every, 0)
         checks.whole("seed", self.seed, 0)
         checks.share("holdout", self.holdout)
-        checks.one_of("evaluation", self.evaluation, ("exact", "index"))
+        checks.one_of("evaluation", self.evaluation, SEARCHES)
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """The number of steps of a whole run."""

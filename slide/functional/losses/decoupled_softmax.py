@@ -41,7 +41,7 @@ def decoupled_softmax(rows, losses, gradient):
         losses[b] = loss
 
 
-def dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
+def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     logits = scores if log_weights is None else scores + log_weights
     negatives = torch.logsumexp(logits.masked_fill(targets, -torch.inf), 1, keepdim=True)
@@ -51,7 +51,7 @@ def dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor
 LOSS = Loss(
     name="decoupled_softmax",
     kernel=decoupled_softmax,
-    dense=dense,
+    dense=_dense,
     # With several labels in a row this holds only nearly.
     prior_score=torch.log,
     splits_target=True,

@@ -27,7 +27,7 @@ def softmax(rows, losses, gradient):
         losses[b] = loss
 
 
-def dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
+def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     logits = scores if log_weights is None else scores + log_weights
     aimed = (target_share(targets, scores) * scores).sum(1)
@@ -37,7 +37,7 @@ def dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor
 LOSS = Loss(
     name="softmax",
     kernel=softmax,
-    dense=dense,
+    dense=_dense,
     prior_score=torch.log,
     splits_target=True,
 )

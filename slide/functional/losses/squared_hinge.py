@@ -31,7 +31,7 @@ def squared_hinge(rows, losses, gradient):
         losses[b] = loss
 
 
-def dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
+def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     weights = torch.ones_like(scores) if log_weights is None else log_weights.exp()
     return (weights * relu(1 + torch.where(targets, -scores, scores)) ** 2).sum(1)
@@ -45,7 +45,7 @@ def prior_score(p: Tensor) -> Tensor:
 LOSS = Loss(
     name="squared_hinge",
     kernel=squared_hinge,
-    dense=dense,
+    dense=_dense,
     prior_score=prior_score,
     score_range=(-1.0, 1.0),
 )
