@@ -10,7 +10,7 @@ from slide.kernels.loss_rows import add_weights, normalise, score_row
 
 @parallel
 def softmax(rows, losses, gradient):
-    """Cross-entropy of the weighted softmax with targets 1 / |y| each; 0 for a row without."""
+    """Cross-entropy of the weighted softmax with targets of 1 / |y|; 0 without targets."""
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]

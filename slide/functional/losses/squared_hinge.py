@@ -12,7 +12,7 @@ from slide.kernels.loss_rows import hinge, score_row
 
 @parallel
 def squared_hinge(rows, losses, gradient):
-    """max(0, 1 - y z)^2 with y = 1 for targets and -1 else, weighted and summed over the row."""
+    """max(0, 1 - y z)^2 with y = 1 for targets, else y = -1; weighted and summed."""
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
