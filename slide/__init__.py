@@ -1,10 +1,11 @@
 """Networks with enormous output layers on ordinary CPUs.
 
-LSH tables choose the few outputs that matter for an input. Only these are computed, get a
-hand-written gradient, and are updated by a row-sparse Adam (SLIDE: Chen et al., MLSys 2020).
+LSH tables choose the few outputs that matter for an input. Only these outputs are computed. Their
+gradients are written by hand, and a row-sparse Adam updates their rows (SLIDE: Chen et al., MLSys
+2020).
 """
 
-# First: it sets up threading before torch and numba are loaded.
+# This import comes first: it sets up threading before torch and numba are loaded.
 from slide import runtime as runtime  # isort: skip
 from slide.active_set import ActiveSet as ActiveSet
 from slide.functional import CSRMatrix as CSRMatrix

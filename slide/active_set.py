@@ -19,8 +19,8 @@ class Transposed:
         ids: ``(R,)`` int32, distinct.
         starts: ``(R + 1,)`` int64, bounds of the groups.
         entries: ``(nnz,)`` int64 positions in the pattern.
-        samples: ``(nnz,)`` int32, the pattern's row of each of those positions.
-        scratch: the scratch arrays that it was made with.
+        samples: ``(nnz,)`` int32, row of the pattern for each of these positions.
+        scratch: the scratch arrays that `transpose` used.
     """
 
     ids: np.ndarray
@@ -46,15 +46,18 @@ def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
 class ActiveSet:
     """The outputs that a step computes: one set for each sample, or one for the whole batch.
 
+    A set of the whole batch is called shared.
+
     Attributes:
         out_features: N, number of outputs of the layer.
         ids: int32 numbers of outputs, distinct within a set: ``(nnz,)``, sample after sample, or
             ``(A,)`` for a shared set.
         indptr: ``(B + 1,)`` int64 bounds of the samples' sets; None for a shared set.
-        targets: positions of the labels: row b holds positions within the set of sample b.
+        targets: pattern of B rows with the positions of the labels: row b holds positions within
+            the set of sample b. None: there are no labels.
         log_weights: float32, as long as ``ids``: the logarithm of the number of outputs that each
             id stands for; None if each id stands for itself.
-        scratch: scratch arrays of the layer.
+        scratch: scratch arrays of the layer; None makes new ones.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -90,7 +93,7 @@ class ActiveSet:
 
     @cached_property
     def transposed(self) -> Transposed:
-        """The entries grouped by output; not for shared sets."""
+        """The entries grouped by output; shared sets do not have it."""
         assert self.indptr is not None
         return transpose(Pattern(self.indptr, self.ids), self.scratch)
 

@@ -53,7 +53,7 @@ def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
 
 
 def make_run_folder(run_dir: object, parent: Path) -> Path:
-    """Make the folder ``run_dir``, or for None a new one in ``parent``, named by the time."""
+    """Make the folder ``run_dir``; None makes a new folder in ``parent``, named by the time."""
     if run_dir is not None:
         folder = Path(str(run_dir))
         folder.mkdir(parents=True, exist_ok=True)

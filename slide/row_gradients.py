@@ -1,7 +1,7 @@
-"""Gradients that are zero outside of some rows, and their way to an optimizer.
+"""Gradients that are zero outside of some rows, and how they reach an optimizer.
 
 A backward pass leaves them on the weight (`add_row_gradient`), and `slide.RowSparseAdam` takes
-them from there (`take_row_gradients`).
+them from the weight (`take_row_gradients`).
 
 Example:
     >>> import numpy as np, torch
@@ -23,7 +23,7 @@ from slide.active_set import Transposed
 from slide.kernels import pattern_products as kernels
 from slide.runtime import array_view
 
-# Programs rarely accumulate so many gradients: probably no `RowSparseAdam` holds the weight.
+# Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
 
 
@@ -85,7 +85,7 @@ AnyRowGradient = RowGradient | FactoredRowGradient
 
 
 def check_leaves(*parameters: torch.Tensor | None) -> None:
-    """Raise for tensors that are no leaves: no optimizer would find row gradients on them.
+    """Raise for tensors that are not leaves: no optimizer would find row gradients on them.
 
     Raises:
         ValueError: for a tensor that requires a gradient and is computed from others.
@@ -93,16 +93,16 @@ def check_leaves(*parameters: torch.Tensor | None) -> None:
     for parameter in parameters:
         if parameter is not None and parameter.requires_grad and not parameter.is_leaf:
             raise ValueError(
-                "this weight is computed from other tensors, which row gradients left on it would "
-                "not reach: use sparse_grad=True"
+                "this weight is computed from other tensors. Row gradients are left on the weight "
+                "and would not reach the other tensors: use sparse_grad=True"
             )
 
 
 def hand_over(parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
-    """What a backward pass returns as the gradient of ``parameter``.
+    """What a backward pass returns to autograd as the gradient of ``parameter``.
 
-    With ``sparse`` this is a sparse tensor, which goes through autograd. Otherwise it is None, and
-    the gradient is left on the parameter for `slide.RowSparseAdam`.
+    With ``sparse`` it is a sparse tensor, which goes through autograd. Otherwise it is None, and
+    the gradient stays on the parameter for `slide.RowSparseAdam`.
     """
     if sparse:
         return to_sparse(parameter, gradient)
@@ -139,7 +139,7 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
 def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
     """The sum of all gradients of ``parameter``; None if there are none.
 
-    The sum includes ``parameter.grad``, sparse or dense, which stays there. The gradients left by
+    The sum includes ``parameter.grad``, sparse or dense, which is not removed. The gradients of
     `add_row_gradient` are removed from the parameter.
 
     Raises:
@@ -165,7 +165,7 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
 
 
 def add_up(gradients: list[AnyRowGradient]) -> AnyRowGradient:
-    """One gradient with distinct rows out of several."""
+    """The sum of several gradients, with distinct rows."""
     if len(gradients) == 1:
         return gradients[0]
     ids, places = np.unique(np.concatenate([g.ids for g in gradients]), return_inverse=True)

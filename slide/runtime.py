@@ -1,4 +1,4 @@
-"""Threads, torch's modes, random keys, and zero-copy views between tensors and arrays."""
+"""Threads, modes of torch, random keys, and views of tensors as arrays without a copy."""
 
 import ctypes
 import functools
@@ -10,13 +10,15 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import Any, TypeVar
 
-# OpenMP reads these when it is loaded. Idle threads that spin for long take the cores from other
-# pools, such as FAISS's. But a step enters the pool that torch and numba share on Linux some thirty
-# times, and waking its threads takes longer than many tasks, so they spin for 0.4 ms.
+# OpenMP reads these variables when it is loaded. Idle threads that spin for a long time take the
+# cores from other pools, such as the pool of FAISS. But a step enters the pool that torch and numba
+# share on Linux about thirty times. Waking its threads takes longer than many tasks, so they spin
+# for 0.4 ms.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-# torch reads this before its first large tensor. Random rows of a large weight lie on different
-# pages; with huge pages the processor finds their addresses faster. numpy uses them by default.
+# torch reads this variable before its first large tensor. Random rows of a large weight lie on
+# different pages, and the processor finds their addresses faster with huge pages. numpy uses huge
+# pages by default.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numba
@@ -41,21 +43,21 @@ _F = TypeVar("_F", bound=Callable)
 _PROCESS = os.getpid()
 
 if hasattr(os, "register_at_fork"):
-    # A child has no OpenMP threads, and its first parallel product would wait for them for ever.
+    # A child has no OpenMP threads, and its first parallel product would wait for them forever.
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def forked() -> bool:
-    """Whether this process was made by ``fork`` from one that had imported slide."""
+    """Whether ``fork`` made this process from a process that had imported slide."""
     return os.getpid() != _PROCESS
 
 
 def _keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next array, since each step makes the same arrays.
 
-    Otherwise the system provides each array of some megabytes and fills it with zeros first. glibc
-    then keeps up to 256 MiB of free memory at the end of its pools. With another C library, or if
-    the environment sets these options already, nothing changes.
+    Without this, the system provides each array of several megabytes and first fills it with zeros.
+    With it, glibc keeps up to 256 MiB of free memory at the end of its pools. With another C
+    library, or if the environment sets these options already, nothing changes.
     """
     chosen = any(name in os.environ for name, _ in _MALLOPT.values())
     chosen |= "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
@@ -73,8 +75,8 @@ def set_threads(threads: int) -> None:
     """Set the number of threads of numba and torch.
 
     Args:
-        threads: number of threads, or 0: all cores that this process may use. A process made by
-            ``fork`` may use one.
+        threads: number of threads; 0: all cores that this process may use. A process that ``fork``
+            made may use one thread.
 
     Raises:
         ValueError: if ``threads`` is negative, or more than numba was started with.
@@ -104,7 +106,7 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
         seed: a whole number of at least 0.
 
     Raises:
-        ValueError: for another flag or seed.
+        ValueError: if the flag is no bool, or the seed is not a whole number of at least 0.
 
     Example:
         >>> import torch
@@ -141,9 +143,9 @@ def untraced(function: _F) -> _F:
 
 
 def profiled(name: str) -> Callable[[_F], _F]:
-    """Lets PyTorch's profiler show the calls of a function as a range ``slide::name``.
+    """Make PyTorch's profiler show the calls of a function as a range ``slide::name``.
 
-    Without a running profiler this costs a tenth of a microsecond a call.
+    Without a running profiler this costs a tenth of a microsecond for each call.
 
     Example:
         >>> import torch
@@ -180,17 +182,17 @@ def outside_autocast(
 ) -> tuple[torch.Tensor, str, AbstractContextManager]:
     """Translate ``torch.autocast`` into a precision of slide's products.
 
-    These products round by themselves. If autocast rounded single steps of them, types would fit
-    neither the kernels nor the gradients.
+    These products round their own factors. If autocast rounded some of their steps, the types would
+    not fit the kernels and the gradients.
 
     Args:
-        x: the input; anything but a tensor of floats is returned unchanged.
+        x: the input; an input that is not a tensor of floats is returned unchanged.
         weight: the layer's weight.
         precision: the precision without autocast.
 
     Returns:
-        ``x``, in the weight's type under autocast; the precision, ``"bfloat16"`` under autocast to
-        that type; and a context in which autocast is off.
+        Three values. ``x``: under autocast it has the type of the weight. The precision: it is
+        ``"bfloat16"`` under autocast to bfloat16. A context in which autocast is off.
     """
     if not torch.is_autocast_enabled("cpu"):
         return x, precision, nullcontext()
@@ -220,7 +222,7 @@ def random_key(*parts: int) -> np.uint64:
 def array_view(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a tensor as an array, without a copy.
 
-    Autograd's version counter does not count writes to the array.
+    The version counter of autograd does not count writes to the array.
 
     Raises:
         ValueError: if the tensor is not contiguous, or not on the CPU.
@@ -240,7 +242,7 @@ def has_bfloat16() -> bool:
 
 
 def peak_memory_mb() -> int:
-    """The largest memory that this process has held, in MiB; 0 where the system does not tell."""
+    """The most memory that this process has held, in MiB; 0 if the system does not report it."""
     if resource is None:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

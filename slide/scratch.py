@@ -7,13 +7,13 @@ import torch
 
 
 class Scratch:
-    """Arrays with one entry an output, made once and lent to each step.
+    """Arrays with one entry for each output, which all steps of a layer use.
 
-    A kernel that borrows an array of `filled` gives it back as it was, so no step clears or
-    allocates anything of length N.
+    A kernel that changes an array of `filled` restores its content before it returns. So no step
+    clears or allocates an array of length N.
 
     Args:
-        out_features: N.
+        out_features: N, number of outputs of the layer.
 
     Example:
         >>> from slide.scratch import Scratch
@@ -38,7 +38,7 @@ class Scratch:
         return self.filled(f"marks{runs}", (runs, self.out_features), np.uint8, 0)
 
     def filled(self, name: str, shape: tuple[int, ...], dtype: type, fill: int = 0) -> np.ndarray:
-        """An array of that name and shape, filled when it is made for the first time."""
+        """The array of that name and shape; it is made and filled at the first call."""
         found = self._arrays.get(name)
         if found is None or found.shape != shape:
             found = self._arrays[name] = np.full(shape, fill, dtype)
@@ -47,7 +47,7 @@ class Scratch:
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised tensor for use within one call.
 
-        Large fresh memory is slow, because the system must zero it first.
+        A large new tensor is slow, because the system must fill its memory with zeros first.
         """
         found = self._tensors.get(name)
         if found is None or found.dtype != dtype or found.numel() < math.prod(shape):

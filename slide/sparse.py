@@ -1,4 +1,4 @@
-"""The two sparse containers of the library: a CSR matrix, and one without values."""
+"""The two sparse containers of the library: `CSR` matrices, and `Pattern`, without values."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

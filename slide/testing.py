@@ -1,6 +1,6 @@
-"""Checks of samplers and hash families that a user writes.
+"""Checks of samplers, proposers and hash families that a user writes.
 
-They raise AssertionError with a reason, so that they can be called in a test.
+The checks raise AssertionError with a reason, so a test can call them.
 """
 
 import itertools
@@ -25,19 +25,20 @@ def check_sampler(
 ) -> None:
     """Raise unless samplers do what `slide.Sampler` says.
 
-    Checks ids and targets in training and outside of training, with and without labels, for a
-    batch and for a single sample. Equal samplers must choose equal sets. A sampler that loads the
-    state of another one must go on as that one does.
+    The check looks at ids and targets in training and outside of training, with and without labels,
+    for a batch and for a single sample. Equal samplers must choose equal sets. A sampler that loads
+    the state of another sampler must then choose the same sets as that sampler. A proposer is
+    checked as part of a `slide.ActiveSampler`.
 
     Args:
-        make: returns a new sampler; equal ones at each call.
+        make: returns a new sampler; each call returns an equal one.
         in_features: D, length of the inputs.
         num_samples: B, samples in a batch.
-        sparse_inputs: check inputs in CSR form, too.
-        seed: of weights, inputs and labels.
+        sparse_inputs: whether to check inputs in CSR form, too.
+        seed: seed of weights, inputs and labels.
 
     Raises:
-        AssertionError: says what does not hold.
+        AssertionError: if a sampler breaks a rule; the message names the rule.
 
     Example:
         >>> import slide
@@ -62,7 +63,7 @@ def check_sampler(
         labels = _labels(rng, count, n) if labelled else None
         inputs = x if trains else None
         if case == len(cases):
-            # From here on, a third sampler that loaded the state.
+            # The second half compares with a new sampler that loaded the state.
             state, other = one.state_dict(), make()
             other.load_state_dict(_copied(state))
         found = []
@@ -79,7 +80,7 @@ _NAMES = "sets", "indptr", "targets", "targets", "log_weights"
 
 
 def _parts(active: ActiveSet) -> tuple[np.ndarray | None, ...]:
-    """What of a set is named in `_NAMES`."""
+    """The arrays of a set that `_NAMES` names."""
     targets = active.targets or (None, None)
     return active.ids, active.indptr, *targets, active.log_weights
 
@@ -129,20 +130,20 @@ def check_hash_family(
 ) -> None:
     """Raise unless hash families do what `slide.hashing.family.HashFamily` says.
 
-    Checks shapes, types and range of codes. The codes of a row must depend neither on the other
-    rows nor on the time of the call. ``redraw`` must change them. Equal vectors must collide in all
-    tables, and near vectors in more tables than unrelated ones.
+    The check looks at shapes, types and range of codes. The codes of a row must not depend on the
+    other rows or on earlier calls. ``redraw`` must change the codes. Equal vectors must collide in
+    all tables. Near vectors must collide in more tables than unrelated vectors.
 
     Args:
-        make: returns a new family; equal ones at each call.
-        sparse_inputs: check ``sparse_codes``, too: on vectors without zeros they must agree with
-            ``codes``.
-        least_agreement: share of tables in which a vector and another one at about 3 degrees from
-            it must collide, on average.
-        seed: of the vectors.
+        make: returns a new family; each call returns an equal one.
+        sparse_inputs: whether to check ``sparse_codes``, too. For vectors without zeros they must
+            agree with ``codes``.
+        least_agreement: share of tables in which two vectors at an angle of about 3 degrees must
+            collide, on average, in [0, 1].
+        seed: seed of the vectors.
 
     Raises:
-        AssertionError: says what does not hold.
+        AssertionError: if a family breaks a rule; the message names the rule.
 
     Example:
         >>> import slide
@@ -168,7 +169,7 @@ def check_hash_family(
         sparse = one.sparse_codes(CSR(indptr, indices, vectors.numpy().reshape(-1)))
         _check_codes(sparse, one, 64)
         same = float((sparse == codes).mean())
-        # Sums in another order may turn a sign here and there.
+        # Sums in another order may change a few signs.
         _demand(same > 0.95, f"sparse and dense codes agree in {same:.0%} only")
     one.redraw(seed + 1)
     drawn = one.codes(vectors)
@@ -200,7 +201,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> torch.Tensor:
 
 
 def _csr(rng: np.random.Generator, num_rows: int, num_columns: int) -> CSR:
-    """Half of the entries, at random."""
+    """A CSR matrix with about half of its entries, at random places."""
     mask = rng.random((num_rows, num_columns)) < 0.5
     indptr = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
     columns = np.nonzero(mask)[1].astype(np.int32)
@@ -208,7 +209,7 @@ def _csr(rng: np.random.Generator, num_rows: int, num_columns: int) -> CSR:
 
 
 def _labels(rng: np.random.Generator, num_rows: int, num_outputs: int) -> Pattern:
-    """None, one, two or three a row."""
+    """Zero, one, two or three labels in each row."""
     counts = [min(b % 4, num_outputs) for b in range(1, num_rows + 1)]
     return Pattern.from_lists([rng.permutation(num_outputs)[:n].tolist() for n in counts])
 

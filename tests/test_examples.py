@@ -12,6 +12,7 @@ from slide.data import Split, write_xmc
 from slide.sparse import CSR, Pattern
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -186,7 +186,8 @@ def test_importing_slide_is_light():
     code = (
         "import sys, slide; "
         "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
-        "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn'}; "
+        "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn', 'scipy.sparse', "
+        "'slide.data', 'requests', 'gdown', 'filelock'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""From a configuration to a run; the only room that knows Hydra."""
+"""From a configuration to a run; the only room that imports Hydra."""
 
 from slide.config.build import build_network, build_optimizer, build_trainer, open_dataset
 from slide.config.compose import find_conf, read_config, user_errors

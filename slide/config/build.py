@@ -23,30 +23,47 @@ CONFIG = "config.yaml"
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
-    """The data set, fetched, read and transformed where that was not done before.
+    """The data set; it is fetched, read and transformed if that was not done before.
+
+    Args:
+        config: from `slide.config.read_config`.
+
+    Raises:
+        ValueError: for impossible settings, or files that cannot be read.
+        OSError: for files that cannot be fetched or written.
 
     Example:
         >>> import tempfile
         >>> from slide.config import open_dataset, read_config
-        >>> sizes = ["num_features=60", "num_labels=40", "train_samples=50", "test_samples=5"]
-        >>> sizes += ["nonzeros=8", "labels_per_row=2", f"cache={tempfile.mkdtemp()}"]
-        >>> len(open_dataset(read_config([f"dataset.{size}" for size in sizes])).train)
-        50
+        >>> sizes = ["train_samples=50", "test_samples=5", "num_features=60", "num_labels=40"]
+        >>> sizes = [f"dataset.{size}" for size in [*sizes, "nonzeros=8", "labels_per_row=2"]]
+        >>> with tempfile.TemporaryDirectory() as cache:
+        ...     data = open_dataset(read_config([*sizes, f"dataset.cache={cache}/arrays"]))
+        >>> data.num_labels
+        40
     """
-    check_transform(**config.transform)  # before hours of reading
-    # The holdout is the trainer's to make.
+    check_transform(**config.transform)  # This comes first, because reading may take hours.
+    # The trainer makes the holdout.
     return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
 
 
 def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwork:
-    """The network with its samplers; null settings must be filled in.
+    """The network with its samplers.
+
+    Args:
+        config: from `slide.config.read_config`, after `slide.config.fill_in`.
+        features: number of features.
+        labels: number of labels.
+
+    Raises:
+        ValueError: for impossible settings.
 
     Example:
         >>> from slide.config import build_network, fill_in, read_config
         >>> config = read_config(["network.hidden=[8]"])
-        >>> fill_in(config, num_rows=1000, num_labels=400)
-        >>> build_network(config, features=60, labels=400).output
-        SampledLinear(8, 400, sampler=ActiveSampler)
+        >>> fill_in(config, num_rows=1000, num_labels=40)
+        >>> build_network(config, features=60, labels=40).output.weight.shape
+        torch.Size([40, 8])
     """
     sampler, network = build_sampler(config), config.network
     hidden = hidden_samplers(sampler, network.hidden, network.hidden_active, config.seed)
@@ -59,29 +76,36 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
 
 
 def build_sampler(config: DictConfig) -> partial[Sampler]:
-    """What makes a sampler from the numbers of inputs and outputs of a layer."""
+    """A function that makes a sampler from the numbers of inputs and outputs of a layer."""
     if config.sampler.active == "all":
         return partial(FullSampler)
     return instantiate(config.sampler)
 
 
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
-    """The optimizer over all parameters of ``network``.
+    """The optimizer of all parameters of ``network``.
+
+    Args:
+        config: from `slide.config.read_config`.
+        network: the network to train.
+
+    Raises:
+        ValueError: for impossible settings.
 
     Example:
         >>> import slide
         >>> from slide.config import build_optimizer, read_config
         >>> network = slide.SlideNetwork(60, [8], 40, slide.FullSampler)
-        >>> optimizer = build_optimizer(read_config(["optimizer.lr=0.5"]), network)
+        >>> optimizer = build_optimizer(read_config(["optimizer.lr=0.01"]), network)
         >>> [group["lr"] for group in optimizer.param_groups]
-        [0.5, 2.0]
+        [0.01, 0.04]
     """
     groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
     return instantiate(_without(config, "optimizer", "input_rate"))(groups)
 
 
 def check_settings(config: DictConfig) -> None:
-    """Use all settings on a small network, before hours of reading.
+    """Use all settings on a small network, because reading the data may take hours.
 
     Raises:
         ValueError: for a setting that is impossible, or that does not fit the others.
@@ -97,33 +121,27 @@ def check_settings(config: DictConfig) -> None:
     loss, ranker = instantiate(config.loss), instantiate(config.ranker)
     if ranker and loss.record.score_range != (-1, 1):
         raise ValueError(
-            "ranker=linear goes with loss=squared_hinge, whose scores aim at -1 and 1 as those of "
-            f"the ranker do, not with loss={loss.record.name}: add ranker=none"
+            "ranker=linear needs loss=squared_hinge, because both want scores of -1 and 1. With "
+            f"loss={loss.record.name}, add ranker=none"
         )
 
 
 def build_trainer(config: DictConfig) -> Trainer:
-    """The trainer of a new run, or of one that goes on, with its folder and data.
+    """The trainer of a new or resumed run; makes its folder and opens its data set.
 
     Args:
         config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
-            in.
+            in (`slide.config.fill_in`).
 
     Raises:
-        ValueError: for settings that are impossible, or a folder that holds a run.
-        OSError: where files cannot be read, fetched or written.
+        ValueError: for impossible settings, or a ``run_dir`` that holds a run.
+        OSError: if files cannot be read, fetched or written.
 
     Example:
-        >>> import tempfile
-        >>> from slide.config import build_trainer, read_config
-        >>> sizes = ["num_features=60", "num_labels=400", "train_samples=50", "test_samples=5"]
-        >>> sizes += ["nonzeros=8", "labels_per_row=2", f"cache={tempfile.mkdtemp()}"]
-        >>> overrides = ["network.hidden=[8]", f"run_dir={tempfile.mkdtemp()}/run"]
-        >>> overrides += [f"dataset.{size}" for size in sizes]
-        >>> trainer = build_trainer(read_config(overrides))
-        >>> trainer.monitor.close()
-        >>> trainer.total_steps
-        6
+        ```python
+        trainer = build_trainer(read_config(["dataset=eurlex4k", "trainer.epochs=3"]))
+        summary = trainer.fit()
+        ```
     """
     runtime.set_threads(config.runtime.threads)
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
@@ -166,7 +184,7 @@ def _options(config: DictConfig) -> TrainingOptions:
 
 def _without(config: DictConfig, group: str, key: str) -> DictConfig:
     """A group of a configuration without a key."""
-    config = config.copy()  # Whole, since values may be taken from elsewhere in it.
+    config = config.copy()  # The whole of it, because values may refer to other groups.
     OmegaConf.set_struct(config, False)
     config[group].pop(key)
     return config[group]

@@ -22,13 +22,13 @@ Fetches, reads and transforms a data set, as {train} does before it trains.
   {data} describe [dataset=choice] [dataset.key=value ...] [transform.key=value ...]
   {data} prepare  [dataset=choice] [dataset.key=value ...] [transform.key=value ...]
 
-describe prints a table of the data set; prepare only tells where its arrays are, and their size.
+describe prints a table of the data set; prepare prints the folder of its arrays and their size.
 The keys are those of {train}: {train} --help explains them.
 """
 
 
 def train() -> None:
-    """Trains a network; the words of the command line are overrides of the configuration."""
+    """Trains a network; the arguments of the command line override the configuration."""
     words = sys.argv[1:]
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
@@ -43,11 +43,11 @@ def train() -> None:
 
 
 def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
-    """Trains to the end and prints the scores; ends the process with a message where that fails.
+    """Trains to the end and prints the scores; ends the process with a message after an error.
 
     Args:
         composed: the configuration of ``overrides``.
-        overrides: ``group=choice`` or ``key=value`` each.
+        overrides: each is ``group=choice`` or ``key=value``.
     """
     with user_errors():
         trainer = build_trainer(resumed(composed, overrides))
@@ -66,7 +66,7 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def data() -> None:
-    """Prints what is asked for of a data set; ends the process with a message where that fails."""
+    """The data command: describes or prepares a data set; errors end the process."""
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
         print(data_usage(), end="")
@@ -100,7 +100,7 @@ DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
 
 
 def _programs() -> tuple[str, str]:
-    """What the two commands are called: by a wheel's names where this process was started so."""
+    """The names of the two commands; an installed package has other names than a checkout."""
     if Path(sys.argv[0]).stem in ("slide-train", "slide-data"):
         return "slide-train", "slide-data"
     return "python train.py", "python -m slide.data"

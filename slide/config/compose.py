@@ -1,4 +1,4 @@
-"""Configurations: where they are, how one is composed, and what is said of a mistake in it."""
+"""Finds and composes configurations, and explains mistakes in overrides."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 USER_ERRORS = (ValueError, TypeError, OSError)
-# Keys that say what a file builds, and no settings of it.
+# Keys that say what a file builds; they are not settings.
 INTERNAL = ("_target_", "_partial_", "_args_")
 
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Ends the process with a message for errors that users can mend; others would be bugs.
+    """Ends the process with a message after an error that a user can correct.
+
+    Other errors are bugs and pass through.
 
     Example:
         >>> from slide.config import user_errors
         >>> with user_errors():
-        ...     raise ValueError("lr must be above 0, not -1")
+        ...     raise ValueError("threads must be between 0 (all) and 2, not 3")
         Traceback (most recent call last):
-        SystemExit: error: lr must be above 0, not -1
+        SystemExit: error: threads must be between 0 (all) and 2, not 3
     """
     try:
         yield
@@ -43,11 +45,11 @@ def find_conf() -> Path:
     """The folder of configurations: that of the checkout, or the copy in the installed package.
 
     Raises:
-        FileNotFoundError: it is in neither place.
+        FileNotFoundError: if the folder is in neither place.
 
     Example:
         >>> from slide.config import find_conf
-        >>> (find_conf() / "train.yaml").exists()
+        >>> (find_conf() / "train.yaml").is_file()
         True
     """
     package = Path(__file__).resolve().parents[1]
@@ -61,18 +63,18 @@ def find_conf() -> Path:
 
 
 def read_config(overrides: Sequence[str]) -> DictConfig:
-    """What a command line with these ``overrides`` configures.
+    """The configuration of a command line with these ``overrides``.
 
     Args:
-        overrides: ``group=choice`` or ``key=value`` each.
+        overrides: each is ``group=choice`` or ``key=value``.
 
     Raises:
         ValueError: for a choice or a key that does not exist, or an override that cannot be read.
 
     Example:
         >>> from slide.config import read_config
-        >>> read_config(["sampler=uniform", "network.hidden=[64]"]).network.hidden
-        [64]
+        >>> read_config(["trainer.epochs=3"]).trainer.epochs
+        3
     """
     try:
         return _compose(overrides)
@@ -99,7 +101,7 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _unknown(overrides: Sequence[str]) -> str | None:
-    """A sentence about the first override that cannot be meant; None: all can."""
+    """A sentence about the first override that does not fit ``conf/``; None: all fit."""
     parser, parsed = OverridesParser.create(), []
     for override in overrides:
         try:
@@ -135,7 +137,7 @@ def _exists(config: DictConfig, override: Override) -> bool:
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:
-    """``; did you mean ...?`` of what is nearest to ``word``, if anything is near."""
+    """``; did you mean ...?`` with the known word nearest to ``word``, if one is near."""
     last = word.rpartition(".")[2]
     near = [key for key in known if key.rpartition(".")[2] == last]
     near = near or get_close_matches(word, known, n=1)

@@ -1,4 +1,4 @@
-"""Settings that follow from the training data where a configuration leaves them out."""
+"""Values of null settings, which follow from the sizes of the training data."""
 
 from omegaconf import DictConfig
 
@@ -6,12 +6,12 @@ from slide import checks
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
-    """Replace settings that are null by what follows from the training data.
+    """Replace settings that are null by values that follow from the training data.
 
     Args:
-        config: of a run; changed in place.
+        config: from `slide.config.read_config`; changed in place.
         num_rows: number of training rows.
-        num_labels: number of outputs.
+        num_labels: number of labels.
 
     Example:
         >>> from slide.config import fill_in, read_config
@@ -33,8 +33,8 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
 def batch_size(num_rows: int) -> int:
     """Rows in a step: a power of two in [64, 512]; an epoch has at least 128 steps if it can.
 
-    It is steps that train, so small data sets need small batches. On large ones large batches save
-    time.
+    Training needs many steps, so small data sets need small batches. On large data sets, large
+    batches save time.
     """
     checks.whole("num_rows", num_rows, 0)
     return min(max(1 << max(num_rows // 128, 1).bit_length() - 1, 64), 512)
@@ -49,9 +49,9 @@ def active_outputs(num_labels: int) -> int:
 def output_scale(num_labels: int, shared: bool) -> float:
     """Size of the first weights of the outputs, 1 as in ``nn.Linear``.
 
-    It is 0.1 for more than 100,000 labels. Most of these still have their first weights when the
-    hidden layer has already learnt; with thousands of them in each shared set, the hidden layer
-    would learn to avoid their noise. Sets per sample hold too few of them for that.
+    It is 0.1 for more than 100,000 labels and shared sets. Most of these labels still have their
+    first weights when the hidden layer has already learnt. Each shared set has thousands of them,
+    and the hidden layer would learn to avoid their noise. Sets per sample have only few of them.
 
     Args:
         num_labels: number of outputs.

@@ -17,7 +17,7 @@ from slide.config.resume import REPLACEABLE
 from slide.files import write_text
 
 WIDTH, KEY_WIDTH = 100, 34
-# Values that are no settings: what a file builds, what it is called, what to do without its files.
+# Keys that are not settings: what a file builds, its name, and a hint for missing files.
 NO_SETTINGS = (*INTERNAL, "name", "hint")
 # The settings that most users need; the README shows these, --help all.
 COMMON = (
@@ -41,9 +41,9 @@ class Page(NamedTuple):
     """A file of ``conf/``.
 
     Attributes:
-        about: what its choice stands for, if the file says so.
-        values: default of each setting in it, by dotted key.
-        texts: explanations of those that are explained here, by dotted key.
+        about: explanation of the choice; empty if the file has none.
+        values: default of each setting in the file, by dotted key.
+        texts: explanations of settings in the file, by dotted key.
     """
 
     about: str
@@ -96,7 +96,7 @@ def read_page(text: str, above: str = "") -> Page:
 
 
 def _leaves(tree: object, above: str) -> dict[str, object]:
-    """The settings in a mapping; not what is taken from another key."""
+    """The settings in a mapping, without values that refer to another key."""
     found: dict[str, object] = {}
     assert isinstance(tree, dict)
     for key, value in tree.items():
@@ -124,7 +124,7 @@ def sections(conf: Path) -> dict[str, dict[str, tuple[str, str]]]:
 
     def add(title: str, page: Page, above: str = "") -> None:
         for key, text in page.texts.items():
-            # Not a mapping, whose comment is for readers of the file alone.
+            # The comment of a mapping is only for readers of the file.
             if key in page.values and key.startswith(above):
                 found.setdefault(title, {})[key] = _shown(page.values[key]), text
 

@@ -1,4 +1,4 @@
-"""The configuration of a run that goes on: as it was, but for what may change."""
+"""The configuration of a resumed run: the saved one, with the settings that may change."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from slide.config.build import CONFIG
 
-# What may change when a run is resumed. The rest would not fit what it has learnt and written.
+# Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {
     *("trainer.epochs", "trainer.max_steps", "trainer.checkpoint_every", "trainer.log_every"),
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
@@ -18,11 +18,11 @@ REPLACEABLE = {
 
 
 def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """The configuration of this run: as composed, or that of the run to be resumed.
+    """The configuration of a run: ``composed``, or the saved one of a run that is resumed.
 
     Args:
-        composed: of the ``overrides``.
-        overrides: ``group=choice`` or ``key=value`` each.
+        composed: from `slide.config.read_config` with the same ``overrides``.
+        overrides: each is ``group=choice`` or ``key=value``.
 
     Raises:
         FileNotFoundError: if there is no run to resume.
@@ -30,9 +30,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
     Example:
         >>> from slide.config import read_config, resumed
-        >>> config = read_config(["seed=3"])
-        >>> resumed(config, ["seed=3"]) is config  # A new run.
-        True
+        >>> resumed(read_config(["seed=3"]), ["seed=3"]).seed  # A new run.
+        3
     """
     if composed.resume is None:
         return composed

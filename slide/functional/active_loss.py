@@ -19,21 +19,22 @@ from slide.runtime import array_view, profiled, untraced
 def loss_on_active(
     scores: Tensor, active: ActiveSet, loss: str | Loss, hard_fraction: float = 1.0
 ) -> Tensor:
-    """Mean over the samples of a loss on an active set.
+    """The mean over the samples of a loss on an active set.
 
     Args:
         scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` returns.
-        active: with targets. Its weights make sums over the set estimates of sums over all N.
+        active: a set with targets. With its weights, sums over the set estimate sums over all N.
         loss: the name of a loss, or its record; see `slide.ActiveLoss`.
-        hard_fraction: share of the samples, those with the largest losses, that the mean is over.
+        hard_fraction: share of the samples that the mean is over, in (0, 1]; these samples have the
+            largest losses.
 
     Returns:
-        A scalar.
+        The mean loss, a scalar.
 
     Raises:
         ValueError: for an unknown loss, a share that is not in (0, 1], a set without targets, or
-            scores, bounds, targets or weights that do not fit one another; TypeError: for bounds or
-            targets of a wrong type.
+            scores, bounds, targets or weights that do not fit each other.
+        TypeError: for bounds or targets of a wrong type.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -59,7 +60,7 @@ def loss_on_active(
 def loss_rows(
     loss: Loss, active: ActiveSet, part: slice, kept: int, scores: Tensor, gradient: Tensor
 ) -> np.ndarray:
-    """The losses of samples ``part``; writes the gradient of a mean over ``kept`` samples."""
+    """The losses of the samples ``part``; writes the gradient of the mean over ``kept`` samples."""
     targets = active.targets
     assert targets is not None
     bounds, flat = targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
@@ -77,17 +78,17 @@ def loss_rows(
 
 
 def scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
-    """Their product. Most often ``upstream`` is 1, and a pass over the gradient is saved."""
+    """``gradient * upstream``. Usually ``upstream`` is 1; then nothing is computed."""
     return gradient if upstream.item() == 1 else gradient * upstream
 
 
 def hardest_first(losses: np.ndarray) -> np.ndarray:
-    """Sample numbers; NaN counts as the largest loss, and so is kept."""
+    """Sample numbers by falling loss; NaN counts as the largest loss."""
     return torch.from_numpy(losses).argsort(descending=True).numpy()
 
 
 def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """A scalar; 0 for no samples."""
+    """The mean as a scalar tensor; 0 if there are no samples."""
     return torch.tensor(losses.mean() if len(losses) else 0.0, dtype=dtype)
 
 

@@ -12,16 +12,19 @@ from slide.runtime import untraced
 def gather_active(values: Tensor, active: ActiveSet) -> Tensor:
     """The entries of a dense ``(B, N)`` on the active set; the inverse of `scatter_active`.
 
+    Args:
+        values: ``(B, N)`` of any type.
+        active: the active set, out of N outputs.
+
     Returns:
-        ``(B, A)`` for a shared set, else ``(nnz,)``.
+        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
 
     Example:
         >>> import numpy as np, slide, torch
         >>> from slide.functional import gather_active
-        >>> active = slide.ActiveSet(4, np.array([3, 1], np.int32))
-        >>> gather_active(torch.arange(8.0).view(2, 4), active)
-        tensor([[3., 1.],
-                [7., 5.]])
+        >>> active = slide.ActiveSet(4, np.array([3, 0], np.int32))
+        >>> gather_active(torch.tensor([[5, 6, 7, 8]]), active)
+        tensor([[8, 5]])
     """
     if active.complete:
         return values
@@ -42,19 +45,22 @@ def _samples(active: ActiveSet) -> Tensor:
 def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tensor:
     """A dense ``(B, N)`` with ``values`` on the active set and zeros elsewhere.
 
-    For hidden layers, where N is some thousands: it costs B x N.
+    This is for hidden layers, where N is some thousands: it takes B x N numbers.
 
     Args:
-        values: ``(B, A)`` for a shared set, or ``(B, A, H, W)`` of a convolution, else ``(nnz,)``.
-        active: where they belong.
+        values: ``(nnz,)``; for a shared set ``(B, A)``, or ``(B, A, H, W)`` from a convolution.
+        active: the active set, out of N outputs.
         num_samples: B.
+
+    Returns:
+        ``(B, N)``, or ``(B, N, H, W)``, of the type of ``values``.
 
     Example:
         >>> import numpy as np, slide, torch
         >>> from slide.functional import scatter_active
-        >>> active = slide.ActiveSet(4, np.array([3, 1], np.int32))
-        >>> scatter_active(torch.tensor([[5.0, 6.0]]), active, 1)
-        tensor([[0., 6., 0., 5.]])
+        >>> active = slide.ActiveSet(4, np.array([3, 0], np.int32))
+        >>> scatter_active(torch.tensor([[8, 5]]), active, num_samples=1)
+        tensor([[5, 0, 0, 8]])
     """
     if active.complete:
         return values

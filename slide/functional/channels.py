@@ -25,8 +25,8 @@ class ChannelSelection(NamedTuple):
         places: ``(A_in,)`` int64 positions of the used input channels in ``x``; None: all of them.
         out_ids: ``(A_out,)`` int32 numbers of the computed output channels.
         rows: ``(A_out, J)`` int64, the weight's row (output, input) of each used kernel.
-        linked: ``(A_out, J)`` bool: False where output and input are in different groups, so that
-            the kernel counts as zero; None: all are in the same group.
+        linked: ``(A_out, J)`` bool: False if output and input are in different groups; such a
+            kernel counts as zero. None: all are in the same group.
         groups: number of groups in the convolution of the used channels.
     """
 
@@ -66,14 +66,14 @@ def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
 
 
 def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
-    """One number or two, as a pair.
+    """A pair of whole numbers, from one number (used twice) or two.
 
     Raises:
         ValueError: unless the numbers are whole and at least ``least``.
     """
     pair = value if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
-        raise ValueError(f"{name} must be a number or two, not {value!r}")
+        raise ValueError(f"{name} must be one number or two, not {value!r}")
     for number in pair:
         checks.whole(name, number, least)
     return pair[0], pair[1]
@@ -109,7 +109,7 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
 def select_kernels(
     x: Tensor, weight: Tensor, groups: int, in_channels: Channels, out_channels: Channels
 ) -> ChannelSelection:
-    """The kernels that link the used channels, as one convolution.
+    """The kernels that link used inputs with used outputs, for one convolution.
 
     Raises:
         ValueError: for channels that do not fit ``x`` or the weight.
@@ -168,7 +168,10 @@ def take_channels(x: Tensor, places: Tensor | None) -> Tensor:
 
 
 def put_channels(x: Tensor, places: Tensor, shape: torch.Size, pixels_first: bool) -> Tensor:
-    """Zeros of ``shape`` with ``x`` at the channels ``places``, channels-last if asked for."""
+    """Zeros of ``shape`` with ``x`` at the channels ``places``.
+
+    The result is channels-last in memory if ``pixels_first`` is true.
+    """
     pixels = _as_pixels(x.contiguous(memory_format=torch.channels_last))
     if pixels_first:
         out = x.new_empty(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)

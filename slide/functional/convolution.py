@@ -1,11 +1,12 @@
 """Convolution on some input and output channels, with manual gradients.
 
-The used channels are copied side by side, and PyTorch's own (oneDNN) convolution computes on them.
-The backward pass makes nothing of the weight's full size: the weight's gradient comes as rows, one
+The used channels are copied into one array, and the convolution of PyTorch (oneDNN) computes on it.
+The backward pass makes no array of the size of the weight. The gradient of the weight has one row
 for each pair of a used output and a used input channel (`slide.row_gradients.as_rows`).
 
-All images are kept channels-last, where oneDNN has its fastest kernels. On two cores a forward pass
-in the default format took twice as long, because oneDNN first reordered the values.
+All images are channels-last in memory, because oneDNN has its fastest kernels for this format. On
+two cores a forward pass in the default format took twice as long, because oneDNN first reordered
+the values.
 """
 
 from typing import Any, NamedTuple
@@ -56,7 +57,7 @@ def active_conv2d(
     """``torch.nn.functional.conv2d`` restricted to some input and output channels.
 
     The result equals the convolution of ``x`` with its unused channels set to zero, at the chosen
-    output channels. The gradients of ``weight`` and ``bias`` come as rows (see `slide.functional`).
+    output channels. The gradients of ``weight`` and ``bias`` have rows (see `slide.functional`).
 
     Args:
         x: ``(B, I, H, W)`` float32 or float64, or ``(B, A_in, H, W)``: only the used channels.
@@ -65,16 +66,16 @@ def active_conv2d(
         in_channels: the used inputs: ``(A_in,)`` distinct numbers, a mask ``(I,)``, or None: all.
         out_channels: the computed outputs, in the same forms.
         stride, padding, dilation: one number, or one each for height and width.
-        groups: as in ``conv2d``; fastest where all used groups have equally many used channels.
-        sparse_grad: whether the gradients of weight and bias are sparse tensors in autograd.
+        groups: as in ``conv2d``; fastest if all used groups have the same number of used channels.
+        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
         ``(B, A_out, H', W')`` in the order of ``out_channels``, channels-last in memory.
 
     Raises:
         ValueError: for shapes or channels that do not fit, a tensor that is not on the CPU, or a
-            parameter that is no leaf while ``sparse_grad`` is false.
-        TypeError: where types differ, or are neither float32 nor float64.
+            parameter that is not a leaf while ``sparse_grad`` is false.
+        TypeError: if types differ, or are neither float32 nor float64.
 
     Example:
         >>> import torch, slide
@@ -167,7 +168,7 @@ def _fills_vectors_in_pairs(x: Tensor, kernels: Tensor, geometry: _Geometry) -> 
 
 
 def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, int]) -> Tensor:
-    """The input's gradient, computed for two neighbouring pixels at a time.
+    """The gradient of the input, computed for two neighbouring pixels at a time.
 
     The gradient is the convolution of ``grad`` with flipped kernels. The channels of one pixel
     would leave half of a vector register empty. The channels of two pixels fill it, and their order

@@ -1,9 +1,9 @@
-"""Products of a large sparse matrix with dense ones, fast forward and backward.
+"""Products of a large sparse matrix with dense matrices, fast forward and backward.
 
 Autograd through ``torch.sparse`` transposes the matrix in each backward pass, which takes many
-times as long as the product. Here the transpose is kept, so that both directions use the same
-kernel: PyTorch's product of a CSR matrix. With 32-bit indices it is as fast as memory allows;
-64-bit indices would be converted at each call.
+times as long as the product. Here the transpose is kept. So forward and backward pass use the same
+kernel: PyTorch's product of a CSR matrix. Its speed is limited by the memory only. Indices have 32
+bits, because PyTorch would convert 64-bit indices at each call.
 """
 
 import warnings
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -50,8 +49,8 @@ class CSRMatrix:
 
     Raises:
         TypeError: for another type, or values that are not float32 or float64.
-        ValueError: for a malformed matrix, one with more than `MAX_ENTRIES` entries, or a tensor
-            that requires a gradient.
+        ValueError: for a malformed matrix, a matrix of more than 2^31 - 1 entries, or a tensor that
+            requires a gradient.
 
     Attributes:
         shape: ``(N, D)``.
@@ -119,9 +118,11 @@ class CSRMatrix:
         return blocks
 
     def _sort(self, values: np.ndarray) -> list[_Block]:
+        from scipy import sparse  # Imported here: it takes long, and few programs need it.
+
         indptr, indices = array_view(self.indptr), array_view(self.indices)
         num_rows, num_columns = self.shape
-        # The blocks' lengths differ by one row at most. An empty matrix has one block, too.
+        # Blocks differ by one row at most. An empty matrix has one block, too.
         bounds = np.linspace(0, num_rows, max(-(-num_rows // TRANSPOSE_BLOCK_ROWS), 1) + 1).astype(
             np.int64
         )
@@ -136,7 +137,7 @@ class CSRMatrix:
 
 
 def _as_csr(matrix: Any, num_columns: int | None) -> tuple[CSR, int]:
-    """Any kind of matrix as arrays of the types that kernels need, and its number of columns."""
+    """A matrix of any kind as `CSR` with the types that kernels need, and its number of columns."""
     if isinstance(matrix, CSR):
         if num_columns is None:
             raise ValueError("a CSR matrix needs num_columns, its number of columns")
@@ -146,14 +147,18 @@ def _as_csr(matrix: Any, num_columns: int | None) -> tuple[CSR, int]:
         if matrix.layout != torch.sparse_csr or matrix.ndim != 2:
             raise TypeError(f"a tensor must be 2-d and sparse_csr, not {matrix.layout}")
         if matrix.requires_grad:
-            raise ValueError("for a gradient of its values, pass these as `values` of csr_matmul")
+            raise ValueError("the matrix must not require a gradient; pass `values` to csr_matmul")
         parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
         arrays = [array_view(part) for part in parts]
-    elif sparse.issparse(matrix):
+    else:
+        from scipy import sparse  # Imported here: see `CSRMatrix._sort`.
+
+        if not sparse.issparse(matrix):
+            raise TypeError(
+                f"the matrix must be CSR, torch.sparse_csr or SciPy, not {type(matrix)}"
+            )
         matrix = matrix.tocsr()
         arrays = [matrix.indptr, matrix.indices, matrix.data]
-    else:
-        raise TypeError(f"a CSR, torch.sparse_csr or SciPy matrix is needed, not {type(matrix)}")
     if num_columns not in (None, matrix.shape[1]):
         raise ValueError(f"num_columns={num_columns} does not fit a matrix {tuple(matrix.shape)}")
     if matrix.shape[1] > MAX_ENTRIES:
@@ -167,8 +172,8 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     """``matrix @ x``, with gradients for ``x`` and, if given, for ``values``.
 
     Args:
-        matrix: ``(N, D)``. Everything that `CSRMatrix` takes is allowed, but only a `CSRMatrix`
-            keeps its transpose from one backward pass to the next.
+        matrix: ``(N, D)``, a `CSRMatrix` or any matrix that `CSRMatrix` takes. Only a `CSRMatrix`
+            keeps its transpose for the next backward pass.
         x: ``(D,)`` or ``(D, K)``, float32 or float64.
         values: ``(nnz,)`` entries that replace the matrix's own, on the same pattern. Their
             gradient is dense. Each backward pass sorts them into the transpose's order.
@@ -177,8 +182,8 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
         ``(N,)`` or ``(N, K)``.
 
     Raises:
-        ValueError: where shapes do not fit, or a tensor is not on the CPU.
-        TypeError: where types differ.
+        ValueError: if shapes do not fit, or a tensor is not on the CPU.
+        TypeError: if types differ.
 
     Example:
         >>> import scipy.sparse, slide, torch
@@ -255,9 +260,9 @@ def _multiply(indptr: Tensor, indices: Tensor, values: Tensor, x: Tensor, num_ro
 
 
 def _use_up_warning() -> None:
-    """Trigger and hide the warning "CSR tensors are in beta", which PyTorch gives once a process.
+    """Trigger and hide the warning "CSR tensors are in beta", which each process gives once.
 
-    Users of this module did not ask for such tensors and cannot act on the warning.
+    Users of this module do not use such tensors directly, so the warning does not help them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -15,15 +15,15 @@ from slide.runtime import array_view, random_key, untraced
 
 @untraced
 def relu_dropout(x: Tensor, p: float) -> Tensor:
-    """``dropout(relu(x), p)``, as in training, in one pass over the values.
+    """``dropout(relu(x), p)`` in training mode, in one pass over the values.
 
     PyTorch draws random numbers on one core, which takes as long as a matrix product of the layer.
-    Here the draws are counter-based and run on all cores; their key comes from torch's generator,
-    so ``torch.manual_seed`` determines them.
+    Here all cores draw them, by a counter-based generator. Its key comes from the generator of
+    torch, so ``torch.manual_seed`` determines the draws.
 
     Args:
         x: floats of any shape.
-        p: share of values that are set to 0, in [0, 1); the others are divided by ``1 - p``.
+        p: probability that a value is set to 0, in [0, 1); others are divided by ``1 - p``.
 
     Returns:
         A tensor of the shape and type of ``x``.

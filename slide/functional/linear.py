@@ -16,13 +16,11 @@ from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, 
 from slide.runtime import array_view, has_bfloat16, outside_autocast, profiled, untraced
 
 PRECISIONS = ("float32", "bfloat16", "auto")
-
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 1) -> None:
-    """Raise where inputs, weight and bias do not fit one another, or are of no use here."""
+    """Raise unless inputs, weight and bias fit each other and have supported types."""
     if not isinstance(x, Tensor):
         hint = "; put a ToDense() before this layer" if hasattr(x, "to_dense") else ""
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
@@ -40,7 +38,7 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 
 
 
 def check_set(active: ActiveSet, num_samples: int, out_features: int) -> None:
-    """Raise where an active set does not fit so many inputs, or outputs."""
+    """Raise unless an active set fits ``num_samples`` inputs and ``out_features`` outputs."""
     if active.out_features != out_features:
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {out_features} rows"
@@ -54,7 +52,7 @@ def check_set(active: ActiveSet, num_samples: int, out_features: int) -> None:
 
 
 def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
-    """Raise where inputs, weight, bias and active set do not fit one another."""
+    """Raise unless inputs, weight, bias and active set fit each other."""
     check_linear(x, weight, bias)
     check_set(active, len(x), len(weight))
 
@@ -72,23 +70,25 @@ def active_linear(
 
     Args:
         x: ``(B, D)``, float32, bfloat16 or float64.
-        weight: ``(N, D)``, the type of ``x``. Its gradient comes as rows (see `slide.functional`).
-        bias: ``(N,)`` or None; likewise.
-        active: of N outputs.
-        precision: one of `PRECISIONS`. With ``"bfloat16"`` the matrix products of a shared set,
-            forward and backward, round their factors and results to that type. This is faster
-            where the processor has instructions for it, and slower elsewhere. ``"auto"`` rounds
-            only where it is faster. The weight is not rounded, nor are sums over the few entries of
-            a gradient that is mostly zero (`slide.functional.nonzero_entries`).
+        weight: ``(N, D)``, of the type of ``x``. Its gradient has rows (see `slide.functional`).
+        bias: ``(N,)``, of the type of ``x``, or None. Its gradient has rows, too.
+        active: the active set, out of N outputs.
+        precision: ``"float32"``, ``"bfloat16"`` or ``"auto"``. With ``"bfloat16"`` the matrix
+            products of a shared set, forward and backward, round their factors and results to
+            bfloat16. This is faster if the processor has instructions for it, and slower if not.
+            ``"auto"`` rounds only if rounding is faster. The weight itself is not rounded. If most
+            entries of a gradient are zero, sums over the others are not rounded
+            (`slide.functional.nonzero_entries`).
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
-        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``; the type of the
-        weight.
+        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``. It has the type
+        of the weight.
 
     Raises:
-        ValueError: where shapes do not fit, a tensor is not on the CPU, or weight or bias is no
-            leaf and ``sparse_grad`` is false; TypeError: where types differ or are not supported.
+        ValueError: if shapes do not fit, a tensor is not on the CPU, or weight or bias is not a
+            leaf while ``sparse_grad`` is false.
+        TypeError: if types differ or are not supported.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -104,10 +104,10 @@ def active_linear(
 
 
 class Products(NamedTuple):
-    """How products are taken, and what kind of gradient the weight gets.
+    """How products are computed, and what kind of gradient the weight gets.
 
     Attributes:
-        rounded: the type that factors and results of a shared set round to.
+        rounded: the type to which factors and results of a shared set are rounded.
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
     """
 
@@ -116,10 +116,10 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "Products":
-        """For inputs ``x`` and one of `PRECISIONS`.
+        """The products for inputs ``x`` and one of `PRECISIONS`.
 
         Raises:
-            ValueError: for another precision.
+            ValueError: for an unknown precision.
         """
         checks.one_of("precision", precision, PRECISIONS)
         if precision == "auto":
@@ -130,7 +130,7 @@ class Products(NamedTuple):
 def linear_on_set(
     x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: Products
 ) -> Tensor:
-    """`active_linear` of inputs and a set that were checked."""
+    """`active_linear`, without its checks of inputs and set."""
     if not products.sparse_grad:
         check_leaves(weight, bias)
     if active.shared:
@@ -139,7 +139,7 @@ def linear_on_set(
 
 
 def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
-    """The rows, or entries, of a weight on a shared set."""
+    """The rows of a weight, or the entries of a bias, on a shared set."""
     weight = weight.detach()
     return weight if active.complete else weight.index_select(0, torch.from_numpy(active.ids))
 
@@ -185,7 +185,7 @@ class _PerSampleLinear(torch.autograd.Function):
                 grad_x = scatter_rows(grad_x, visited, num_samples)
             grad_x = grad_x.to(weight.dtype)
         if ctx.needs_input_grad[1]:
-            # Products are taken when an optimizer wants them, and until then x may be changed.
+            # A copy: the optimizer computes the product later, and x may change before that.
             gradient = FactoredRowGradient(active.transposed, grad, array_view(x.clone()))
             grad_weight = hand_over(weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
@@ -197,14 +197,14 @@ class _PerSampleLinear(torch.autograd.Function):
 
 
 def _exact(values: Tensor) -> Tensor:
-    """Contiguous, and of a type that kernels read: bfloat16 becomes float32."""
+    """The values, contiguous and of a type that kernels read: bfloat16 becomes float32."""
     return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
 
 
 def _for_kernels(active: ActiveSet, weight: Tensor, bias: Tensor | None, x: Tensor):
-    """Row numbers, rows, biases (or none) and inputs for kernels, which do not read bfloat16.
+    """Row numbers, rows, biases (empty without a bias) and inputs, of types that kernels read.
 
-    Of a bfloat16 weight the rows in question are copied.
+    Kernels do not read bfloat16. The active rows of a bfloat16 weight are copied to float32.
     """
     ids, weight, x = active.ids, weight.detach(), _exact(x.detach())
     if weight.dtype == torch.bfloat16:

@@ -1,4 +1,4 @@
-"""A linear layer on a shared set and its loss in one operation, without holding all scores."""
+"""A linear layer on a shared set and its loss in one operation, some samples at a time."""
 
 from typing import Any, NamedTuple
 
@@ -22,8 +22,8 @@ from slide.functional.nonzero_rows import check_fraction, hardest_count, scatter
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import outside_autocast, profiled, untraced
 
-# Scores that are made at a time: they stay in the second-level caches. A product of fewer samples
-# is inefficient.
+# Number of scores in a block: they stay in the second-level caches. A block has at least this many
+# samples, because a product of fewer samples is inefficient.
 _BLOCK_SCORES, _LEAST_SAMPLES = 2**19, 64
 
 
@@ -39,21 +39,22 @@ def active_linear_loss(
     precision: str = "float32",
     sparse_grad: bool = False,
 ) -> Tensor:
-    """`loss_on_active` of `active_linear`, in less time and memory where the set is shared.
+    """The loss `loss_on_active` of the scores `active_linear`, a scalar.
 
-    The scores of a shared set are made and turned into their gradient some samples at a time, in
-    cache. The gradients of ``x``, weight and bias are computed in the forward pass and handed out
-    in the backward pass.
+    With a shared set this takes less time and memory than the two functions. It computes the scores
+    of some samples and at once their gradient, while both are in the cache. The forward pass
+    computes the gradients of ``x``, weight and bias, and the backward pass returns them.
 
     Args:
         x, weight, bias, active, precision, sparse_grad: see `active_linear`.
         loss, hard_fraction: see `loss_on_active`.
 
     Returns:
-        A scalar.
+        The mean loss, a scalar of the type of the weight; float32 for bfloat16.
 
     Raises:
-        ValueError, TypeError: as `active_linear` and `loss_on_active`.
+        ValueError: as in `active_linear` and `loss_on_active`.
+        TypeError: as in these.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -81,9 +82,9 @@ def linear_loss_on_set(
     hard_fraction: float,
     products: Products,
 ) -> Tensor:
-    """`active_linear_loss` of inputs and a set that were checked."""
+    """`active_linear_loss`, without its checks of inputs and set."""
     if not active.shared or active.complete or weight.dtype == torch.bfloat16:
-        # Nothing is gathered for a complete set, and its scores are too many to keep room for.
+        # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products)
         return loss_on_active(scores, active, loss, hard_fraction)
     if not products.sparse_grad:
@@ -96,7 +97,15 @@ def linear_loss_on_set(
 
 
 class _Options(NamedTuple):
-    """Of `_SharedLinearLoss`: loss, samples kept, type of products, and what is wanted."""
+    """Options of `_SharedLinearLoss`.
+
+    Attributes:
+        loss: the loss.
+        kept: number of samples that the mean is over.
+        rounded: see `Products`.
+        learns: whether gradients are needed.
+        sparse_grad: see `Products`.
+    """
 
     loss: Loss
     kept: int
@@ -150,7 +159,7 @@ class _SharedLinearLoss(torch.autograd.Function):
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         upstream, grad_weight, grad_bias = grads[0].item(), None, None
-        sparse = ctx.sparse_grad  # What goes through autograd may be changed in place.
+        sparse = ctx.sparse_grad  # Then values are copied, since autograd may change them in place.
         grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
             grad_weight = hand_over(ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse)
@@ -166,7 +175,9 @@ def _losses_in_blocks(
     options: _Options,
     exact: torch.dtype,
 ) -> tuple[np.ndarray, Tensor]:
-    """The samples' losses ``(B,)``, and the gradient of their scores ``(B, A)`` in scratch memory.
+    """The losses of the samples ``(B,)``, and the gradient of their scores ``(B, A)``.
+
+    The gradient is in scratch memory.
 
     ``factors`` are the inputs ``(B, D)`` and the rows ``(A, D)``, both rounded.
     """

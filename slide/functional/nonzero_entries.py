@@ -1,7 +1,7 @@
 """Gradients of scores in which few entries are not zero, and products with them.
 
-A hinge loss has no gradient at outputs that are right by a margin, and after some training these
-are most outputs. The products of the backward pass then need only the other entries.
+A hinge loss has a gradient of zero at outputs that are right by a margin. After some training most
+outputs are. Then the products of the backward pass need only the entries that are not zero.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from slide.sparse import CSR
 # Above this share of non-zero entries, dense products that are rounded to bfloat16 are faster.
 # Dense products in float32 are faster only above a larger share.
 DENSE_ENTRY_SHARE = 0.05
-_SAMPLED = 16  # Rows that are counted first, to decide whether to count all of them.
+_SAMPLED = 16  # Number of rows that are counted first; often they show that there are too many.
 
 
 def nonzeros(gradient: Tensor) -> CSR | None:
@@ -62,8 +62,8 @@ def weight_gradient(
 ) -> AnyRowGradient:
     """``gradient.T @ x``, with one row for each of the outputs ``ids``.
 
-    Outputs without a non-zero entry have a row, too: an optimizer with momentum moves a row whose
-    gradient is zero, but not a row without a gradient.
+    Outputs without a non-zero entry also have a row, of zeros. An optimizer with momentum moves a
+    row whose gradient is zero, but it does not move a row without a gradient.
 
     Args:
         gradient: ``(B, A)``.

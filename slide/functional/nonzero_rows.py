@@ -3,7 +3,7 @@
 A loss over the hardest samples leaves zero gradients for the others. Shrivastava, Gupta and
 Girshick (2016, "Training region-based object detectors with online hard example mining", section
 4.2) run a second forward pass over the hard samples for this reason. Here the layers find the rows
-of the gradient that are not zero, whatever loss they came from, and continue with these.
+of the gradient that are not zero, for any loss, and the backward pass visits only these.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from slide import checks
 from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
 from slide.runtime import array_view
 
-# Above this share of the samples, copying them takes as long as visiting the others.
+# Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75
 
 
@@ -25,7 +25,7 @@ def check_fraction(name: str, fraction: float) -> None:
 
 
 def hardest_count(fraction: float, num_samples: int) -> int:
-    """The number of samples in a share of them: the nearest whole number, at least one."""
+    """The number of samples in a ``fraction`` of them, rounded; at least one."""
     return min(num_samples, max(1, round(fraction * num_samples)))
 
 
@@ -59,10 +59,10 @@ def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> li
     Args:
         indptr: ``(B + 1,)`` int64 bounds.
         rows: ``(R,)`` int64.
-        arrays: of any types.
+        arrays: ``(nnz,)`` each, of any types.
 
     Returns:
-        The bounds of the selected rows, ``(R + 1,)`` int64, and one array for each given one.
+        The bounds of the selected rows, ``(R + 1,)`` int64, then the selected part of each array.
     """
     bounds = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.diff(indptr)[rows], out=bounds[1:])

@@ -22,30 +22,32 @@ def sparse_linear(
     transposed: Transposed | None = None,
     sparse_grad: bool = False,
 ) -> Tensor:
-    """``x @ weight + bias`` for a sparse ``x``: a sum of weight rows for each input row.
+    """``x @ weight + bias`` for a sparse ``x``: sums of the weight rows of its entries.
+
+    Column numbers of ``x`` are not checked; see `slide.sparse.check_pattern`.
 
     Args:
         x: ``(B, D)`` CSR matrix; it gets no gradient.
-        weight: ``(D, H)``, one row for each feature. Its gradient comes as rows (see
+        weight: ``(D, H)`` float32 or float64, one row for each feature. Its gradient has rows (see
             `slide.functional`).
-        bias: ``(H,)`` or None; its gradient comes by autograd.
-        transposed: the entries of ``x`` by column; needed for the weight's gradient.
+        bias: ``(H,)`` or None; its gradient is dense and goes through autograd.
+        transposed: the entries of ``x``, grouped by column (`slide.active_set.transpose`). The
+            gradient of the weight needs them; None: without that gradient.
         sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
 
     Returns:
-        ``(B, H)``.
+        ``(B, H)``, of the type of the weight.
 
     Raises:
-        ValueError: if the weight is no leaf and ``sparse_grad`` is false; TypeError: for a weight
-            that is neither float32 nor float64.
+        ValueError: if the weight is not a leaf and ``sparse_grad`` is false.
+        TypeError: for a weight that is neither float32 nor float64.
 
     Example:
         >>> import numpy as np, slide, torch
         >>> from slide.functional import sparse_linear
-        >>> x = slide.CSR(np.array([0, 2]), np.array([0, 2], np.int32), np.array([1, 2], "f4"))
-        >>> weight = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
-        >>> sparse_linear(x, weight, None)
-        tensor([[1., 2.]])
+        >>> x = slide.CSR(np.array([0, 2]), np.array([0, 2], np.int32), np.ones(2, np.float32))
+        >>> sparse_linear(x, torch.eye(3), bias=None)
+        tensor([[1., 0., 1.]])
     """
     if weight.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")

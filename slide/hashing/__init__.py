@@ -1,6 +1,7 @@
 """Hash families, which turn vectors into codes, and hash tables, which find ids by code.
 
-`InnerProductHash` prepares weights and inputs, so that ids with large inner products are found.
+`InnerProductHash` prepares weights and inputs, so that the tables find ids with large inner
+products.
 """
 
 from slide.hashing.dwta import DWTA as DWTA

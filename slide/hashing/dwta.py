@@ -15,14 +15,14 @@ class DWTA:
 
     A digit of a code is the position of the largest coordinate in a bin, so codes depend only on
     the order of the coordinates (Yagnik et al. 2011, "The power of comparative reasoning"). In a
-    sparse vector, an empty bin copies the digit of a random filled bin (Chen and Shrivastava 2018,
-    "Densified winner take all hashing for sparse datasets"). If all of its draws are empty bins,
-    its digit is 0. Each random permutation of the coordinates is cut into ``D // bin_size`` bins,
-    so that one pass over a sparse vector fills all bins.
+    sparse vector, an empty bin copies the digit of a filled bin that it draws at random (Chen and
+    Shrivastava 2018, "Densified winner take all hashing for sparse datasets"). If the bin draws
+    only empty bins, its digit is 0. Each random permutation of the coordinates is cut into
+    ``D // bin_size`` bins, so that one pass over a sparse vector fills all bins.
 
     Args:
-        in_features: D, at least ``bin_size``.
-        hashes_per_table: K, number of digits in a code; None: chosen so that a bucket holds about
+        in_features: D, length of the vectors, at least ``bin_size``.
+        hashes_per_table: K, number of digits in a code; None chooses K so that a bucket holds about
             64 vectors. A digit takes ``log2(bin_size)`` bits.
         num_tables: L, number of codes of a vector.
         bin_size: number of coordinates in a bin, a power of two.
@@ -87,7 +87,11 @@ class DWTA:
         self.key = random_key(0xD7A, seed)
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
-        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros take part."""
+        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros count as coordinates.
+
+        Raises:
+            ValueError: for vectors of another length.
+        """
         check_width(vectors, self.in_features)
         out = np.empty((self.num_tables, len(vectors)), np.int32)
         kernels.dwta_dense(
@@ -100,7 +104,11 @@ class DWTA:
         return out
 
     def sparse_codes(self, vectors: CSR) -> np.ndarray:
-        """Codes ``(L, n)`` int32 of a CSR matrix's rows; only stored entries take part."""
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.
+
+        Raises:
+            ValueError: for a malformed matrix, or columns out of range.
+        """
         check_pattern("coordinates", vectors, None, self.in_features)
         out = np.empty((self.num_tables, vectors.num_rows), np.int32)
         kernels.dwta_sparse(*vectors, self.places, self.hashes_per_table, self.bits, self.key, out)

@@ -85,5 +85,5 @@ def check_width(vectors: torch.Tensor, in_features: int) -> None:
 
 
 def choose_hashes(num_vectors: int, per_bucket: int, bits: int) -> int:
-    """The K with which a table has about one bucket for each ``per_bucket`` vectors."""
+    """The number K for which a table has about one bucket for each ``per_bucket`` vectors."""
     return max(1, round(math.log2(max(1, num_vectors / per_bucket)) / bits))

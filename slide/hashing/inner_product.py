@@ -4,16 +4,17 @@ A hash family responds to the angle (or the order) of vectors, but a layer needs
 largest ``<w, h> + b``. Three steps turn the second question into the first:
 
 * The bias becomes a coordinate: rows are ``[w, b]``, inputs are ``[h, 1]``.
-* With ``center``, the mean row is subtracted from the rows, and the mean input from the inputs.
-  Subtracting the mean row changes all scores of an input by the same number. Subtracting the mean
-  input removes from the score of each row a part that is the same for all inputs. Inputs after a
-  ReLU have nearly the same direction; without this step they all fall into the same few buckets.
-* With ``norm="simple_lsh"``, rows get one more coordinate that brings them to the same length, and
-  inputs get a zero there. Then the angle falls as the inner product grows (Neyshabur and Srebro
-  2015, "On symmetric and asymmetric LSHs for inner product search", section 4). This length is the
-  `LENGTH_QUANTILE` of the rows' lengths; longer rows get a zero. If it were the longest row's
-  length, the extra coordinate would dominate in all other rows, and they would look alike. With
-  ``norm="cosine"``, rows are compared by angle, and their length has no effect.
+* With ``center``, the mean row is subtracted from the rows, and the mean input is subtracted from
+  the inputs. The first changes all scores of an input by the same number. The second removes from
+  the score of each row a part that is the same for all inputs. Inputs after a ReLU have nearly the
+  same direction. Without this step they all fall into the same few buckets.
+* With ``norm="simple_lsh"``, each row gets one more coordinate, so that rows have the same length.
+  Inputs get a zero as this coordinate. Then the angle falls as the inner product grows (Neyshabur
+  and Srebro 2015, "On symmetric and asymmetric LSHs for inner product search", section 4). The
+  common length is the `LENGTH_QUANTILE` of the lengths of the rows; longer rows get a zero. If the
+  common length were the length of the longest row, the extra coordinate would be the largest part
+  of most other rows, and their codes would be nearly equal. With ``norm="cosine"``, rows are
+  compared by angle, and their length has no effect.
 """
 
 import math
@@ -43,7 +44,7 @@ class InnerProductHash:
 
     Args:
         family: a hash family over ``in_features + 2`` coordinates.
-        norm: ``"cosine"`` or ``"simple_lsh"``; see the module.
+        norm: ``"cosine"`` (angle) or ``"simple_lsh"`` (inner product); see the module.
         center: whether to subtract the mean row and the mean input.
 
     Raises:
@@ -86,7 +87,7 @@ class InnerProductHash:
     def fit(self, weight: Tensor, bias: Tensor | None) -> None:
         """Compute the mean row and the common length from the present weight.
 
-        If there are more than `SAMPLE` rows, the computation uses rows at equal distances.
+        If there are more than `SAMPLE` rows, the computation uses some of them, at equal distances.
 
         Args:
             weight: ``(N, D)`` floats.
@@ -115,7 +116,7 @@ class InnerProductHash:
             part = slice(start, start + _BLOCK)
             block = self._centered(weight[part], None if bias is None else bias[part])
             if self.norm == "simple_lsh":
-                # A longer row gets a zero; hash codes do not depend on its length anyway.
+                # A longer row gets a zero. Its codes depend only on its direction.
                 missing = self.length**2 - block.square().sum(1)
                 block[:, -1] = missing.clamp_(min=0).sqrt_()
             out[:, part] = self.family.codes(block)
@@ -162,6 +163,6 @@ class InnerProductHash:
 
 
 def _zeros(vectors: Tensor, width: int) -> Tensor:
-    """Zeros ``(n, width)``, a row for each vector; float32 for bfloat16, which is not hashed."""
+    """Zeros ``(n, width)`` of the type of ``vectors``; float32 if their type is bfloat16."""
     dtype = torch.float32 if vectors.dtype == torch.bfloat16 else vectors.dtype
     return vectors.new_zeros(len(vectors), width, dtype=dtype)

@@ -19,8 +19,8 @@ class SimHash:
 
     Args:
         in_features: D, length of the vectors.
-        hashes_per_table: K, number of signs in a code, at most 24; None: chosen so that a bucket
-            holds about 256 vectors.
+        hashes_per_table: K, number of signs in a code, at most 24; None chooses K so that a
+            bucket holds about 256 vectors.
         num_tables: L, number of codes of a vector.
         seed: seed of the random directions.
         num_vectors: number of vectors that the tables will hold; used only to choose K.
@@ -60,14 +60,17 @@ class SimHash:
         generator = np.random.default_rng([0x51, seed])
         shape = (self.in_features, self.num_tables * self.hashes_per_table)
         draws = generator.integers(0, 6, size=shape, dtype=np.int8)
-        # 0 -> +1, 1 -> -1, others -> 0. Bytes, because D may be the number of features of a set.
+        # 0 -> +1, 1 -> -1, others -> 0. One byte for each, because D may be the number of features.
         self.directions = np.where(draws == 0, 1, np.where(draws == 1, -1, 0)).astype(np.int8)
 
     def codes(self, vectors: torch.Tensor) -> np.ndarray:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.
 
-        Where the processor multiplies bfloat16 faster, float32 is rounded to it: the angles of rows
-        change by a fraction of a degree, and equal rows still have equal codes.
+        If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16. Their
+        angles change by a fraction of a degree. Equal rows still have equal codes.
+
+        Raises:
+            ValueError: for vectors of another length.
         """
         check_width(vectors, self.in_features)
         vectors = vectors.detach()
@@ -75,12 +78,16 @@ class SimHash:
             vectors = vectors.bfloat16()
         projections = vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
         if projections.dtype == torch.bfloat16:
-            # The same bytes, read as an integer, have the same sign.
+            # The bytes of a bfloat16 number, read as an integer, have the same sign.
             projections = projections.view(torch.int16)
         return self._pack(array_view(projections))
 
     def sparse_codes(self, vectors: CSR) -> np.ndarray:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns."""
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns.
+
+        Raises:
+            ValueError: for a malformed matrix, or columns out of range.
+        """
         check_pattern("coordinates", vectors, None, self.in_features)
         projections = np.empty((vectors.num_rows, self.directions.shape[1]), vectors.values.dtype)
         kernels.project_sparse(*vectors, self.directions, projections)

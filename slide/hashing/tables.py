@@ -20,9 +20,9 @@ class HashTables:
         num_tables: L.
         num_buckets: number of buckets in a table; codes lie in ``[0, num_buckets)``.
         bucket_capacity: maximum number of ids in a bucket.
-        bucket_policy: which ids a full bucket keeps: ``"reservoir"``: a uniform sample of all ids
-            that were offered (Vitter 1985, "Random sampling with a reservoir", algorithm R);
-            ``"fifo"``: the last ones.
+        bucket_policy: which ids a full bucket keeps. ``"reservoir"`` keeps a uniform sample of all
+            ids that were added (Vitter 1985, "Random sampling with a reservoir", algorithm R).
+            ``"fifo"`` keeps the ids that were added last.
         seed: seed of the reservoir.
 
     Raises:
@@ -75,7 +75,7 @@ class HashTables:
         """
         self._check(codes)
         if self.buckets.pool.shape[1] < codes.shape[1]:
-            # Zeros: the state, including free places, must be the same in each run.
+            # The pool begins with zeros, so that equal runs have equal states.
             pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
             self.buckets = self.buckets._replace(pool=pool)
         kernels.build(self.buckets, codes, self.bucket_capacity, *self._policy())
@@ -98,7 +98,7 @@ class HashTables:
             if (done == len(ids)).all():
                 return
             pool = self.buckets.pool
-            # There is space for the bucket that did not fit.
+            # The larger pool has space for the bucket that did not fit.
             larger = np.zeros(
                 (self.num_tables, 2 * pool.shape[1] + self.bucket_capacity + 4), np.int32
             )
@@ -144,7 +144,7 @@ class HashTables:
     def occupancy(self) -> tuple[float, int]:
         """The share of buckets that are not empty, and the number of ids in the fullest one.
 
-        This number counts all ids that were offered, including those that were not kept.
+        This number counts all ids that were added, including ids that the bucket did not keep.
         """
         return float(np.count_nonzero(self.buckets.seen)) / self.buckets.seen.size, int(
             self.buckets.seen.max()
@@ -155,7 +155,7 @@ class HashTables:
         used = int(self.buckets.used.max())
         state = {name: array.copy() for name, array in self.buckets._asdict().items()}
         pool = self.buckets.pool[:, :used].copy()
-        # Places after the last bucket are unused; with zeros there, equal tables have equal states.
+        # Places after the last bucket are unused. Zeros there give equal tables equal states.
         pool[np.arange(used) >= self.buckets.used[:, None]] = 0
         return state | {"pool": pool}
 

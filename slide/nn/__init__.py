@@ -1,4 +1,4 @@
-"""Modules for any PyTorch model: layers with sampled outputs, their losses, and a whole network."""
+"""Modules for PyTorch models: layers with sampled outputs, their losses, and a whole network."""
 
 from slide.nn.activation import Activation as Activation
 from slide.nn.activation import ToDense as ToDense

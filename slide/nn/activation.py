@@ -12,8 +12,9 @@ class Activation(NamedTuple):
     """The outputs of a layer on its active set.
 
     Attributes:
-        values: ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
-        active: which outputs these are.
+        values: ``(nnz,)`` in the order of ``active.ids``; for a shared set ``(B, A)``, or
+            ``(B, A, H, W)`` from a convolution.
+        active: the active set, out of N outputs.
         num_samples: B.
 
     Example:
@@ -29,7 +30,10 @@ class Activation(NamedTuple):
     num_samples: int
 
     def to_dense(self) -> Tensor:
-        """``(B, N)`` with zeros outside of the set; for hidden layers, since it costs B x N."""
+        """``(B, N)`` with zeros outside of the set.
+
+        This is for hidden layers, where N is some thousands: it takes B x N numbers.
+        """
         return F.scatter_active(self.values, self.active, self.num_samples)
 
 

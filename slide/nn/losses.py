@@ -1,4 +1,4 @@
-"""Losses for modules: on an active set, and over the hardest samples of a batch."""
+"""Losses for modules: losses on an active set, and means over the hardest samples."""
 
 from collections.abc import Callable
 
@@ -18,21 +18,22 @@ class ActiveLoss:
 
     * ``softmax``: ``log sum w exp(z) - mean of z over the targets``, cross-entropy with targets
       1 / |y|.
-    * ``decoupled_softmax``: the same of each target against the negatives alone, averaged over the
-      targets (Gupta et al. 2024, "Dual-encoders for extreme multi-label classification",
-      section 4).
-    * ``bce``: ``sum w log(1 + exp(-s z))`` with s = 1 for targets and -1 else.
+    * ``decoupled_softmax``: the mean over the targets of ``log(exp(z) + sum w exp(z)) - z``, where
+      z outside of the sum is the score of the target, and the sum is over the negatives (Gupta et
+      al. 2024, "Dual-encoders for extreme multi-label classification", section 4).
+    * ``bce``: ``sum w log(1 + exp(-s z))`` with s = 1 for targets, else s = -1.
     * ``squared_hinge``: ``sum w max(0, 1 - s z)^2``.
 
-    All are means over the batch. Samples without labels add nothing to the softmaxes.
+    All are means over the batch. The softmaxes of a sample without labels are 0.
 
     Args:
         loss: the name of one of these, or a record `slide.functional.losses.Loss` of another loss.
-        hard_fraction: share of the batch, the samples with the largest losses, that the mean is
-            over; at least one sample. The backward pass visits only these; see `hardest`.
+        hard_fraction: share of the batch that the mean is over, in (0, 1]; these are the samples
+            with the largest losses, at least one. The backward pass visits only these samples; see
+            `hardest`.
 
     Raises:
-        ValueError: for any other name, or a share that is not in (0, 1].
+        ValueError: for an unknown name, or a share that is not in (0, 1].
 
     Attributes:
         record: the loss as a record.
@@ -56,25 +57,27 @@ class ActiveLoss:
         return loss_on_active(scores, active, self.record, self.hard_fraction)
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
-        """First biases ``(N,)``; see `slide.functional.losses.Loss.prior_scores`."""
+        """First biases ``(N,)`` float32; see `slide.functional.losses.Loss.prior_scores`."""
         return self.record.prior_scores(labels, num_labels)
 
 
 def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
     """Online hard example mining for any loss: the mean over the samples with the largest losses.
 
-    The other samples' scores get gradients of zero, and slide's layers do not visit these. So one
-    forward pass is enough, and the backward pass of those layers costs only that share (Shrivastava
-    et al. 2016, "Training region-based object detectors with online hard example mining").
+    The scores of the other samples get gradients of zero, and the layers of slide skip them. So one
+    forward pass is enough, and the backward pass of these layers visits only that share of the
+    samples (Shrivastava et al. 2016, "Training region-based object detectors with online hard
+    example mining", section 4).
 
     Args:
-        fraction: share of the batch, in (0, 1]; the nearest number of samples, but at least one.
+        fraction: share of the batch, in (0, 1]. The number of samples is rounded, to at least one.
 
     Returns:
-        A function of losses ``(B,)``, one for each sample, to a scalar.
+        A function from losses ``(B,)``, one for each sample, to their mean, a scalar.
 
     Raises:
-        ValueError: for another fraction; the function raises it for losses that are not ``(B,)``.
+        ValueError: for a fraction out of range. The returned function raises it for losses of
+            another shape than ``(B,)``.
 
     Example:
         >>> import slide, torch
@@ -85,7 +88,7 @@ def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
 
     def mean_of_hardest(losses: Tensor) -> Tensor:
         if losses.ndim != 1:
-            raise ValueError(f"losses must be (B,), one a sample, not {tuple(losses.shape)}")
+            raise ValueError(f"losses must be (B,), one for each sample, not {tuple(losses.shape)}")
         return losses.topk(hardest_count(fraction, len(losses))).values.mean()
 
     return mean_of_hardest

@@ -21,13 +21,16 @@ SamplerFactory = Callable[[int, int], Sampler]
 def hidden_samplers(
     sampler: partial[Sampler], hidden: Sequence[int], active: Sequence[int | None], seed: int
 ) -> list[SamplerFactory | None]:
-    """Samplers for the hidden layers, as that of the output layer but for size and seed.
+    """Samplers for the hidden layers; they differ from the sampler of the output layer in size.
+
+    Their seeds differ, too, and they do not weight the set.
 
     Args:
-        sampler: makes that of the output layer from its numbers of inputs and outputs.
+        sampler: makes the sampler of the output layer from its numbers of inputs and outputs.
         hidden: widths of the hidden layers.
-        active: how many neurons each of them computes; None: all; empty: all of all layers.
-        seed: of the output layer's sampler.
+        active: number of neurons that each hidden layer computes; None: all of that layer. An empty
+            list: all of all layers.
+        seed: seed of the sampler of the output layer.
 
     Raises:
         ValueError: for numbers that do not fit.
@@ -54,17 +57,19 @@ class SlideNetwork(nn.Module):
         in_features: number of features.
         hidden: widths of the hidden layers, at least one.
         out_features: number of outputs (labels).
-        sampler: called as ``sampler(in_features, out_features)`` for the output layer.
-        hidden_samplers: the same for each hidden layer; None for a layer that computes all its
-            neurons. An empty list: all layers compute all neurons. The set of a layer depends on
-            the output of the layer before.
-        dropout: share of hidden values that training sets to 0, after each hidden layer, in [0, 1).
-        precision: of the output layer's products; see `slide.functional.active_linear`.
-        init_scale: of the first layer; see `slide.SparseInputLinear`.
-        output_scale: of the output layer's first weights; see `slide.SampledLinear`.
+        sampler: makes the sampler of the output layer; called as
+            ``sampler(in_features, out_features)``.
+        hidden_samplers: make the samplers of the hidden layers, in the same way; None for a layer
+            that computes all its neurons. An empty list: all layers compute all neurons. The set of
+            a layer depends on the output of the previous layer.
+        dropout: probability that training sets a hidden value to 0, in [0, 1).
+        precision: precision of the products of the output layer; see `slide.active_linear`.
+        init_scale: scale of the weights of the first layer; see `slide.SparseInputLinear`.
+        output_scale: scale of the first weights of the output layer; see `slide.SampledLinear`.
 
     Raises:
-        ValueError: for an impossible width, dropout, or number of samplers.
+        ValueError: for a width, dropout, precision or scale out of range, or samplers that do not
+            fit the hidden layers.
 
     Example:
         >>> from functools import partial
@@ -126,17 +131,17 @@ class SlideNetwork(nn.Module):
         return x
 
     def _activate(self, activation: Activation) -> Tensor:
-        # Before it is made dense, so that it runs over the active values alone.
+        # ReLU and dropout come before `to_dense`, so that they visit only the active values.
         values = relu_dropout(activation.values, self.dropout if self.training else 0.0)
         return activation._replace(values=values).to_dense()
 
     def forward(self, features: CSR, labels: Pattern | None = None) -> Activation:
-        """Scores of the active outputs; ``labels`` are among them."""
+        """Scores of the active outputs; the active set contains ``labels``."""
         return self.output(self.encode(features), labels)
 
     @torch.no_grad()
     def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each row of features; see `slide.SampledLinear.top_k`."""
+        """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
         training = self.training
         self.eval()
         try:
@@ -146,11 +151,16 @@ class SlideNetwork(nn.Module):
         return self.output.top_k(hidden, k, search)
 
     def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
-        """For an optimizer: the first layer learns at ``lr * input_rate``, the others at ``lr``.
+        """Parameter groups for an optimizer.
 
-        A step touches the weights of a feature only if the feature occurs, and a step of Adam has
-        about the same length for small and large gradients. At one rate for all layers the weights
-        of rare features hardly move.
+        The first layer learns at the rate ``lr * input_rate``, the others at ``lr``. A step touches
+        the weights of a feature only if the feature occurs, and a step of Adam has about the same
+        length for small and large gradients. With one rate for all layers, the weights of rare
+        features change little.
+
+        Args:
+            lr: learning rate, above 0.
+            input_rate: learning rate of the first layer as a multiple of ``lr``, above 0.
         """
         checks.positive("lr", lr)
         checks.positive("input_rate", input_rate)

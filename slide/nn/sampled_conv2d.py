@@ -24,40 +24,41 @@ from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
 
-# Multiples of it fill [0, 1) evenly, however many they are.
+# The fractional parts of its first n multiples are spread evenly over [0, 1), for each n.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class SampledConv2d(SampledLayer):
     """``nn.Conv2d`` that computes only the output channels which its sampler chooses.
 
-    To the sampler a filter is a row of ``I * kh * kw`` numbers, and an image is one patch of it, of
-    the same length. The patches of a batch lie at different output positions, which are evenly
-    spread and not random. (Mean patches are flat, and a filter that looks for an edge gives zero on
-    them.) The batch shares one set, so candidates are channels whose filters fit many patches.
+    The sampler sees a filter as a row of ``I * kh * kw`` numbers. It sees an image as one patch of
+    the same length. The patches of a batch lie at different output positions, which are spread
+    evenly and are not random. (A mean over patches would be flat, and the filter of an edge gives
+    zero on it.) The batch shares one set, so candidates are channels whose filters fit many
+    patches.
 
-    The gradients of weight and bias come as rows (see `slide.active_conv2d`), for
+    The gradients of weight and bias have rows (see `slide.active_conv2d`), for
     `slide.RowSparseAdam`; with ``sparse_grad`` they are sparse tensors.
 
     Args:
-        in_channels: I.
-        out_channels: O.
-        kernel_size, stride, padding, dilation: a number, or one for each of height and width.
+        in_channels: I, number of input channels.
+        out_channels: O, number of output channels.
+        kernel_size, stride, padding, dilation: one number, or two, for height and width.
         groups: as in ``nn.Conv2d``.
-        bias: whether to add one.
+        bias: whether the layer has a bias.
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a
-            sampler with another number of outputs, or a sampler beside several groups, whose
-            filters see different channels and cannot be compared.
+            sampler with another number of outputs, or a sampler together with several groups:
+            filters of different groups see different channels and cannot be compared.
 
     Attributes:
-        weight: ``(O, I / groups, kh, kw)``, uniform in +-1/sqrt(I / groups * kh * kw) at first, as
-            in ``nn.Conv2d``.
-        bias: ``(O,)``, zero at first, or None.
+        weight: ``(O, I / groups, kh, kw)`` float32. It begins uniform in
+            +-1/sqrt(I / groups * kh * kw), as in ``nn.Conv2d``.
+        bias: ``(O,)`` float32, or None. It begins at zero.
 
     Example:
         >>> import slide, torch
@@ -104,10 +105,10 @@ class SampledConv2d(SampledLayer):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
-        """Moves and converts as any module does, but keeps the order of the weight in memory.
+        """Convert the module like other modules, but keep the order of the weight in memory.
 
-        With ``to(memory_format=torch.channels_last)`` the numbers of a kernel would no longer lie
-        side by side. The forward pass brings the kernels in use into that order anyway.
+        After ``to(memory_format=torch.channels_last)`` the numbers of a kernel would no longer lie
+        side by side. The forward pass copies the used kernels into the order that it needs.
         """
         super()._apply(fn, recurse)
         self.weight.data = self.weight.data.contiguous()
@@ -118,18 +119,17 @@ class SampledConv2d(SampledLayer):
         """The chosen output channels, in ascending order; in ``eval()``, all O.
 
         Args:
-            x: ``(B, I, H, W)``; or ``(B, A_in, H, W)`` where ``in_channels`` names these channels.
-            in_channels: which inputs to use; see `slide.active_conv2d`.
+            x: ``(B, I, H, W)``; or ``(B, A_in, H, W)`` if ``in_channels`` names these channels.
+            in_channels: the used inputs; see `slide.active_conv2d`.
 
         Returns:
-            ``values`` ``(B, A, H', W')`` and ``active``, the set, with the weights that its sampler
-            gives channels drawn by chance. ``to_dense()`` gives ``(B, O, H', W')`` with zeros for
-            the other channels. To go on with a second such layer:
-            ``second(torch.relu(out.values), out.active.ids)``.
+            ``values`` ``(B, A, H', W')`` and the active set, with the weights of its sampler.
+            ``to_dense()`` gives ``(B, O, H', W')`` with zeros for the other channels. A second
+            such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
 
         Raises:
-            ValueError: as `slide.active_conv2d`, or for a sampler with a set a sample;
-            TypeError: as that function.
+            ValueError: see `slide.active_conv2d`; also for a sampler with a set for each sample.
+            TypeError: see `slide.active_conv2d`.
         """
         x, _, outside = outside_autocast(x, self.weight)
         check_convolution(x, self.weight, self.bias, self.groups)
@@ -156,7 +156,7 @@ class SampledConv2d(SampledLayer):
 
     @torch.no_grad()
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:
-        """What the filters see of each image at one position, ``(B, I * kh * kw)``."""
+        """One patch of each image, as the filters see it, ``(B, I * kh * kw)``."""
         ids = torch.from_numpy(channel_ids("in_channels", in_channels, self.in_channels)).long()
         if x.shape[1] not in (self.in_channels, len(ids)):
             raise ValueError(
@@ -209,7 +209,10 @@ class _Lines(NamedTuple):
         return max(1, (self.size + 2 * self.padding - reach - 1) // self.stride + 1)
 
     def seen_from(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Lines under the kernel at positions ``(B,)``: ``(B, kernel)``, and which exist."""
+        """The lines under the kernel at positions ``(B,)``, and whether the image has them.
+
+        Both are ``(B, kernel)``.
+        """
         steps = torch.arange(self.kernel) * self.dilation
         lines = places[:, None] * self.stride - self.padding + steps
         return lines.clamp(0, self.size - 1), (lines >= 0) & (lines < self.size)

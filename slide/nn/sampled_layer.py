@@ -1,4 +1,4 @@
-"""What all sampled layers share: a sampler, which is part of the state of the layer."""
+"""The base class of sampled layers: a sampler, which is part of the state of the layer."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ class SampledLayer(nn.Module):
 
     Args:
         in_features: length of the inputs that the sampler sees.
-        out_features: N.
-        sampler: chooses among N outputs; None: all.
+        out_features: N, number of outputs.
+        sampler: chooses among N outputs; None chooses all.
         sparse_grad: whether gradients of the weight are sparse tensors in its ``grad``.
 
     Raises:
@@ -44,9 +44,9 @@ class SampledLayer(nn.Module):
             )
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Pattern | None) -> ActiveSet:
-        """The active set of inputs ``x``; ``rows`` ``(N, D)`` has the weights of one output each.
+        """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
 
-        Prediction computes all outputs: it must depend neither on draws nor on the batch.
+        Prediction computes all outputs, because it must not depend on draws or on the batch.
         """
         if not self.training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
@@ -66,7 +66,7 @@ class SampledLayer(nn.Module):
 
 
 def _to_tensors(state: Any) -> Any:
-    """Nested dicts with arrays turned into tensors, which ``torch.save`` reads back safely."""
+    """Nested dicts with tensors in place of arrays; ``torch.load`` reads tensors safely."""
     if isinstance(state, dict):
         return {key: _to_tensors(value) for key, value in state.items()}
     return torch.from_numpy(state) if hasattr(state, "__array_interface__") else state

@@ -30,26 +30,27 @@ SEARCHES = ("exact", "index")
 class SampledLinear(SampledLayer):
     """``nn.Linear`` that computes only the outputs which its sampler chooses.
 
-    The gradients of weight and bias come as rows (see `slide.functional`), for
-    `slide.RowSparseAdam`. With ``sparse_grad`` they are sparse tensors, as ``nn.Embedding`` gives
-    them, for ``torch.optim.SparseAdam``, ``SGD`` and ``Adagrad``.
+    The gradients of weight and bias have rows (see `slide.functional`), for
+    `slide.RowSparseAdam`. With ``sparse_grad`` they are sparse tensors, like the gradients of
+    ``nn.Embedding(sparse=True)``, for ``torch.optim.SparseAdam``, ``SGD`` and ``Adagrad``.
 
     Args:
-        in_features: D.
-        out_features: N.
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
         sampler: chooses among N outputs; None computes all.
-        bias: whether to add one.
-        precision: of the products with a shared set; see `slide.active_linear`.
+        bias: whether the layer has a bias.
+        precision: precision of the products with a shared set; see `slide.active_linear`.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        init_scale: of the first weights. Small first weights help where most outputs are hardly
-            ever learnt: the rest of the network then has less noise to fight.
+        init_scale: scale of the first weights. Small first weights help if most outputs are rarely
+            learnt: these outputs then add less noise to the gradients of other layers.
 
     Raises:
-        ValueError: for a sampler with another number of outputs, or a scale that is not above 0.
+        ValueError: for a number or name out of range, or a sampler with another number of outputs.
 
     Attributes:
-        weight: ``(N, D)``, uniform in +-init_scale/sqrt(D) at first; 1 is as in ``nn.Linear``.
-        bias: ``(N,)``, zero at first, or None.
+        weight: ``(N, D)`` float32. It begins uniform in +-init_scale/sqrt(D); with a scale of 1,
+            this is the range of ``nn.Linear``.
+        bias: ``(N,)`` float32, or None. It begins at zero.
 
     Example:
         >>> import slide, torch
@@ -86,11 +87,15 @@ class SampledLinear(SampledLayer):
         """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
-            x: inputs.
+            x: inputs, of the type of the weight.
             labels: outputs that must be in the set of each sample; a loss takes them as targets.
 
+        Returns:
+            The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set.
+
         Raises:
-            ValueError, TypeError: see `slide.active_linear`.
+            ValueError: see `slide.active_linear`.
+            TypeError: see `slide.active_linear`.
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
@@ -110,8 +115,12 @@ class SampledLinear(SampledLayer):
 
         Args:
             x: ``(B, D)`` inputs.
-            labels: the targets.
+            labels: the targets, B rows.
             loss: maps scores ``(B, A)`` or ``(nnz,)``, and the set, to a scalar.
+
+        Raises:
+            ValueError: see `slide.functional.active_linear_loss`.
+            TypeError: see `slide.functional.active_linear_loss`.
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
@@ -125,7 +134,7 @@ class SampledLinear(SampledLayer):
         return mean, active
 
     def _active_set(self, x: Tensor, labels: Pattern | None) -> ActiveSet:
-        """The set of inputs that fit the layer; the only place where either is checked."""
+        """The active set of inputs; checks the inputs and the set, which is not repeated later."""
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
         check_set(active, len(x), self.out_features)
@@ -138,15 +147,17 @@ class SampledLinear(SampledLayer):
 
         Args:
             x: ``(B, D)``.
-            k: at most the number of outputs.
-            search: ``"exact"`` scores all outputs, in blocks; ``"index"`` only the candidates of
-                the sampler's index. There may be fewer of these than k: the rest is -1.
+            k: number of outputs to return for each input, in [1, N].
+            search: ``"exact"`` scores all outputs, in blocks; ``"index"`` scores only the
+                candidates of the sampler's index.
 
         Returns:
-            scores and ids (int64), both ``(B, k)``, best first.
+            Scores and ids (int64), both ``(B, k)``, best first. If an input has fewer than k
+            candidates, the remaining scores are -inf and the ids are -1.
 
         Raises:
-            ValueError: for another ``search``, or ``"index"`` with a sampler that has no index.
+            ValueError: for a k out of range, an unknown ``search``, or ``"index"`` with a sampler
+                that has no index.
         """
         checks.one_of("search", search, SEARCHES)
         x, _, outside = outside_autocast(x, self.weight)

@@ -17,18 +17,21 @@ from slide.sparse import CSR, Pattern, check_pattern
 
 
 class SparseInputLinear(SampledLayer):
-    """A linear layer with sparse input: a weighted sum of weight rows, one a non-zero feature.
+    """A linear layer with sparse input: a weighted sum of the weight rows of its features.
 
-    With a sampler only the chosen outputs are passed on; the others count as zero, and so does
-    their gradient. Nevertheless all of them are computed: the weights of a feature lie side by
-    side, and to read a thousand of them in one run costs no more than to pick out a quarter.
+    With a sampler the result holds only the chosen outputs. The other outputs and their gradients
+    count as zero. The layer still computes all outputs: the weights of a feature lie side by side
+    in memory, and to read all of them takes no longer than to read a quarter of them.
+
+    The gradient of the weight has rows (see `slide.functional`), for `slide.RowSparseAdam`.
 
     Args:
-        in_features: D.
-        out_features: H.
-        sampler: chooses among H outputs; None takes all.
-        init_scale: about the length of the output for an input of length 1, at first. Rare features
-            keep about their first weights: with a small number they count less.
+        in_features: D, number of features.
+        out_features: H, number of outputs.
+        sampler: chooses among H outputs; None chooses all.
+        init_scale: with the first weights, an input of length 1 gives an output of about this
+            length. The weights of rare features change little, so a small value makes rare
+            features count less.
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
 
@@ -37,8 +40,8 @@ class SparseInputLinear(SampledLayer):
             sampler that does not take sparse inputs.
 
     Attributes:
-        weight: ``(D, H)``, normal with standard deviation init_scale/sqrt(H) at first.
-        bias: ``(H,)``, zero at first.
+        weight: ``(D, H)`` float32. It begins normal with standard deviation init_scale/sqrt(H).
+        bias: ``(H,)`` float32. It begins at zero.
 
     Example:
         >>> import numpy as np, slide

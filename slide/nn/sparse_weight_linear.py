@@ -13,19 +13,19 @@ from slide.sparse import CSR
 class SparseWeightLinear(nn.Module):
     """``nn.Linear`` whose weight is a large sparse matrix with a fixed pattern.
 
-    Forward and backward pass over the entries in order; see `slide.csr_matmul`. The gradient of the
-    entries is dense, for any optimizer of PyTorch.
+    The products are those of `slide.csr_matmul`. The gradient of the entries is dense, for any
+    optimizer of PyTorch.
 
     Args:
-        matrix: ``(N, D)`` weight.
-        bias: whether to add one.
-        trainable: whether the entries are a parameter. If they are not, the matrix is used as it
-            is, and several layers may share one matrix.
+        matrix: ``(N, D)`` weight, float32 or float64.
+        bias: whether the layer has a bias.
+        trainable: whether the entries are a parameter. If not, the layer does not copy the matrix,
+            and several layers may share it.
 
     Attributes:
-        matrix: the pattern, and the entries at first.
-        values: ``(nnz,)`` entries; a parameter, or a buffer.
-        bias: ``(N,)``, zero at first, or None.
+        matrix: the pattern of the weight. If ``trainable`` is false, also its entries.
+        values: ``(nnz,)`` entries; a parameter if ``trainable``, else a buffer.
+        bias: ``(N,)``, of the type of the matrix, or None. It begins at zero.
 
     Example:
         >>> import scipy.sparse, slide, torch
@@ -52,12 +52,13 @@ class SparseWeightLinear(nn.Module):
         """``x @ matrix.T + bias``: ``(..., D)`` to ``(..., N)``.
 
         Raises:
-            ValueError: for another last dimension; TypeError: where types differ.
+            ValueError: if the last dimension is not D.
+            TypeError: if types differ.
         """
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"input {tuple(x.shape)} does not fit a matrix {self.matrix.shape}")
         if not self.trainable and self.matrix.values is not self.values:
-            # After `double()`, say.
+            # A conversion such as `double()` replaced the values.
             self.matrix = self.matrix.with_values(self.values)
             self.values = self.matrix.values
         columns = x.reshape(-1, self.in_features).T
@@ -74,7 +75,7 @@ class SparseWeightLinear(nn.Module):
 
     def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
         if not self.trainable:
-            # What is loaded must not get into the matrix, which others may use.
+            # A copy: other layers may use the matrix, and loading must not change it.
             self.values = self.values.clone()
         super()._load_from_state_dict(*arguments, **keywords)
 

@@ -1,6 +1,6 @@
 """An Adam that updates only the rows that a step touched, and gradient clipping.
 
-Both take the row gradients that slide's layers leave on their weights (`slide.row_gradients`).
+Both use the row gradients that the layers of slide leave on their weights (`slide.row_gradients`).
 """
 
 from slide.optim.clipping import clip_grad_norm_ as clip_grad_norm_

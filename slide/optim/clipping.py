@@ -1,4 +1,4 @@
-"""Gradient clipping for dense, sparse and row gradients; PyTorch's takes only dense ones."""
+"""Gradient clipping for dense, sparse and row gradients."""
 
 from collections.abc import Iterable
 
@@ -15,13 +15,13 @@ def clip_grad_norm_(
     """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
     This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients. PyTorch's function raises
-    for sparse gradients and ignores the row gradients that slide's layers leave on their weights.
+    for sparse gradients and ignores the row gradients that layers of slide leave on their weights.
     The gradients of several backward passes on one weight are added up first.
 
     Args:
-        parameters: a tensor, or several; their gradients are scaled.
-        max_norm: maximum of the total norm, above 0.
-        norm_type: p of the p-norm, above 0; ``inf`` for the largest magnitude.
+        parameters: one tensor or several; their gradients are scaled.
+        max_norm: largest total norm, above 0.
+        norm_type: the p of the p-norm, above 0; ``inf`` means the largest magnitude.
 
     Returns:
         The total norm before the scaling, a scalar.
@@ -54,7 +54,10 @@ def clip_grad_norm_(
 
 
 def _values(parameter: Tensor) -> Tensor | None:
-    """The values of a parameter's gradient, each row once, to be scaled in place; None if none."""
+    """The values of a parameter's gradient, with distinct rows; None without a gradient.
+
+    To scale these values in place is to scale the gradient.
+    """
     if getattr(parameter, "row_gradients", ()):
         gradient = take_row_gradients(parameter)
         assert gradient is not None

@@ -22,25 +22,27 @@ _EMPTY = np.empty(0, np.int32)
 
 
 class RowSparseAdam(torch.optim.Optimizer):
-    """Adam (Kingma and Ba 2015, algorithm 1) for weights whose gradients come as rows.
+    """Adam (Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1) on rows.
 
-    The optimizer takes the row gradients that slide's layers leave on their weights, and ordinary
+    The optimizer uses the row gradients that layers of slide leave on their weights, and also
     sparse and dense gradients. If each step touches all rows, it equals ``torch.optim.AdamW``.
-    Otherwise it is *lazy*: the moments and the decay of a row do not change in steps without a
-    gradient for it, while the bias correction counts all steps. Weights in bfloat16 have float32
-    moments; a change by less than 1/512 of an entry is lost by rounding.
+    Otherwise it is *lazy*: in a step without a gradient for a row, neither the row nor its moments
+    change. But the bias correction counts all steps. Weights in bfloat16 have float32 moments; a
+    change by less than 1/512 of an entry is lost by rounding.
 
     Args:
-        params: parameters or parameter groups.
+        params: parameters or parameter groups, of any shape; a row of a convolution's weight
+            ``(O, I, kh, kw)`` is one kernel ``(kh, kw)``.
         lr: learning rate, above 0.
         betas: decay rates of the two moments, each in [0, 1).
         eps: number added to the root of the second moment, above 0.
         weight_decay: decoupled weight decay, applied in steps that touch a row.
-        correct_skipped: whether to decay a row's moments first by the number of steps that it
-            missed, so that they equal those of dense Adam; this takes 4 bytes for each row.
+        correct_skipped: whether a step first decays the moments of a row for all steps without a
+            gradient for it, so that they equal the moments of dense Adam. This takes 4 bytes for
+            each row.
         rowwise: whether to keep one second moment for each row, of the mean square of its gradient,
-            instead of one for each entry. A step then reads and writes a third less memory, which
-            is most of its time with a set for each sample.
+            instead of one for each entry. A step then reads and writes a third less memory. With a
+            set for each sample, most of the time of a step is spent on this memory.
 
     Raises:
         ValueError: for a number out of range.
@@ -170,7 +172,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         saved = (i for group in state_dict["param_groups"] for i in group["params"])
         own = (p for group in self.param_groups for p in group["params"])
         for i, p in zip(saved, own, strict=True):
-            # The base class has converted all state to the parameter's type.
+            # The base class has converted all state to the type of the parameter.
             for name, value in state_dict["state"].get(i, {}).items():
                 if isinstance(value, torch.Tensor):
                     dtype = torch.int32 if name == "last_step" else _moment_type(p)
@@ -182,7 +184,7 @@ def _moment_type(p: torch.Tensor) -> torch.dtype:
 
 
 def _as_adam_rows(tensors: list[torch.Tensor]) -> AdamRows:
-    """Weight, two moments and, if there are any, last steps, as kernels take them."""
+    """The arrays for kernels: weight, two moments and, if there are any, last steps."""
     weight, first, second, *last = tensors
     last_step = array_view(last[0]) if last else _EMPTY
     return AdamRows(as_rows(weight), as_rows(first), as_rows(second), last_step)

@@ -1,4 +1,4 @@
-"""Linear classifiers that re-rank the candidates of a network, and how they are fitted."""
+"""Linear classifiers that re-rank the candidates of a network, and their training."""
 
 from slide.ranking.fitting import fit_ranker as fit_ranker
 from slide.ranking.fitting import network_candidates as network_candidates

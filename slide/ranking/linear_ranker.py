@@ -1,10 +1,12 @@
 """Sparse linear one-vs-rest classifiers that re-rank the candidates of a network.
 
-A network shares what it learns among labels; a linear classifier of one label remembers which
-features speak for that label. Their errors differ, and the weighted mean of their scores is better
-than either (`LinearRanker.rerank`). The classifiers are those of DiSMEC (Babbar and Schölkopf 2017,
-section 2), but their negatives are not all rows: only those rows that have the label as a
-candidate, as in the re-ranker of Astec (Dahiya et al. 2021).
+All labels share the hidden layers of a network. A linear classifier belongs to one label and learns
+which features occur with that label. Network and classifiers make different errors, and the
+weighted mean of their scores is better than both (`LinearRanker.rerank`). The classifiers are those
+of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines for extreme multi-label
+classification", section 2), with fewer negatives: a row is a negative of a label only if the label
+is one of its candidates. The re-ranker of Astec has the same negatives (Dahiya et al. 2021,
+"DeepXML: a deep extreme multi-label learning framework").
 """
 
 from typing import Any
@@ -22,18 +24,19 @@ from slide.sparse import CSR, Pattern, check_pattern
 class LinearRanker:
     """One linear classifier for each label, with squared hinge, L2 penalty and few weights.
 
-    A score is ``bias + <w, x>`` with a fixed bias. So a label without evidence scores as a trained
-    negative does, and rows that share no feature with the positives of a label need no training.
+    The score of a label is ``bias + <w, x>`` with a fixed bias. If a row has none of the features
+    of a label, its score is the bias, like the score of a negative. So a row that shares no feature
+    with the positives of a label is not needed in the training of that label.
 
     Args:
         C: weight of the squared hinge against |w|^2 / 2, as in ``sklearn.svm.LinearSVC``.
         bias: fixed part of all scores, in [-1, 0].
-        tol: a classifier is done when the projected gradient of its dual is below that.
-        max_iter: most passes over the rows of a label.
-        threshold: weights of a smaller magnitude are dropped.
-        share: weight of the linear score in the final score, in [0, 1]; None: by the number of
-            labels in a training row (`linear_share`).
-        depth: how many of the best labels of a network are re-ranked.
+        tol: training of a label ends when the projected gradient of its dual is below this number.
+        max_iter: largest number of passes over the rows of a label.
+        threshold: weights of a smaller magnitude are set to 0.
+        share: weight of the linear score in the final score, in [0, 1]; None chooses it by the
+            number of labels in a training row: 2 / labels, in [0.1, 0.5].
+        depth: number of the best labels of a network that are re-ranked.
 
     Raises:
         ValueError: for a number out of range.
@@ -88,17 +91,18 @@ class LinearRanker:
         num_features: int,
         num_labels: int,
     ) -> "LinearRanker":
-        """Train each label on its positives, and on the rows that have it only as a candidate.
+        """Train each label on its positives, and on the rows that have it as a wrong candidate.
 
         Args:
             features: ``(R, D)`` training rows.
-            labels: of R rows, in [0, N).
-            candidates: of R rows, labels that a network scores highest; they may be labels of the
-                row.
-            num_features, num_labels: D and N.
+            labels: R rows of labels, in [0, N).
+            candidates: R rows of labels with high scores of a network. Labels of the row may be
+                among them.
+            num_features: D.
+            num_labels: N.
 
         Returns:
-            itself.
+            The ranker itself.
 
         Raises:
             ValueError: for ids out of range, numbers of rows that differ, or values that are not
@@ -131,10 +135,11 @@ class LinearRanker:
         return self
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
-        """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf where an id is below 0.
+        """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0.
 
         Raises:
-            RuntimeError: before `fit`; ValueError: for columns or ids out of range.
+            RuntimeError: before `fit`.
+            ValueError: for columns or ids out of range.
         """
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
@@ -153,16 +158,18 @@ class LinearRanker:
 
         Args:
             features: ``(B, D)``.
-            ids: ``(B, K)`` labels, with K >= k; below 0: none.
-            scores: ``(B, K)`` of the network, trained with the squared hinge or another loss
-                whose ``score_range`` is (-1, 1); else the scores are not comparable.
-            k: how many to return.
+            ids: ``(B, K)`` integers, candidates of the network, with K >= k; an id below 0 means
+                that there is no candidate.
+            scores: ``(B, K)`` scores of the network. Its loss must be the squared hinge, or another
+                loss whose ``score_range`` is (-1, 1); otherwise the scores are not comparable.
+            k: number of candidates to return for each row.
 
         Returns:
-            scores and ids, both ``(B, k)``, best first.
+            Scores and ids, both ``(B, k)``, best first.
 
         Raises:
-            ValueError: for a number out of range; RuntimeError: before `fit`.
+            ValueError: for a number out of range.
+            RuntimeError: before `fit`.
         """
         if not 1 <= k <= ids.shape[1]:
             raise ValueError(f"k must be in [1, {ids.shape[1]}], not {k}")
@@ -175,7 +182,7 @@ class LinearRanker:
         return np.take_along_axis(mixed, order, 1), np.take_along_axis(ids, order, 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights, and how scores are made of them; `slide.files.write_tensors` takes it.
+        """Everything that `rerank` needs, as tensors and numbers, for `slide.files.write_tensors`.
 
         Raises:
             RuntimeError: before `fit`.
@@ -197,8 +204,8 @@ class LinearRanker:
 def linear_share(labels_per_row: float) -> float:
     """Weight of the linear classifiers in the final score: 2 / labels of a row, in [0.1, 0.5].
 
-    A classifier of one label knows nothing of how labels go together. Where a row has dozens of
-    labels, a network knows that best.
+    A classifier of one label does not know which labels occur together, but a network does. This
+    knowledge is worth more if rows have many labels.
     """
     checks.not_negative("labels_per_row", labels_per_row)
     return max(2 / max(labels_per_row, 4), 0.1)
@@ -212,15 +219,15 @@ def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
 
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:
-    """Each label's rows: its positives, and the rows that have it as a candidate only."""
+    """The training rows of each label: its positives, and rows with it as a wrong candidate."""
     num_rows = labels.num_rows
 
     def pairs(pattern: Pattern) -> np.ndarray:
-        """One number an entry, by label and then row."""
+        """One number for each entry, which orders entries by label and then by row."""
         row = np.repeat(np.arange(num_rows), np.diff(pattern.indptr))
         return pattern.indices.astype(np.int64) * num_rows + row
 
-    # By pair, positives first, so that the first of equal ones is the one to keep.
+    # Sorted by pair, positives first. Of equal pairs the first one is kept.
     every = np.sort(np.concatenate([2 * pairs(labels), 2 * pairs(candidates) + 1]))
     pair, proposed = every >> 1, every & 1
     kept = np.concatenate([[True], pair[1:] != pair[:-1]]) if len(pair) else np.empty(0, bool)

@@ -1,7 +1,7 @@
-"""Which outputs a step computes.
+"""Samplers choose the outputs that a step computes.
 
 An `ActiveSampler` assembles an active set: the labels, then candidates of a `Proposer`, then
-uniform draws. A rebuild schedule says when the index of the proposer is built anew.
+uniform draws. A rebuild schedule says when the proposer rebuilds its index.
 """
 
 from slide.sampling.faiss_proposer import FaissProposer as FaissProposer

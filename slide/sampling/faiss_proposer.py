@@ -19,13 +19,13 @@ class FaissProposer(Proposer):
     """Proposes the rows that a FAISS index finds, with the bias as one more coordinate.
 
     Args:
-        in_features: D.
-        out_features: N.
-        kind: ``"ivf"`` (inverted lists; cheap to build), ``"hnsw"`` (a graph; slow to build, few
-            comparisons a search) or ``"flat"`` (exact).
-        probes: inverted lists (ivf) or candidates (hnsw) that a search visits.
-        neighbours: ids that are looked up for each sample, for shared sets and for prediction.
-        seed: of the clustering.
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        kind: ``"ivf"`` (inverted lists; fast to build), ``"hnsw"`` (a graph; slow to build, fast to
+            search) or ``"flat"`` (exact).
+        probes: number of inverted lists (ivf) or candidates (hnsw) that a search visits.
+        neighbours: number of candidates of each sample, for shared sets and for prediction.
+        seed: seed of the clustering.
 
     Raises:
         ValueError: for an unknown kind or a number below 1.
@@ -63,7 +63,7 @@ class FaissProposer(Proposer):
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Replace the index by one over the rows ``[weight, bias]``."""
-        import faiss  # Here: it takes long to load, and most runs do without it.
+        import faiss  # Imported here: it loads slowly, and few runs use it.
 
         faiss.omp_set_num_threads(num_threads())
         num_rows, width = weight.shape
@@ -93,7 +93,8 @@ class FaissProposer(Proposer):
         """Ids ``(B, k)`` int32 of large inner products with ``[query, 1]``, best first; -1: none.
 
         Raises:
-            RuntimeError: before the first `rebuild`; TypeError: for inputs in CSR form.
+            RuntimeError: before the first `rebuild`.
+            TypeError: for inputs in CSR form.
         """
         if isinstance(queries, CSR):
             raise TypeError("FAISS searches dense inputs only; use LSHProposer on this layer")

@@ -1,4 +1,4 @@
-"""All outputs, always: the dense layer through the interface of a sampler."""
+"""The sampler that always chooses all outputs: a dense layer."""
 
 import numpy as np
 from torch import Tensor
@@ -13,8 +13,8 @@ class FullSampler(Sampler):
     """Chooses all outputs.
 
     Args:
-        in_features: D; makes no difference here.
-        out_features: N.
+        in_features: D, not used; other samplers have this argument, too.
+        out_features: N, number of outputs.
 
     Example:
         >>> import slide, torch

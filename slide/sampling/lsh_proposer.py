@@ -19,32 +19,34 @@ from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.scratch import Scratch
 from slide.sparse import Pattern
 
-# Rows are hashed again as soon as there are so many: enough for an efficient product, but not most
-# of a small layer.
+# Rows are hashed again when this many are noted, or this share of all rows. So the product is
+# efficient, and a small layer does not wait for most of its rows.
 REHASH_ROWS = 1024
 REHASH_SHARE = 0.25
-# By default a row is hashed again after so many steps; sets of the samples' own touch more rows.
+# By default a row is hashed again after this many active sets. Sets per sample touch more rows.
 REHASH_AFTER = {"shared": 8, "per_sample": 64}
 
 
 class LSHProposer(Proposer):
-    """Proposes the rows that collide with the input in the most hash tables (Chen et al. 2020).
+    """Proposes the rows that collide with the input in the most hash tables.
 
-    For a set of each sample, an id's votes are the tables in which it shares the bucket of the
-    sample. For a shared set, the votes of all samples are added up.
+    With a set for each sample, an id gets one vote from each table in which it is in the bucket of
+    the sample (Chen et al. 2020, section 3.1). With a shared set, the votes of all samples are
+    added up.
 
     Args:
-        in_features: D.
-        out_features: N.
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
         family: makes a hash family of ``D + 2`` coordinates. It is called as
             ``family(D + 2, num_vectors=N, seed=seed)``.
         bucket_capacity, bucket_policy: see `slide.HashTables`.
         norm, center: see `slide.hashing.InnerProductHash`.
-        redraw: how many changes of hash functions are due after a number of samples.
-        rehash_after: between rebuilds, a row is hashed again after it was in so many active sets of
-            training steps, in [1, 255]. None: 8 with a shared set, 64 with a set of each sample.
-            0: never.
-        seed: of hash functions and draws.
+        redraw: schedule of new hash functions: a function from a number of samples to the number of
+            changes due, such as `slide.sampling.fixed`. A change takes effect at the next rebuild.
+        rehash_after: between rebuilds, a row is hashed again when it was in this many active sets
+            of training steps, in [1, 255]. None: 8 with a shared set, 64 with a set for each
+            sample. 0: never.
+        seed: seed of hash functions and draws.
 
     Raises:
         ValueError: for a number or name out of range.
@@ -94,7 +96,7 @@ class LSHProposer(Proposer):
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash all rows into empty tables, with new hash functions where these are due."""
+        """Hash all rows into empty tables, with new hash functions if a change is due."""
         draw = self.redraw_due(self.samples)
         if draw != self.draw:
             self._redraw(draw)
@@ -117,12 +119,12 @@ class LSHProposer(Proposer):
         self.moved: list[np.ndarray] = []
 
     def observe(self, inputs: Queries) -> None:
-        """Let the inputs into the running mean of inputs."""
+        """Add the inputs to the running mean of inputs."""
         self.hash.observe(inputs)
         self.samples += num_queries(inputs)
 
     def touched(self, active: ActiveSet) -> None:
-        """Count the updates of each row, and note the rows that had enough of them."""
+        """Count the updates of each row, and note the rows that reach ``rehash_after``."""
         limit = self.rehash_after
         if limit is None:
             limit = REHASH_AFTER["shared" if active.shared else "per_sample"]
@@ -133,7 +135,7 @@ class LSHProposer(Proposer):
 
     @profiled("rehash")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash the noted rows again and move them to their new buckets, if there are enough."""
+        """Hash the noted rows again and move them to their new buckets, if enough are noted."""
         enough = min(REHASH_ROWS, max(1, REHASH_SHARE * self.out_features))
         if sum(map(len, self.moved)) < enough:
             return
@@ -162,7 +164,7 @@ class LSHProposer(Proposer):
 
     @profiled("votes")
     def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
-        """See `Proposer.propose_shared`; of ids with equal votes chance decides."""
+        """See `Proposer.propose_shared`; ids with equal votes are in random order."""
         codes = self.hash.query_codes(queries)
         out = np.empty(places, np.int32)
         buckets, capacity = self.tables.buckets, self.tables.bucket_capacity

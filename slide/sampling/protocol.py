@@ -1,4 +1,4 @@
-"""What a layer asks of a sampler, and what a sampler asks of a proposer."""
+"""The interfaces of samplers, which layers call, and of proposers, which samplers call."""
 
 from typing import Any, Protocol
 
@@ -16,14 +16,14 @@ class Sampler(Protocol):
     """Chooses the active set of a layer. Any object with these members is a sampler.
 
     A class that inherits from this one must set ``out_features`` and write `select`; the other
-    members have defaults. `slide.testing.check_sampler` tells whether a sampler does what is said
-    here.
+    members have defaults. `slide.testing.check_sampler` tests whether a sampler follows this
+    interface.
 
     Attributes:
         out_features: N, number of outputs of the layer.
         sparse_inputs: whether `select` takes inputs in CSR form.
-        has_index: whether `candidates` can be asked for.
-        rebuild_seconds: time spent on rebuilds of an index so far, in seconds.
+        has_index: whether `candidates` works.
+        rebuild_seconds: time that rebuilds of an index have taken so far, in seconds.
 
     Example:
         >>> import numpy as np
@@ -41,7 +41,7 @@ class Sampler(Protocol):
     rebuild_seconds: float = 0.0
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
-        """Prepare for the weights as they are now. The layer calls this before each `select`.
+        """Prepare for the present weights. The layer calls this before each `select`.
 
         Args:
             weight: ``(N, D)``, any strides; may require a gradient.
@@ -52,16 +52,16 @@ class Sampler(Protocol):
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """The active set for inputs ``(B, D)``.
 
-        If ``labels`` are given, all of them are in the set, and its ``targets`` say where: as
-        positions within the set of each sample. Ids are int32, in ``[0, out_features)``, and
-        distinct within a set.
+        If ``labels`` are given, the set of each sample contains its labels, and ``targets`` holds
+        their positions within that set. Ids are int32, in ``[0, out_features)``, and distinct
+        within a set.
         """
         ...
 
     def candidates(self, queries: Queries) -> Pattern:
         """Ids that may have large scores for each input, for prediction.
 
-        An id may occur several times in a row. Called only where `has_index` is true.
+        An id may occur several times in a row. Only called if `has_index` is true.
         """
         raise NotImplementedError(f"{type(self).__name__} has no index")
 
@@ -80,13 +80,13 @@ class Sampler(Protocol):
 class Proposer:
     """An index over the rows of a weight. It proposes candidates to an `ActiveSampler`.
 
-    A subclass must write `rebuild` and `candidates`. The other methods have defaults, which a
-    subclass replaces where it can do better.
+    A subclass must define `rebuild` and `candidates`. The other methods have defaults, which a
+    subclass may replace by faster ones.
 
     Args:
-        in_features: D.
-        out_features: N.
-        seed: of all draws.
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        seed: seed of all draws.
 
     Example:
         >>> import slide, torch
@@ -110,7 +110,7 @@ class Proposer:
         self.seed = seed
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Index all rows as they are now.
+        """Index all rows of the present weight.
 
         Args:
             weight: ``(N, D)``, detached.
@@ -130,8 +130,11 @@ class Proposer:
 
         Args:
             queries: ``(B, D)``.
-            places: ``(B,)`` int64, how many candidates each sample takes at most.
-            key: of draws, where there are any.
+            places: ``(B,)`` int64, largest number of candidates of each sample.
+            key: key of random draws, if the proposer draws.
+
+        Returns:
+            ids ``(B, most)`` int32, and how many of them each sample has, ``(B,)``.
         """
         found = self.candidates(queries)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
@@ -149,13 +152,13 @@ class Proposer:
     def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
         """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, best first.
 
-        An id's votes are added up over the samples. Of equal ones that comes first which is nearer
-        to the front of some sample's candidates.
+        The votes for an id are added up over the samples. If two ids have equal votes, the id that
+        is nearer to the front of some sample's candidates comes first.
 
         Args:
             queries: ``(B, D)``.
-            places: most ids.
-            key: of draws, where there are any.
+            places: largest number of ids.
+            key: key of random draws, if the proposer draws.
         """
         found = self.candidates(queries)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
@@ -165,13 +168,13 @@ class Proposer:
         return ids[np.lexsort((first, -votes))][:places].astype(np.int32)
 
     def observe(self, inputs: Queries) -> None:
-        """Take note of the inputs of a training step."""
+        """Called with the inputs of each training step."""
 
     def touched(self, active: ActiveSet) -> None:
-        """Take note of the rows that this training step is about to change."""
+        """Called with the active set of each training step, whose rows the step will change."""
 
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Between rebuilds: index rows again that have changed. Called before each set."""
+        """Index changed rows again. Called before each set, unless `rebuild` is called."""
 
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``."""
@@ -180,7 +183,7 @@ class Proposer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs, as numbers, arrays and dicts of them.
 
-        Empty: the index is rebuilt from the weights when a run is resumed.
+        If it is empty, the index is rebuilt from the weights when a run is resumed.
         """
         return {}
 
@@ -189,5 +192,5 @@ class Proposer:
 
 
 def num_queries(queries: Queries) -> int:
-    """B."""
+    """B, the number of inputs."""
     return queries.num_rows if isinstance(queries, CSR) else len(queries)

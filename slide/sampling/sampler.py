@@ -1,4 +1,4 @@
-"""The assembler of active sets: labels first, then candidates, then uniform draws."""
+"""The sampler that assembles active sets: labels, then candidates, then uniform draws."""
 
 import time
 from collections.abc import Callable
@@ -27,32 +27,33 @@ class ActiveSampler(Sampler):
     """Chooses the labels, then candidates of a proposer, then uniform ids.
 
     Without a proposer the draws are uniform, as in sampled softmax. With `LSHProposer` and
-    ``mode="per_sample"`` the sets are those of SLIDE (Chen et al. 2020, section 3.1).
+    ``mode="per_sample"`` the sets are those of SLIDE (Chen et al. 2020, "SLIDE: in defense of smart
+    algorithms over hardware acceleration", section 3.1).
 
     Args:
         in_features: D, length of the inputs.
-        out_features: N.
+        out_features: N, number of outputs.
         proposer: makes the index over the weight rows. It is called as
             ``proposer(in_features, out_features, seed=seed)``. None: uniform ids only.
-        active: outputs in a set. A set with more labels than that is larger. With
+        active: number of outputs in a set. A set is larger if it has more labels. With
             ``active >= out_features`` all outputs are computed.
         mode: ``"per_sample"`` (one set for each sample) or ``"shared"`` (one set for the batch).
         weighting: ``"stratified"`` lets each uniform id stand for all ids that were not chosen, so
             that sums over the set are unbiased estimates of sums over all outputs; ``"none"``
             treats the set as if there were no other outputs, as published.
-        candidate_share: largest share of the places left by the labels that candidates take, in
-            [0, 1]. Uniform ids take the rest.
-        rebuild: rebuild schedule; how many rebuilds are due after a number of samples (see
-            `slide.sampling.backoff`), beyond the first one, which comes before the first set.
-        seed: of all draws.
+        candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
+            this share of these places, and uniform ids take the others.
+        rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
+            (see `slide.sampling.backoff`). The rebuild before the first set is not counted.
+        seed: seed of all draws.
 
     Raises:
         ValueError: for a number or name out of range.
 
     Attributes:
         proposer: the index, or None.
-        rebuilds: how many rebuilds there were.
-        rebuild_seconds: time spent on rebuilds and refreshes.
+        rebuilds: number of rebuilds so far.
+        rebuild_seconds: time that rebuilds and refreshes have taken so far, in seconds.
 
     Example:
         >>> import slide, torch
@@ -95,12 +96,12 @@ class ActiveSampler(Sampler):
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = 0
         self.samples = 0
-        self.done = 0  # of the rebuilds that the schedule asked for
+        self.done = 0  # Number of rebuilds that the schedule asked for and that were done.
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
         self._training = False
         self._built = False
-        # With stratified weights at least one uniform id must stand for the outputs left out.
+        # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
         self._scratch = Scratch(out_features)
         self._full = FullSampler(in_features, out_features) if active >= out_features else None
@@ -146,7 +147,7 @@ class ActiveSampler(Sampler):
         return active
 
     def candidates(self, queries: Queries) -> Pattern:
-        """The candidates of the proposer; all outputs where the sets hold all outputs."""
+        """The candidates of the proposer; all outputs if the sets hold all outputs."""
         if self.proposer is None:
             return super().candidates(queries)
         if self._full is not None:
@@ -155,11 +156,11 @@ class ActiveSampler(Sampler):
         return self.proposer.candidates(queries)
 
     def statistics(self) -> dict[str, float]:
-        """Those of the proposer."""
+        """The statistics of the proposer."""
         return {} if self.proposer is None else self.proposer.statistics()
 
     def _places_for_candidates(self, free: np.ndarray) -> np.ndarray:
-        """How many of the places ``free`` of labels candidates take at most, int64."""
+        """The largest number of candidates, int64, if labels leave ``free`` places."""
         if self.proposer is None:
             return np.zeros_like(free)
         most = np.floor(self.candidate_share * free).astype(np.int64)
@@ -220,7 +221,7 @@ class ActiveSampler(Sampler):
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters, from which all draws follow, and the state of the proposer."""
+        """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         return counters | {"proposer": self.proposer.state_dict() if self.proposer else {}}
 

@@ -1,4 +1,4 @@
-"""Rebuild schedules: pure functions from the number of samples to the number of rebuilds due."""
+"""Rebuild schedules: functions from the number of samples to the number of rebuilds due."""
 
 import math
 
@@ -6,7 +6,7 @@ from slide import checks
 
 
 def never(samples: int) -> int:
-    """No rebuild is ever due.
+    """A rebuild schedule in which no rebuild is due.
 
     Example:
         >>> from slide.sampling import never
@@ -17,7 +17,7 @@ def never(samples: int) -> int:
 
 
 def fixed(samples: int, every: int = 6_400) -> int:
-    """How many rebuilds are due after ``samples`` samples: one every ``every`` samples.
+    """The number of rebuilds due after ``samples`` samples: one after each ``every`` samples.
 
     Args:
         samples: number of training samples so far.
@@ -36,15 +36,16 @@ def fixed(samples: int, every: int = 6_400) -> int:
 
 
 def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
-    """How many rebuilds are due after ``samples`` samples, at growing intervals.
+    """The number of rebuilds due after ``samples`` samples, at growing intervals.
 
-    Rebuild t comes ``first * exp(growth * t)`` samples after the one before it (Chen et al. 2020,
-    section 4.2), so rebuild n is due at ``first * (exp(growth * n) - 1) / (exp(growth) - 1)``.
+    Rebuild t comes ``first * exp(growth * t)`` samples after the previous one (Chen et al. 2020,
+    "SLIDE: in defense of smart algorithms over hardware acceleration", section 4.2). So
+    rebuild n is due at ``first * (exp(growth * n) - 1) / (exp(growth) - 1)``.
 
     Args:
         samples: number of training samples so far.
         first: samples before the first rebuild.
-        growth: logarithm of the ratio of an interval to the one before it.
+        growth: logarithm of the ratio of an interval to the previous interval.
 
     Raises:
         ValueError: if ``first`` is below 1 or ``growth`` is not in [0, 100].

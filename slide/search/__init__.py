@@ -1,7 +1,7 @@
-"""Which outputs score highest, for prediction.
+"""Search for the outputs with the highest scores, for prediction.
 
-`exact_top_k` scores all outputs, `index_top_k` only the candidates of an index, and
-`PrincipalAxesSearch` finds many high scores of each row for a re-ranker.
+`exact_top_k` scores all outputs. `index_top_k` scores only the candidates of an index.
+`PrincipalAxesSearch` finds many high scores of each input, for a re-ranker.
 """
 
 from slide.search.by_index import index_top_k as index_top_k

@@ -20,16 +20,16 @@ def index_top_k(
     """The k candidates of each query with the largest ``<query, row> + bias``.
 
     Args:
-        queries: ``(B, D)`` floats.
-        weight: ``(N, D)``.
+        queries: ``(B, D)`` floats, on the CPU.
+        weight: ``(N, D)``, of the type of ``queries``.
         bias: ``(N,)`` or None.
-        candidates: of B rows, ids in [0, N). An id may occur several times in a row.
-        k: at least 1.
-        among: ``(N,)`` bool, ids that count; None: all.
+        candidates: B rows of ids in [0, N). An id may occur several times in a row.
+        k: number of ids to return for each query, at least 1.
+        among: ``(N,)`` bool; other candidates do not count. None: all candidates count.
 
     Returns:
-        scores ``(B, k)`` and ids ``(B, k)`` int64, best first; -inf and -1 where there are fewer
-        candidates than k.
+        Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. If a
+        query has fewer than k candidates, the remaining scores are -inf and the ids are -1.
 
     Raises:
         ValueError: if k is below 1.

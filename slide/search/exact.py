@@ -9,18 +9,19 @@ _ROW_BLOCK, _QUERY_BLOCK = 8_192, 512
 def exact_top_k(
     queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
-    """The k rows with the largest ``<query, row> + bias``; computes all of them, in blocks.
+    """The k rows with the largest ``<query, row> + bias``, for each query.
 
-    At most 512 x 8,192 scores exist at a time.
+    All scores are computed, in blocks of at most 512 x 8,192.
 
     Args:
         queries: ``(B, D)`` floats.
-        weight: ``(N, D)``.
+        weight: ``(N, D)``, of the type of ``queries``.
         bias: ``(N,)`` or None.
-        k: at most N.
+        k: number of rows to return for each query, in [1, N].
 
     Returns:
-        scores ``(B, k)`` and ids ``(B, k)`` int64, best first; equal scores in no set order.
+        Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. The order
+        of equal scores is not defined.
 
     Raises:
         ValueError: if k is not in [1, N].

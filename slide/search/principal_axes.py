@@ -1,4 +1,4 @@
-"""Search for many high scores at once, nearly exact: products in the main axes of a weight."""
+"""A nearly exact search for many high scores, by products in the principal axes of a weight."""
 
 import numpy as np
 import torch
@@ -7,23 +7,24 @@ from torch import Tensor
 from slide.runtime import has_bfloat16
 
 _COPIED_ROWS = 1 << 16  # Rows of a weight that are copied at a time.
-# The bound of a row's scores is read off a sample, of which about this many are above it.
+# A sample of the scores of an input gives the bound for its high scores. About this many scores of
+# the sample are above the bound.
 _SAMPLED = 8
-_FEW = 2048  # outputs, of which no sample is taken
-# Principal axes of the weight rows: most of what tells outputs apart lies in them. Wider products
-# find nearly the same outputs.
+_FEW = 2048  # The sample has at least this many scores.
+# Number of principal axes of the weight rows. Products with more axes find nearly the same outputs.
 _AXES = 192
 
 
 class PrincipalAxesSearch:
-    """Finds about ``count`` outputs of each row that a layer scores highest.
+    """Finds about ``count`` outputs with the highest scores for each input.
 
-    Products are taken in the main axes of the weight rows, and are rounded to bfloat16 where the
-    processor computes with it. A sample of the scores says which ones are high: the result has at
-    most twice ``count`` outputs of a row.
+    Products are computed in the principal axes of the weight rows. They are rounded to bfloat16 if
+    the processor multiplies it faster. A sample of the scores of an input gives a bound, and scores
+    above it are high. The result has at most twice ``count`` outputs for each input. The object is
+    called as ``search(hidden, count)``; see `__call__`.
 
     Args:
-        weight: ``(N, D)``.
+        weight: ``(N, D)`` floats; changes after the construction have no effect.
         bias: ``(N,)`` or None.
         among: ``(n,)`` int64 ascending ids of the outputs to choose from.
 
@@ -39,7 +40,7 @@ class PrincipalAxesSearch:
     def __init__(self, weight: Tensor, bias: Tensor | None, among: np.ndarray):
         self.among, self.axes = among, None
         weight, places = weight.detach(), torch.from_numpy(among)
-        # Not all rows at once: the weight may take up most of the memory.
+        # Rows are copied in parts, because the weight may take up most of the memory.
         if weight.shape[1] > _AXES:
             self.axes = _main_axes(weight, places)
         rounds = weight.dtype == torch.float32 and has_bfloat16()
@@ -52,7 +53,15 @@ class PrincipalAxesSearch:
         self.bias = None if bias is None else bias.detach()[places].to(self.weight)
 
     def __call__(self, hidden: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and ids of high scores of inputs ``hidden`` ``(B, D)``, row by row."""
+        """The high scores of inputs.
+
+        Args:
+            hidden: ``(B, D)`` floats.
+            count: number of outputs to find for each input.
+
+        Returns:
+            Two integer arrays of one length, sorted by input: numbers of inputs in [0, B), and ids.
+        """
         num_labels = len(self.among)
         if count >= num_labels:
             rows = np.repeat(np.arange(len(hidden)), num_labels)
@@ -61,11 +70,11 @@ class PrincipalAxesSearch:
         stride = max(1, min(count // _SAMPLED, num_labels // _FEW))
         sample = scores[:, ::stride]
         least = sample.topk(min(-(-count // stride), sample.shape[1]), sorted=False).values.amin(1)
-        # Of a flat array of truth values numpy skips what is false.
+        # numpy finds the true values of a flat array fastest.
         high = np.flatnonzero((scores >= least[:, None]).numpy())
         rows, places = np.divmod(high, num_labels)
         crowded = np.flatnonzero(np.bincount(rows, minlength=len(hidden)) > 2 * count)
-        if len(crowded):  # Many scores are equal, as for rows without features.
+        if len(crowded):  # Many scores are equal, for example of an input without features.
             kept = ~np.isin(rows, crowded)
             best = scores[torch.from_numpy(crowded)].topk(count).indices.sort().values
             rows = np.concatenate([rows[kept], np.repeat(crowded, count)])
@@ -82,7 +91,7 @@ class PrincipalAxesSearch:
 
 
 def _main_axes(weight: Tensor, places: Tensor) -> Tensor:
-    """``(D, _AXES)`` principal axes of the rows ``places`` of a weight, the mean left in."""
+    """``(D, _AXES)`` principal axes of the rows ``places``; the mean is not subtracted."""
     products = torch.zeros(weight.shape[1], weight.shape[1])
     for at in places.split(_COPIED_ROWS):
         rows = weight.index_select(0, at).float()

@@ -1,4 +1,4 @@
-"""What a run must keep to go on later, and the file that holds it."""
+"""The checkpoint of a run: what it holds, and how it is written and read."""
 
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -15,20 +15,23 @@ CHECKPOINT = "checkpoint.pt"
 
 
 class Checkpoint:
-    """The checkpoint of a run: all that the rest of the run depends on.
+    """The checkpoint of a run: everything that a resumed run needs.
 
-    Learning rates are not in it: they follow from the step (`slide.training.lr_schedules`).
+    It holds the network (weights, and the states of the samplers), the optimizer, the random state
+    of torch and the `Counters`. It does not hold learning rates, because they follow from the
+    number of steps (`slide.training.lr_schedules`).
 
     Args:
-        folder: of the run.
-        network: whose weights, indexes and draws are kept.
-        optimizer: whose moments are kept.
+        folder: folder of the run.
+        network: the network; its weights, indexes and draws are kept.
+        optimizer: the optimizer; its moments are kept.
     """
 
     def __init__(self, folder: Path, network: SlideNetwork, optimizer: RowSparseAdam):
         self.path = folder / CHECKPOINT
         self.network = network
-        # The parts of a checkpoint, beside the counters: how each is taken and put back.
+        # The parts of a checkpoint besides the counters: how to get the state of each part, and how
+        # to load it.
         self._parts = {
             "network": (network.state_dict, network.load_state_dict),
             "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
@@ -39,20 +42,21 @@ class Checkpoint:
         """Replace the file.
 
         Raises:
-            DivergenceError: where a weight is NaN or infinite; the old file stays.
-            OSError: where the file cannot be written; the old file stays.
+            DivergenceError: if a weight is NaN or infinite; the old file stays.
+            OSError: if the file cannot be written; the old file stays.
         """
         check_weights(self.network, counters.step, self.path)
-        parts = {name: take() for name, (take, _) in self._parts.items()}
+        parts = {name: get() for name, (get, _) in self._parts.items()}
         files.write_tensors(self.path, parts | asdict(counters))
 
     def read(self) -> Counters:
-        """Put all parts back; the counters of the run.
+        """Load all parts of the file, and return the counters.
 
         Raises:
-            FileNotFoundError: if there is no file; ValueError: if it cannot be read.
+            FileNotFoundError: if there is no file.
+            ValueError: if the file cannot be read.
         """
         state = files.read_tensors(self.path)
-        for name, (_, put_back) in self._parts.items():
-            put_back(state[name])
+        for name, (_, load) in self._parts.items():
+            load(state[name])
         return Counters(**{field.name: state[field.name] for field in fields(Counters)})

@@ -1,4 +1,4 @@
-"""Runs whose loss or weights are no longer finite end with one sentence."""
+"""The error that ends a run whose loss or weights are not finite, and its checks."""
 
 import math
 from pathlib import Path

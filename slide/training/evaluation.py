@@ -1,4 +1,4 @@
-"""How good a network is: precision over a whole split, and recall of its active sets."""
+"""Evaluation of a network: precision on a split, and recall of its active sets."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,7 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.data import Batches, SparseDataset, Split, holdout
 from slide.nn import SampledLinear, SlideNetwork
+from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import LinearRanker
 from slide.search import exact_top_k
 from slide.training import metrics
@@ -24,11 +25,12 @@ def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Sp
 
     Args:
         data: the data set.
-        share: of the training rows, to be set aside and evaluated on; 0: evaluate on the test rows.
-        seed: of the choice of these rows.
+        share: share of the training rows that is set aside for evaluation; 0: the test rows are
+            used for evaluation.
+        seed: seed of the choice of these rows.
 
     Raises:
-        ValueError: where there are no rows to train or evaluate on.
+        ValueError: if there are no rows to train or evaluate on.
     """
     train, judged = holdout(data.train, share, seed) if share else (data.train, data.test)
     if not len(train):
@@ -40,7 +42,7 @@ def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Sp
 
 def check_search(network: SlideNetwork, search: str) -> None:
     """Raise ValueError unless ``network`` can be evaluated by ``search``."""
-    checks.one_of("evaluation", search, ("exact", "index"))
+    checks.one_of("evaluation", search, SEARCHES)
     sampler = network.output.sampler
     if search == "index" and not sampler.has_index:
         name = type(sampler).__name__
@@ -50,7 +52,7 @@ def check_search(network: SlideNetwork, search: str) -> None:
 def predict_split(
     network: SlideNetwork, split: Split, search: str, ranker: LinearRanker | None = None
 ) -> np.ndarray:
-    """Ids ``(rows, 5)`` of the best outputs of each row, best first; -1: no more."""
+    """Ids ``(rows, 5)`` of the best outputs of each row, best first; -1: there are no more."""
     k = min(_TOP, network.output.out_features)
     depth = k if ranker is None else min(max(k, ranker.depth), network.output.out_features)
     found = np.full((len(split), _TOP), -1, np.int64)
@@ -73,17 +75,17 @@ def evaluate(
     """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all rows of ``split``.
 
     Args:
-        network: to be judged.
+        network: the network to evaluate.
         split: rows with labels.
-        inverse: ``(N,)`` inverse propensities, see `slide.training.inverse_propensities`.
-        search: see `slide.SlideNetwork.predict`.
-        ranker: re-ranks the best outputs of the network.
+        inverse: ``(N,)`` inverse propensities; see `slide.training.inverse_propensities`.
+        search: ``"exact"`` or ``"index"``; see `slide.SampledLinear.top_k`.
+        ranker: re-ranks the best outputs of the network; None: no re-ranking.
 
     Returns:
         ``p_at_1``, ..., ``ndcg_at_1``, ..., ``psp_at_5``, each in [0, 1].
 
     Raises:
-        ValueError: for another search, or none that the network's sampler can do.
+        ValueError: for an unknown search, or ``"index"`` with a sampler that has no index.
 
     Example:
         >>> import numpy as np
@@ -113,7 +115,7 @@ _METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {
 
 
 def majority_precision(train: Split, judged: Split) -> float:
-    """P@1 on ``judged`` of always answering the most frequent label of the rows of ``train``."""
+    """P@1 on ``judged`` if each prediction is the most frequent label of ``train``."""
     counts = np.bincount(train.labels.indices, minlength=train.num_labels)
     answers = np.full((len(judged), 1), counts.argmax())
     return metrics.precision_at_k(answers, judged.labels, 1)
@@ -125,14 +127,14 @@ def selection_recall(
 ) -> float:
     """Share of the k largest inner products of an input that its active set holds, in [0, 1].
 
-    It computes all outputs of each sample, so call it rarely.
+    The function computes all outputs of each sample, so it is slow.
 
     Args:
-        layer: that chose the set.
+        layer: the layer that chose the set.
         inputs: ``(B, D)`` float, the inputs that the set was chosen for.
         active: the set.
-        k: how many of the largest are counted.
-        samples: how many of the inputs are looked at.
+        k: number of the largest inner products that count.
+        samples: number of inputs that are checked.
     """
     if active.complete:
         return 1.0
@@ -146,7 +148,7 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
     """Scalars for the log: `selection_recall`, and the statistics of the sampler.
 
     Args:
-        layer: that chose the set.
+        layer: the layer that chose the set.
         inputs: ``(B, D)`` float, the inputs that the set was chosen for.
         active: the set.
     """

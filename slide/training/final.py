@@ -1,4 +1,4 @@
-"""The end of a run: its last scores, and its summary."""
+"""The end of a run: the last scores and the summary."""
 
 import time
 from collections.abc import Callable
@@ -26,20 +26,20 @@ def final_scores(
     folder: Path,
     counters: Counters,
 ) -> dict[str, float]:
-    """The last scores of a run: of the network, or of a ranker that is trained for it.
+    """The last scores of a run: trains the ranker, if there is one, and evaluates.
 
     Args:
         evaluate: `slide.training.Trainer.evaluate`.
-        ranker: to be trained and written into the folder; None: no ranker.
-        network: trained.
-        train: rows for the ranker.
+        ranker: the ranker to train and to write into the folder; None: no ranker.
+        network: the trained network.
+        train: training rows of the ranker.
         search: see `slide.SlideNetwork.predict`.
-        folder: of the run.
-        counters: of the run, for the time that the ranker takes.
+        folder: folder of the run.
+        counters: counters of the run; the training time of the ranker is added.
 
     Returns:
-        the network's scores; with a ranker its scores, those of the network as ``network_...``, and
-        the ranker's share of the final score.
+        Without a ranker, the scores of the network. With a ranker, the re-ranked scores, the scores
+        of the network as ``network_...``, and the share of the ranker in the final score.
     """
     scores = evaluate()
     if ranker is None:

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a step lets the step end first."""
+"""After Ctrl-C a run first completes its step."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ class Interrupt:
     """Whether Ctrl-C was pressed.
 
     Attributes:
-        asked: it was.
+        asked: true after Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Interrupt:
 
 @contextmanager
 def noted_interrupts() -> Iterator[Interrupt]:
-    """While it is open, the first Ctrl-C is only noted; a second one ends the process at once."""
+    """Inside of it, the first Ctrl-C is only noted; the second one raises KeyboardInterrupt."""
     interrupt = Interrupt()
 
     def note(*_: Any) -> None:
@@ -28,7 +28,7 @@ def noted_interrupts() -> Iterator[Interrupt]:
 
     try:
         before = signal.signal(signal.SIGINT, note)
-    except ValueError:  # Only the main thread may set handlers: Ctrl-C stays as it is.
+    except ValueError:  # Only the main thread may set handlers. In others Ctrl-C is not noted.
         yield interrupt
         return
     try:

@@ -16,12 +16,12 @@ class Learner:
     """Makes the steps of a run and counts them.
 
     Args:
-        network: to be trained.
-        optimizer: over its parameters.
+        network: the network to train.
+        optimizer: the optimizer of its parameters.
         loss: see `slide.SampledLinear.loss`.
-        scheduler: of the optimizer's learning rates, at the next step.
-        counters: of the run; each step brings them up to date.
-        checkpoint: of the run, for the message when a loss is not finite.
+        scheduler: scheduler of the learning rates, at the next step.
+        counters: counters of the run; each step updates them.
+        checkpoint: checkpoint of the run; an error about a loss that is not finite names its path.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Learner:
         self.scheduler = scheduler
         self.counters = counters
         self.checkpoint = checkpoint
-        self.rate = 0.0  # of the last step
+        self.rate = 0.0  # Learning rate of the last step.
 
     def forward(self, batch: Batch) -> tuple[Tensor, ActiveSet, Tensor]:
-        """Loss (a scalar), the output layer's active set, and its input ``(B, H)``.
+        """The loss (a scalar), the active set of the output layer, and its input ``(B, H)``.
 
         Raises:
-            DivergenceError: where the loss is NaN or infinite.
+            DivergenceError: if the loss is NaN or infinite.
         """
         rebuilt = rebuild_seconds(self.network)
         self.network.train()
@@ -70,6 +70,5 @@ class Learner:
 
 
 def rebuild_seconds(network: SlideNetwork) -> float:
-    """Seconds in which the samplers of ``network`` brought their indexes up to date, so far."""
-    samplers = [layer.sampler for layer in network.layers()]
-    return sum(sampler.rebuild_seconds for sampler in samplers if sampler is not None)
+    """Seconds that the samplers of ``network`` have spent on updates of their indexes so far."""
+    return sum(layer.sampler.rebuild_seconds for layer in network.layers())

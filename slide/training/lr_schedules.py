@@ -1,8 +1,8 @@
 """Learning rates over the course of training: PyTorch's schedulers, built when steps are known.
 
-A schedule is called as ``schedule(optimizer, total_steps)`` and gives a scheduler of
-`torch.optim.lr_scheduler` that is stepped once after each step of training. Those of PyTorch that
-take the number of steps second, such as ``PolynomialLR``, are schedules as they are.
+A schedule is called as ``schedule(optimizer, total_steps)``. It returns a scheduler of
+`torch.optim.lr_scheduler`, which is stepped once after each step of training. Schedulers of PyTorch
+whose second argument is the number of steps, such as ``PolynomialLR``, can be used as schedules.
 """
 
 import warnings
@@ -17,11 +17,11 @@ LRSchedule = Callable[[Optimizer, int], LRScheduler]
 
 
 def constant(optimizer: Optimizer, total_steps: int, warmup: float = 0.0) -> LambdaLR:
-    """A linear rise from 0, then the optimizer's learning rate.
+    """A linear rise from 0, then the constant learning rate of the optimizer.
 
     Args:
-        optimizer: whose groups' rates are scaled.
-        total_steps: of the whole run.
+        optimizer: the optimizer; the learning rates of its groups are scaled.
+        total_steps: number of steps of the whole run.
         warmup: share of the steps in which the rate rises, in [0, 1).
 
     Raises:
@@ -45,8 +45,8 @@ def linear(
     """A linear rise from 0, then a linear fall to a share of the learning rate.
 
     Args:
-        optimizer: whose groups' rates are scaled.
-        total_steps: of the whole run.
+        optimizer: the optimizer; the learning rates of its groups are scaled.
+        total_steps: number of steps of the whole run.
         warmup: share of the steps in which the rate rises, in [0, 1).
         floor: share of the rate that is left at the end, in [0, 1].
 
@@ -84,20 +84,22 @@ def _rise(progress: float, warmup: float) -> float:
 def scheduler_at(
     schedule: LRSchedule, optimizer: Optimizer, rates: Sequence[float], total_steps: int, step: int
 ) -> LRScheduler:
-    """The scheduler of a run that has done ``step`` steps, whatever its numbers were before.
+    """The scheduler of a run that has done ``step`` steps.
+
+    The present learning rates of the optimizer have no effect.
 
     Args:
-        schedule: builds it.
-        optimizer: whose rates it sets.
+        schedule: makes the scheduler.
+        optimizer: the optimizer whose learning rates the scheduler sets.
         rates: highest learning rate of each group.
-        total_steps: of the whole run.
-        step: steps done.
+        total_steps: number of steps of the whole run.
+        step: number of steps that the run has done.
     """
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = group["initial_lr"] = rate
     scheduler = schedule(optimizer, total_steps)
     with warnings.catch_warnings():
-        # The optimizer's steps were made before the run was resumed.
+        # The optimizer made its steps before the run was resumed.
         warnings.filterwarnings("ignore", ".*lr_scheduler.step", UserWarning)
         for _ in range(step):
             scheduler.step()

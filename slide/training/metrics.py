@@ -2,7 +2,7 @@
 
 They follow the conventions of the Extreme Classification Repository: means are over all rows, and
 a row without labels counts as a miss. ``predicted`` ``(n, k)`` holds the ids of the best outputs,
-best first; -1 means that there are no more.
+best first; -1 means that a row has no more predictions.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from slide.sparse import Pattern
 
 
 def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
-    """Tells which predictions are labels of their row.
+    """Which predictions are labels of their row.
 
     Args:
         predicted: ``(n, k)`` integers.
@@ -59,7 +59,8 @@ def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     """Discounted gain of the first k predictions over the best possible one, in [0, 1].
 
-    A hit at place i, counted from 1, gains 1 / log2(i + 1) (Järvelin and Kekäläinen 2002).
+    A hit at place i, counted from 1, gains 1 / log2(i + 1) (Järvelin and Kekäläinen 2002,
+    "Cumulated gain-based evaluation of IR techniques").
 
     Args:
         predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
@@ -86,9 +87,11 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 def inverse_propensities(
     train_labels: Pattern, num_labels: int, a: float = 0.55, b: float = 1.5
 ) -> np.ndarray:
-    """How much a hit of each label counts: more where the label is rare (Jain et al. 2016, sec. 5).
+    """How much a hit of each label counts: rare labels count more.
 
-    A label of n of the R training rows counts 1 + C (n + b)^-a, with C = (ln R - 1) (b + 1)^a.
+    A label of n of the R training rows counts 1 + C (n + b)^-a, with C = (ln R - 1) (b + 1)^a (Jain
+    et al. 2016, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
+    missing label applications", section 5).
 
     Args:
         train_labels: labels of the training rows.
@@ -111,7 +114,9 @@ def inverse_propensities(
 
 
 def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray) -> float:
-    """Propensity-scored precision over the best possible one, in [0, 1] (Jain et al. 2016, sec. 5).
+    """Propensity-scored precision, divided by the best possible value, in [0, 1].
+
+    It is defined in Jain et al. 2016, section 5; see `inverse_propensities`.
 
     Args:
         predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.

@@ -12,9 +12,9 @@ class Monitor:
     """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
 
     Args:
-        folder: of the run; exists.
-        step: where a resumed run goes on. Lines of later steps, which an interrupted run wrote
-            after its last checkpoint, are dropped.
+        folder: folder of the run; it must exist.
+        step: number of steps in the checkpoint of a resumed run. Lines of later steps, which an
+            interrupted run wrote after its last checkpoint, are removed.
 
     Example:
         >>> import tempfile
@@ -37,7 +37,7 @@ class Monitor:
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Write scalars, named ``group/name``, of the moment after ``step`` steps."""
+        """Write scalars, named ``group/name``, that belong to the time after ``step`` steps."""
         self._file.write(json.dumps({"step": step, **scalars}) + "\n")
         for name, value in scalars.items():
             self._events.add_scalar(name, value, step)

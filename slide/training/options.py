@@ -1,8 +1,9 @@
-"""How long and how to train."""
+"""The options of a trainer."""
 
 from dataclasses import dataclass
 
 from slide import checks
+from slide.nn.sampled_linear import SEARCHES
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class TrainingOptions:
     Attributes:
         batch_size: samples in a step.
         epochs: passes over the training rows.
-        max_steps: stop after this many steps, if that comes first; 0: no limit.
+        max_steps: largest number of steps; 0: no limit.
         eval_every: steps between evaluations; 0: only at the end.
         eval_samples: rows used by the evaluations before the end; 0: all. The last evaluation
             always uses all.
@@ -20,10 +21,11 @@ class TrainingOptions:
         log_every: steps between lines of the log.
         recall_every: steps between measurements of the active sets and of the index; 0: never.
         holdout: share of the training rows that is set aside, in [0, 1). If it is above 0, the
-            trainer evaluates on these rows and does not touch the test rows: for choosing settings.
+            trainer evaluates on these rows and does not use the test rows. Settings can be chosen
+            by such scores.
         evaluation: ``"exact"`` scores all outputs, ``"index"`` only the candidates of the sampler's
-            index; see `slide.SlideNetwork.predict`.
-        seed: of the order of the rows, and of the choice of the holdout.
+            index; see `slide.SampledLinear.top_k`.
+        seed: seed of the order of the rows, and of the choice of the holdout.
 
     Raises:
         ValueError: for a number or name out of range.
@@ -58,7 +60,7 @@ class TrainingOptions:
         checks.whole("recall_every", self.recall_every, 0)
         checks.whole("seed", self.seed, 0)
         checks.share("holdout", self.holdout)
-        checks.one_of("evaluation", self.evaluation, ("exact", "index"))
+        checks.one_of("evaluation", self.evaluation, SEARCHES)
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """The number of steps of a whole run."""

@@ -1,4 +1,4 @@
-"""How far a run has come: its counters, what the log says of them, and the progress bar."""
+"""The progress of a run: its counters, their scalars for the log, and the progress bar."""
 
 from dataclasses import asdict, dataclass
 
@@ -7,15 +7,15 @@ from tqdm import tqdm
 
 @dataclass
 class Counters:
-    """Sums since the start of a run, over interruptions.
+    """Sums since the start of a run; a resumed run continues them. They are in the checkpoint.
 
     Attributes:
-        step: steps done.
-        samples: samples seen.
-        active_total: sizes of the output layer's active sets, one a step.
-        loss_total: losses, one a step.
-        train_seconds: seconds of training of the network, rebuilds included, evaluation not.
-        rebuild_seconds: of these, seconds in which samplers brought their indexes up to date.
+        step: number of steps.
+        samples: number of samples.
+        active_total: sum over the steps of the mean size of the output layer's active sets.
+        loss_total: sum over the steps of the loss.
+        train_seconds: seconds of training of the network, with rebuilds and without evaluation.
+        rebuild_seconds: the part of ``train_seconds`` in which samplers updated their indexes.
         eval_seconds: seconds of evaluation.
         ranker_seconds: seconds of training of the ranker.
     """
@@ -40,8 +40,8 @@ def log_scalars(
     """Scalars for the log.
 
     Args:
-        now: the counters as they are.
-        before: as they were when the log was last written.
+        now: the present counters.
+        before: the counters at the previous line of the log.
         rate: learning rate of the last step.
         steps_per_epoch: number of batches in a pass over the rows.
     """
@@ -58,11 +58,11 @@ def log_scalars(
 
 
 def progress_bar(total_steps: int, step: int) -> tqdm:
-    """A bar of steps that begins at ``step``; it is not shown where nobody would see it."""
+    """A bar of steps that begins at ``step``; it is hidden if the output is not a terminal."""
     return tqdm(total=total_steps, initial=step, unit="step", disable=None)
 
 
 def bar_values(scalars: dict[str, float], scores: dict[str, float]) -> dict[str, str]:
-    """What stands beside the bar: the last mean loss, and P@1 once there is one."""
+    """The values beside the bar: the last mean loss, and P@1 after the first evaluation."""
     shown = {"loss": f"{scalars['train/loss']:.3f}"}
     return shown | {"P@1": f"{scores['p_at_1']:.3f}"} if scores else shown

@@ -25,21 +25,24 @@ from slide.training.progress import Counters, bar_values, log_scalars, progress_
 
 
 class Trainer:
-    """Trains a network on a data set, writing into a run's folder.
+    """Trains a network on a data set, and writes log, checkpoint and summary into a folder.
 
     Args:
-        network: to be trained.
-        optimizer: over its parameters.
-        loss: see `slide.SampledLinear.loss`.
+        network: the network to train.
+        optimizer: the optimizer of its parameters.
+        loss: the loss of the output layer; see `slide.SampledLinear.loss`.
         data: the data set.
         options: see `TrainingOptions`.
-        folder: of the run; exists.
-        lr_schedule: called with optimizer and number of steps; gives a scheduler of PyTorch.
-        resume: go on from the folder's checkpoint, if there is one.
-        ranker: trained when the network is; re-ranks the network's outputs in the last evaluation.
+        folder: folder of the run; it must exist.
+        lr_schedule: called with the optimizer and the number of steps; returns a scheduler of
+            PyTorch (see `slide.training.lr_schedules`).
+        resume: whether to continue from the checkpoint in the folder, if there is one.
+        ranker: is trained after the network, and re-ranks its outputs in the last evaluation. None:
+            no re-ranking.
 
     Raises:
-        ValueError: where there are no rows to train or evaluate on, or no index to evaluate by.
+        ValueError: if there are no rows to train or evaluate on, if the evaluation needs an index
+            and the sampler has none, or if the checkpoint cannot be read.
 
     Example:
         >>> import pathlib, tempfile, slide, slide.data
@@ -83,16 +86,20 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Number of steps done."""
         return self.counters.step
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end, evaluate, write checkpoint and summary; returns the summary.
+        """Train to the end, evaluate, write checkpoint and summary.
 
-        Ctrl-C ends the run after the current step, with a checkpoint and a KeyboardInterrupt.
+        Returns:
+            The summary, as in ``summary.json``.
 
         Raises:
-            DivergenceError: where the loss, or a weight, is NaN or infinite.
+            DivergenceError: if the loss or a weight is NaN or infinite.
+            KeyboardInterrupt: after Ctrl-C; the run first completes its step and writes a
+                checkpoint.
+            OSError: if a file cannot be written.
         """
         with closing(self.monitor):
             with progress_bar(self.total_steps, self.step) as bar, noted_interrupts() as interrupt:
@@ -110,7 +117,7 @@ class Trainer:
             batch = self.batches.batch(*divmod(step, len(self.batches)))
             loss, active, hidden = learner.forward(batch)
             if _due(step + 1, options.recall_every):
-                # Before the update: the set was chosen for the weights as they are.
+                # Before the update, because the set was chosen for the present weights.
                 counters.train_seconds += time.perf_counter() - begin
                 scalars = inspect_selection(self.network.output, hidden, active)
                 self.monitor.write(step + 1, scalars)
@@ -129,10 +136,15 @@ class Trainer:
                 self.save()
             if interrupt.asked:
                 raise KeyboardInterrupt
-            begin = time.perf_counter()  # Making the next batch is part of the next step.
+            begin = time.perf_counter()  # The time of a step includes making its batch.
 
     def evaluate(self, samples: int = 0, ranker: LinearRanker | None = None) -> dict[str, float]:
-        """Scores on the evaluation rows, or on the first ``samples`` of them; they are logged."""
+        """Scores on the evaluation rows, also written to the log.
+
+        Args:
+            samples: number of rows to use, from the first one; 0: all.
+            ranker: re-ranks the outputs; None: no re-ranking.
+        """
         begin, rows = time.perf_counter(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
         scores = evaluate(self.network, split, self.inverse, self.options.evaluation, ranker)

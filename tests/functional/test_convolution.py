@@ -187,7 +187,7 @@ class TestActiveConv2dFunction:
             ({"in_channels": np.zeros(5, bool)}, ValueError, r"mask of in_channels must be \(6,\)"),
             ({"in_channels": np.array([0.5])}, TypeError, "channel numbers or a mask, not float64"),
             ({"stride": 0}, ValueError, "stride must be a whole number of at least 1, not 0"),
-            ({"padding": (1, 1, 1)}, ValueError, "padding must be a number or two"),
+            ({"padding": (1, 1, 1)}, ValueError, "padding must be one number or two"),
             ({"groups": 3}, ValueError, "8 output channels do not divide into 3 groups"),
             ({"x": torch.zeros(2, 6, 5, 5, device="meta")}, ValueError, "computes on the CPU"),
             ({"weight": draw(8, 6, 3, 3, dtype=torch.bfloat16)}, TypeError, "not torch.bfloat16"),

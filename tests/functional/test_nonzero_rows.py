@@ -218,5 +218,7 @@ def test_errors(fraction):
         ActiveLoss("bce", fraction)
     with pytest.raises(ValueError, match="fraction must be"):
         hardest(fraction)
-    with pytest.raises(ValueError, match=r"losses must be \(B,\), one a sample, not \(2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"losses must be \(B,\), one for each sample, not \(2, 3\)"
+    ):
         hardest(0.5)(torch.ones(2, 3))

@@ -91,15 +91,17 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
         ValueError: ``mirrors`` is malformed.
 
     Example:
-        This example needs a server, so it is not run::
+        This example needs a server, so it is not run.
 
-            import functools
-            from slide.data import download, xmc
+        ```python
+        import functools
+        from slide.data import download, xmc
 
-            saves = {"train.txt": "Set/train.txt", "test.txt": "Set/test.txt"}
-            mirrors = [[{"url": "http://localhost:8000/set.zip", "saves": saves}]]
-            fetch = functools.partial(download, mirrors=mirrors)
-            data = xmc(name="mine", root="files", cache="cache", fetch=fetch)
+        saves = {"train.txt": "Set/train.txt", "test.txt": "Set/test.txt"}
+        mirrors = [[{"url": "http://localhost:8000/set.zip", "saves": saves}]]
+        fetch = functools.partial(download, mirrors=mirrors)
+        data = xmc(name="mine", root="files", cache="cache", fetch=fetch)
+        ```
     """
     parsed = parse_mirrors(mirrors)
     work = root / DOWNLOAD_FOLDER

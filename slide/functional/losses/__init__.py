@@ -1,4 +1,4 @@
-"""The losses, one file each: a file of this folder that defines ``LOSS`` adds a loss."""
+"""The losses: each file of this folder that defines ``LOSS`` adds one."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -14,7 +14,7 @@ def find_loss(loss: str | Loss) -> Loss:
     """The loss of that name; a record `Loss` is returned as it is.
 
     Raises:
-        ValueError: there is no loss of that name.
+        ValueError: if there is no loss of that name.
 
     Example:
         >>> from slide.functional.losses import find_loss

@@ -32,7 +32,7 @@ def bce(rows, losses, gradient):
         losses[b] = loss
 
 
-def dense_bce(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
+def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     weights = torch.ones_like(scores) if log_weights is None else log_weights.exp()
     return -(weights * logsigmoid(torch.where(targets, scores, -scores))).sum(1)
@@ -41,6 +41,6 @@ def dense_bce(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Te
 LOSS = Loss(
     name="bce",
     kernel=bce,
-    dense=dense_bce,
+    dense=_dense,
     prior_score=torch.logit,
 )

@@ -1,4 +1,4 @@
-"""Each target against the negatives alone."""
+"""Softmax cross-entropy of each target against the negatives, without the other targets."""
 
 import numpy as np
 import torch
@@ -12,11 +12,12 @@ from slide.kernels.loss_rows import add_weights, normalise, score_row, sigmoid, 
 
 @parallel
 def decoupled_softmax(rows, losses, gradient):
-    """Mean over the targets of the cross-entropy of each one against the negatives alone.
+    """Mean over the targets of the cross-entropy of each target against the negatives.
 
-    The other targets leave each target's denominator (Gupta et al. 2024, "Dual-encoders for
-    extreme multi-label classification", section 4). With n the negatives' log-sum-exp, a target
-    with score z loses softplus(n - z). 0 for a row without targets.
+    The denominator of a target does not contain the other targets (Gupta et al. 2024,
+    "Dual-encoders for extreme multi-label classification", section 4). With n the log-sum-exp of
+    the negatives, the loss of a target with score z is softplus(n - z). The loss of a row without
+    targets is 0.
     """
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, b)
@@ -41,7 +42,7 @@ def decoupled_softmax(rows, losses, gradient):
         losses[b] = loss
 
 
-def dense_decoupled_softmax(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
+def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     logits = scores if log_weights is None else scores + log_weights
     negatives = torch.logsumexp(logits.masked_fill(targets, -torch.inf), 1, keepdim=True)
@@ -51,8 +52,8 @@ def dense_decoupled_softmax(scores: Tensor, targets: Tensor, log_weights: Tensor
 LOSS = Loss(
     name="decoupled_softmax",
     kernel=decoupled_softmax,
-    dense=dense_decoupled_softmax,
-    # With several labels in a row this holds only nearly.
+    dense=_dense,
+    # For rows with several labels this is an approximation.
     prior_score=torch.log,
     splits_target=True,
 )

@@ -1,4 +1,4 @@
-"""What makes up a loss: one record, defined in one file."""
+"""The record that describes a loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,22 +15,24 @@ class Loss:
     """A loss on scores of an active set.
 
     Attributes:
-        name: by which a configuration and `slide.ActiveLoss` find it.
+        name: the name by which a configuration and `slide.ActiveLoss` find the loss.
         kernel: numba kernel ``(rows, losses, gradient)`` over `slide.kernels.loss_rows.Rows`.
-        dense: the same loss in plain torch, differentiable by autograd: called as
+        dense: the same loss in plain torch, for autograd. It is called as
             ``dense(scores, targets, log_weights)`` with ``(B, A)`` floats, ``(B, A)`` bools, and
-            ``(B, A)`` or ``(A,)`` floats that are 0 at targets, or None; gives ``(B,)`` losses.
-        prior_score: maps the probability of being a target to the score that minimises the loss.
-        splits_target: whether the labels of a row share a target of 1, as in a softmax; else each
-            label has a target of 1.
-        score_range: scores at which the loss aims for negatives and positives; None: no bounds.
+            None or ``(B, A)`` or ``(A,)`` floats that are 0 at targets. It returns ``(B,)`` losses.
+        prior_score: maps the probability that an output is a target to the score that minimises the
+            loss.
+        splits_target: whether the labels of a row share a target of 1, as in a softmax. Otherwise
+            each label has a target of 1.
+        score_range: the scores that the loss wants for negatives and for positives; None: there are
+            no such scores.
 
     Example:
-        >>> import torch
+        >>> import slide
         >>> from slide.functional.losses import find_loss
-        >>> loss = find_loss("squared_hinge")
-        >>> loss.dense(torch.tensor([[0.5, -1.0]]), torch.tensor([[True, False]]), None)
-        tensor([0.2500])
+        >>> labels = slide.Pattern.from_lists([[0], [0], [0, 1]])
+        >>> find_loss("bce").prior_scores(labels, num_labels=2)
+        tensor([ 1.9459, -0.5108])
     """
 
     name: str
@@ -41,18 +43,18 @@ class Loss:
     score_range: tuple[float, float] | None = None
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
-        """Scores ``(N,)`` float32 that minimise the loss where inputs tell nothing.
+        """Scores ``(N,)`` float32 that minimise the loss if it knows only how often labels occur.
 
         They are good first biases.
 
         Args:
-            labels: of the training rows.
+            labels: labels of the training rows.
             num_labels: N.
         """
         counts = np.diff(labels.indptr)
         target = 1 / np.maximum(counts, 1) if self.splits_target else np.ones(len(counts))
         sums = np.bincount(labels.indices, np.repeat(target, counts), minlength=num_labels)
-        # Half an occurrence more, so that unseen labels have finite scores.
+        # Each label gets half an occurrence more, so that labels without a row have finite scores.
         p = torch.from_numpy((sums + 0.5) / (labels.num_rows + 1)).float().clamp(max=1 - 1e-6)
         return self.prior_score(p)
 

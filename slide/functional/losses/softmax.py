@@ -10,7 +10,7 @@ from slide.kernels.loss_rows import add_weights, normalise, score_row
 
 @parallel
 def softmax(rows, losses, gradient):
-    """Cross-entropy of the weighted softmax with targets 1 / |y| each; 0 for a row without."""
+    """Cross-entropy of the weighted softmax with targets of 1 / |y|; 0 without targets."""
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
@@ -27,7 +27,7 @@ def softmax(rows, losses, gradient):
         losses[b] = loss
 
 
-def dense_softmax(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
+def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     logits = scores if log_weights is None else scores + log_weights
     aimed = (target_share(targets, scores) * scores).sum(1)
@@ -37,7 +37,7 @@ def dense_softmax(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -
 LOSS = Loss(
     name="softmax",
     kernel=softmax,
-    dense=dense_softmax,
+    dense=_dense,
     prior_score=torch.log,
     splits_target=True,
 )

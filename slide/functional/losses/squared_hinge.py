@@ -12,7 +12,7 @@ from slide.kernels.loss_rows import hinge, score_row
 
 @parallel
 def squared_hinge(rows, losses, gradient):
-    """max(0, 1 - y z)^2 with y = 1 for targets and -1 else, weighted and summed over the row."""
+    """max(0, 1 - y z)^2 with y = 1 for targets, else y = -1; weighted and summed."""
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
@@ -31,7 +31,7 @@ def squared_hinge(rows, losses, gradient):
         losses[b] = loss
 
 
-def dense_squared_hinge(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
+def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     weights = torch.ones_like(scores) if log_weights is None else log_weights.exp()
     return (weights * relu(1 + torch.where(targets, -scores, scores)) ** 2).sum(1)
@@ -45,7 +45,7 @@ def prior_score(p: Tensor) -> Tensor:
 LOSS = Loss(
     name="squared_hinge",
     kernel=squared_hinge,
-    dense=dense_squared_hinge,
+    dense=_dense,
     prior_score=prior_score,
     score_range=(-1.0, 1.0),
 )
