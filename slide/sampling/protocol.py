@@ -7,7 +7,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.kernels.votes import RankedIds
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, check_pattern
 
 Queries = Tensor | CSR
 
@@ -134,6 +134,7 @@ class Proposer:
             key: of draws, where there are any.
         """
         found = self.candidates(queries)
+        check_pattern("candidates", found, num_queries(queries), self.out_features)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
         pairs = rows * self.out_features + found.indices
         pairs, first, votes = np.unique(pairs, return_index=True, return_counts=True)
@@ -158,6 +159,7 @@ class Proposer:
             key: of draws, where there are any.
         """
         found = self.candidates(queries)
+        check_pattern("candidates", found, num_queries(queries), self.out_features)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
         rank = np.arange(len(rows)) - found.indptr[rows]
         by_rank = found.indices[np.lexsort((rows, rank))]
