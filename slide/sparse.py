@@ -82,8 +82,12 @@ def check_pattern(
 
     Raises:
         ValueError: for a wrong shape, or columns out of range.
-        TypeError: for a wrong dtype.
+        TypeError: for a wrong dtype, or another kind of object.
     """
+    if not isinstance(pattern, Pattern | CSR):
+        raise TypeError(
+            f"{name} must be a slide.Pattern or slide.CSR, not {type(pattern).__name__}"
+        )
     indptr, indices = pattern.indptr, pattern.indices
     if indptr.dtype != np.int64 or indices.dtype != np.int32:
         raise TypeError(

@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from slide.config.build import build_trainer, open_dataset
-from slide.config.compose import find_conf, read_config, user_errors
+from slide.config.compose import check_overrides, find_conf, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.resume import resumed
 from slide.data import SparseDataset
@@ -34,6 +34,8 @@ def train() -> None:
         print(train_help(_programs()[0]), end="")
     elif any(word.startswith("-") for word in words):
         # Hydra's own options, such as --cfg job and --multirun.
+        with user_errors():
+            check_overrides([word for word in words if "=" in word and not word.startswith("-")])
         run = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
         run(lambda config: run_job(config, HydraConfig.get().overrides.task))()
     else:
@@ -49,8 +51,11 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
         composed: the configuration of ``overrides``.
         overrides: each is ``group=choice`` or ``key=value``.
     """
-    with user_errors():
-        trainer = build_trainer(resumed(composed, overrides))
+    try:
+        with user_errors():
+            trainer = build_trainer(resumed(composed, overrides))
+    except KeyboardInterrupt:
+        sys.exit("interrupted before the first step")
     try:
         summary = trainer.fit()
     except (DivergenceError, OSError) as error:

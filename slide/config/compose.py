@@ -84,6 +84,12 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
         raise ValueError(_unknown(overrides) or " ".join(said.split())) from error
 
 
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raises ValueError for the first override that cannot be meant."""
+    if said := _unknown(overrides):
+        raise ValueError(said)
+
+
 def settings(config: DictConfig, above: str = "") -> Iterator[str]:
     """The dotted keys of all values in a configuration."""
     for key in config:
@@ -140,5 +146,6 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
     """``; did you mean ...?`` with the known word nearest to ``word``, if one is near."""
     last = word.rpartition(".")[2]
     near = [key for key in known if key.rpartition(".")[2] == last]
-    near = near or get_close_matches(word, known, n=1)
+    # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer.
+    near = near or get_close_matches(word, known, n=1, cutoff=0.7 if "." in word else 0.6)
     return f"; did you mean {near[0]}?" if near else ""

@@ -33,7 +33,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
 def batch_size(num_rows: int) -> int:
     """Rows in a step: a power of two in [64, 512]; an epoch has at least 128 steps if it can.
 
-    Training needs many steps, so small data sets need small batches. On large data sets, large
+    A network learns in steps, so small data sets need small batches. On large data sets, large
     batches save time.
     """
     checks.whole("num_rows", num_rows, 0)

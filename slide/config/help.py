@@ -31,6 +31,7 @@ Trains a network with a sampled output layer.
 
   {program} [group=choice ...] [key=value ...]
   {program} resume=results/<dataset>/<time stamp>
+  {program} -m key=value,value ...   one run after the other, for each of the values
   {program} --cfg job                prints all keys and their values
 
 Groups of settings and their choices, the default first:

@@ -101,7 +101,7 @@ def _write_cache(
         if found is not None:  # Another process has written it meanwhile.
             return found
         if alone:
-            # Of processes that were killed.
+            # Processes that were killed have left these.
             for left in folder.parent.glob(f"{folder.name}.*.tmp"):
                 shutil.rmtree(left, ignore_errors=True)
         temporary = _temporary(folder)

@@ -16,9 +16,9 @@ L2 norm
     Rows are divided by their length. Rows without features stay as they are.
 
 Labels
-    Labels of fewer than n training rows are left out. The other labels get new numbers, in the same
-    order. All rows stay, even without labels, so metrics are about the labels that are left.
-    ``label_ids.npy`` (int32) in the folder of the result holds the old number of each label.
+    Labels of fewer training rows than asked for are left out. The other labels get new numbers, in
+    the same order. All rows stay, even without labels, so metrics are about the labels that are
+    left. ``label_ids.npy`` (int32) in the folder of the result holds the old number of each label.
 
 References:
     K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.

@@ -22,6 +22,7 @@ class SampledLayer(nn.Module):
 
     Raises:
         ValueError: for a number out of range, or a sampler with another number of outputs.
+        TypeError: for an object that is no sampler.
     """
 
     bias: nn.Parameter | None
@@ -37,6 +38,8 @@ class SampledLayer(nn.Module):
         self.out_features = out_features
         self.sparse_grad = sparse_grad
         self.sampler = sampler or FullSampler(in_features, out_features)
+        if isinstance(sampler, type) or not hasattr(self.sampler, "select"):
+            raise TypeError(f"sampler must be a slide.Sampler, not {sampler!r}")
         if self.sampler.out_features != out_features:
             raise ValueError(
                 f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.kernels.votes import RankedIds
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, check_pattern
 
 Queries = Tensor | CSR
 
@@ -137,6 +137,7 @@ class Proposer:
             ids ``(B, most)`` int32, and how many of them each sample has, ``(B,)``.
         """
         found = self.candidates(queries)
+        check_pattern("candidates", found, num_queries(queries), self.out_features)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
         pairs = rows * self.out_features + found.indices
         pairs, first, votes = np.unique(pairs, return_index=True, return_counts=True)
@@ -161,6 +162,7 @@ class Proposer:
             key: key of random draws, if the proposer draws.
         """
         found = self.candidates(queries)
+        check_pattern("candidates", found, num_queries(queries), self.out_features)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
         rank = np.arange(len(rows)) - found.indptr[rows]
         by_rank = found.indices[np.lexsort((rows, rank))]

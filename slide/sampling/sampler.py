@@ -153,7 +153,9 @@ class ActiveSampler(Sampler):
         if self._full is not None:
             n, every = num_queries(queries), np.arange(self.out_features, dtype=np.int32)
             return Pattern(np.arange(n + 1) * len(every), np.tile(every, n))
-        return self.proposer.candidates(queries)
+        found = self.proposer.candidates(queries)
+        check_pattern("candidates", found, num_queries(queries), self.out_features)
+        return found
 
     def statistics(self) -> dict[str, float]:
         """The statistics of the proposer."""

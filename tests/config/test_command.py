@@ -109,6 +109,26 @@ def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = [a for a in job.tiny(tmp_path) if not a.startswith("run_dir")]
+    job.main("-m", *arguments, "trainer.max_steps=1", "optimizer.lr=0.1,0.2")
+    assert capsys.readouterr().out.count("P@1") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
+    assert len(list((tmp_path / "results/synthetic").iterdir())) == 2
+    message = job.failure("-m", "optimizer.lrr=0.1,0.2")
+    assert message.startswith("error: there is no key optimizer.lrr ")
+    assert message.endswith("did you mean optimizer.lr?")
+
+
+def test_an_interrupt_before_the_first_step(tmp_path, monkeypatch):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slide.config.command.build_trainer", interrupted)
+    assert job.failure(*job.tiny(tmp_path)) == "interrupted before the first step"
+
+
 def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
     run = tmp_path / "run"

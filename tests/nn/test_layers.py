@@ -59,7 +59,7 @@ def train(layer, optimizer, first, last):
     return losses
 
 
-class TestLSHLinear:
+class TestSampledLinear:
     @every_mode
     @every_sampler
     def test_computes_entries_of_the_full_product(self, name, mode):
@@ -202,7 +202,13 @@ class TestLSHLinear:
         assert repr(make_layer("lsh", "shared")) == "SampledLinear(6, 40, sampler=ActiveSampler)"
 
 
-class TestSparseLinear:
+@pytest.mark.parametrize("wrong", [FullSampler, "lsh"])
+def test_what_is_no_sampler(wrong):
+    with pytest.raises(TypeError, match=r"sampler must be a slide\.Sampler, not "):
+        SampledLinear(D, N, wrong)
+
+
+class TestSparseInputLinear:
     def test_without_a_sampler_is_nn_linear(self):
         layer = SparseInputLinear(N, D)
         linear = torch.nn.Linear(N, D)

@@ -20,7 +20,7 @@ def lsh(num_in, num_out, active, kernel=3, **options):
     return lsh_sampler(num_in * kernel**2, num_out, **options)
 
 
-class TestActiveConv2d:
+class TestSampledConv2d:
     def test_without_a_sampler_is_nn_conv2d(self):
         options = {"stride": 2, "padding": (1, 2), "dilation": (2, 1), "groups": 2}
         layer = SampledConv2d(I, O, (3, 2), **options)

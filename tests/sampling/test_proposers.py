@@ -255,6 +255,20 @@ class TestOwnProposer:
         with pytest.raises(NotImplementedError, match="Proposer must define candidates"):
             sampler.candidates(draw_queries(1))
 
+    @every_mode
+    @pytest.mark.parametrize("wrong", [N, -1])
+    def test_ids_out_of_range(self, mode, wrong):
+        class Wrong(Largest):
+            def candidates(self, queries):
+                return Pattern.from_lists([[wrong]] * len(queries))
+
+        layer = SampledLinear(D, N, ActiveSampler(D, N, Wrong, active=20, mode=mode))
+        message = rf"candidates must lie in \[0, {N}\), not in \[{wrong}, {wrong}\]"
+        with pytest.raises(ValueError, match=message):
+            layer(draw_queries(2))
+        with pytest.raises(ValueError, match=message):
+            layer.top_k(draw_queries(2), 3, search="index")
+
 
 def test_uniform_sets_have_no_index():
     sampler = ActiveSampler(D, N, active=3)

@@ -154,6 +154,8 @@ class TestSets:
                 sampler.select(draw_queries(1), labels)
         with pytest.raises(ValueError, match="1 rows of labels do not fit 5 inputs"):
             sampler.select(draw_queries(), Pattern(np.array([0, 1]), np.array([1], np.int32)))
+        with pytest.raises(TypeError, match=r"labels must be a slide\.Pattern .*, not list"):
+            sampler.select(draw_queries(1), [[1]])
 
 
 @every_sampler

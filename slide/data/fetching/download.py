@@ -1,8 +1,8 @@
 """Files of a data set from mirrors, which are tried in order.
 
-pooch and gdown know one address a file: they have no mirrors, no expected sizes, and no check of
-all files together before any of them gets its name. pooch (1.9) also begins a broken transfer
-again, and gdown (6.5) resumes one, but a later call does not notice that the file has changed.
+pooch and gdown take one address for each file. They have no mirrors and no expected sizes, and they
+do not check all files together before any of them gets its name. pooch (1.9) also begins a broken
+transfer again. gdown (6.5) resumes one, but a later call does not notice that the file has changed.
 """
 
 import hashlib

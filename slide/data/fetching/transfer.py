@@ -1,7 +1,7 @@
 """One file over HTTP, by as many connections as are needed.
 
-Of gdown, which a whole transfer could use, only the reading of Google Drive's confirmation pages is
-used; `slide.data.fetching.download` says what the rest lacks.
+Google Drive's confirmation pages are read by gdown. `slide.data.fetching.download` says why the
+rest of gdown is not used.
 """
 
 import errno
