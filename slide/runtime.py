@@ -162,7 +162,7 @@ def profiled(name: str) -> Callable[[_F], _F]:
     def wrap(function: _F) -> _F:
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
-            if not torch.autograd._profiler_enabled():
+            if not torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
                 return function(*arguments, **keywords)
             with torch.profiler.record_function(f"slide::{name}"):
                 return function(*arguments, **keywords)
@@ -219,6 +219,13 @@ def random_key(*parts: int) -> np.uint64:
     return np.uint64(key)
 
 
+def check_on_cpu(*tensors: torch.Tensor) -> None:
+    """Raise ValueError for a tensor on another device."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+
+
 def array_view(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a tensor as an array, without a copy.
 
@@ -227,8 +234,7 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     Raises:
         ValueError: if the tensor is not contiguous, or not on the CPU.
     """
-    if tensor.device.type != "cpu":
-        raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    check_on_cpu(tensor)
     if not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
     return tensor.detach().numpy()

@@ -8,11 +8,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from slide import checks, runtime
 from slide.config.defaults import fill_in
+from slide.config.samplers import build_sampler, hidden_samplers
 from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
 from slide.files import check_run_dir, make_run_folder, write_text
 from slide.nn import SlideNetwork
-from slide.nn.network import hidden_samplers
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
 from slide.training import Trainer, TrainingOptions
@@ -73,13 +73,6 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
             raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
     options = {key: network[key] for key in ("dropout", "precision", "init_scale", "output_scale")}
     return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
-
-
-def build_sampler(config: DictConfig) -> partial[Sampler]:
-    """A function that makes a sampler from the numbers of inputs and outputs of a layer."""
-    if config.sampler.active == "all":
-        return partial(FullSampler)
-    return instantiate(config.sampler)
 
 
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_sets, check_targets
+from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
 from slide.functional.losses import Loss, find_loss
-from slide.functional.nonzero_rows import check_fraction, hardest_count
 from slide.kernels.loss_rows import Rows
 from slide.kernels.ragged import clear_rows
 from slide.runtime import array_view, profiled, untraced
@@ -80,11 +80,6 @@ def loss_rows(
 def scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
     """``gradient * upstream``. Usually ``upstream`` is 1; then nothing is computed."""
     return gradient if upstream.item() == 1 else gradient * upstream
-
-
-def hardest_first(losses: np.ndarray) -> np.ndarray:
-    """Sample numbers by falling loss; NaN counts as the largest loss."""
-    return torch.from_numpy(losses).argsort(descending=True).numpy()
 
 
 def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.kernels import channels as kernels
-from slide.runtime import array_view
+from slide.runtime import array_view, check_on_cpu
 
 Channels = np.ndarray | Tensor | None
 IntPair = int | tuple[int, int]
@@ -87,9 +87,7 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
             "; give its values, and its active.ids as in_channels" if hasattr(x, "active") else ""
         )
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
-    for tensor in (x, weight):
-        if tensor.device.type != "cpu":
-            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    check_on_cpu(x, weight)
     if weight.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"weights of convolutions must be float32 or float64, not {weight.dtype}")
     if x.ndim != 4 or weight.ndim != 4:

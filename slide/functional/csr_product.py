@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from slide import checks
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import gather_entries
-from slide.runtime import array_view, outside_autocast, untraced
+from slide.runtime import array_view, check_on_cpu, outside_autocast, untraced
 from slide.sparse import CSR, check_pattern
 
 # Number of the matrix's rows in a block of its transpose. A block reads that many numbers of the
@@ -204,9 +204,7 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     x, _, outside = outside_autocast(x, used)
     if x.dtype != used.dtype:
         raise TypeError(f"x is {x.dtype} but values are {used.dtype}; convert one of them")
-    for tensor in (x, used):
-        if tensor.device.type != "cpu":
-            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    check_on_cpu(x, used)
     with outside:
         return _Product.apply(x, values, matrix)  # type: ignore[return-value]
 

@@ -13,7 +13,14 @@ from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gr
 from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
-from slide.runtime import array_view, has_bfloat16, outside_autocast, profiled, untraced
+from slide.runtime import (
+    array_view,
+    check_on_cpu,
+    has_bfloat16,
+    outside_autocast,
+    profiled,
+    untraced,
+)
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
@@ -24,9 +31,7 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 
     if not isinstance(x, Tensor):
         hint = "; put a ToDense() before this layer" if hasattr(x, "to_dense") else ""
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
-    for tensor in (x, weight):
-        if tensor.device.type != "cpu":
-            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+    check_on_cpu(x, weight)
     if weight.dtype not in DTYPES:
         raise TypeError(f"weights must be float32, bfloat16 or float64, not {weight.dtype}")
     if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[in_axis]:
@@ -37,7 +42,7 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 
         raise TypeError(f"input is {x.dtype} but weight is {weight.dtype}; convert one of them")
 
 
-def check_set(active: ActiveSet, num_samples: int, out_features: int) -> None:
+def check_fits(active: ActiveSet, num_samples: int, out_features: int) -> None:
     """Raise unless an active set fits ``num_samples`` inputs and ``out_features`` outputs."""
     if active.out_features != out_features:
         raise ValueError(
@@ -54,7 +59,7 @@ def check_set(active: ActiveSet, num_samples: int, out_features: int) -> None:
 def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
     """Raise unless inputs, weight, bias and active set fit each other."""
     check_linear(x, weight, bias)
-    check_set(active, len(x), len(weight))
+    check_fits(active, len(x), len(weight))
 
 
 @untraced
@@ -100,10 +105,10 @@ def active_linear(
     x, precision, outside = outside_autocast(x, weight, precision)
     check_active(x, weight, bias, active)
     with outside:
-        return linear_on_set(x, weight, bias, active, Products.of(x, precision, sparse_grad))
+        return linear_on_set(x, weight, bias, active, LinearOptions.of(x, precision, sparse_grad))
 
 
-class Products(NamedTuple):
+class LinearOptions(NamedTuple):
     """How products are computed, and what kind of gradient the weight gets.
 
     Attributes:
@@ -115,7 +120,7 @@ class Products(NamedTuple):
     sparse_grad: bool
 
     @classmethod
-    def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "Products":
+    def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":
         """The products for inputs ``x`` and one of `PRECISIONS`.
 
         Raises:
@@ -128,7 +133,7 @@ class Products(NamedTuple):
 
 
 def linear_on_set(
-    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: Products
+    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: LinearOptions
 ) -> Tensor:
     """`active_linear`, without its checks of inputs and set."""
     if not products.sparse_grad:
@@ -226,7 +231,7 @@ class _SharedLinear(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        products: Products,
+        products: LinearOptions,
     ):
         rounded = products.rounded
         x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)

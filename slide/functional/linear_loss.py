@@ -9,16 +9,16 @@ from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_targets
 from slide.functional.active_loss import (
-    hardest_first,
     loss_on_active,
     loss_rows,
     mean_loss,
     scaled,
 )
-from slide.functional.linear import Products, check_active, gather_rows, linear_on_set
+from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
+from slide.functional.linear import LinearOptions, check_active, gather_rows, linear_on_set
 from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import check_fraction, hardest_count, scatter_rows
+from slide.functional.nonzero_rows import scatter_rows
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import outside_autocast, profiled, untraced
 
@@ -68,7 +68,7 @@ def active_linear_loss(
     """
     x, precision, outside = outside_autocast(x, weight, precision)
     check_active(x, weight, bias, active)
-    record, products = find_loss(loss), Products.of(x, precision, sparse_grad)
+    record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
     with outside:
         return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products)
 
@@ -80,7 +80,7 @@ def linear_loss_on_set(
     active: ActiveSet,
     loss: Loss,
     hard_fraction: float,
-    products: Products,
+    products: LinearOptions,
 ) -> Tensor:
     """`active_linear_loss`, without its checks of inputs and set."""
     if not active.shared or active.complete or weight.dtype == torch.bfloat16:
@@ -102,9 +102,9 @@ class _Options(NamedTuple):
     Attributes:
         loss: the loss.
         kept: number of samples that the mean is over.
-        rounded: see `Products`.
+        rounded: see `LinearOptions`.
         learns: whether gradients are needed.
-        sparse_grad: see `Products`.
+        sparse_grad: see `LinearOptions`.
     """
 
     loss: Loss

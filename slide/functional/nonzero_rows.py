@@ -10,23 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
 from slide.runtime import array_view
 
 # Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75
-
-
-def check_fraction(name: str, fraction: float) -> None:
-    """Raise ValueError unless ``fraction`` lies in (0, 1]."""
-    checks.positive(name, fraction)
-    checks.share(name, fraction, with_one=True)
-
-
-def hardest_count(fraction: float, num_samples: int) -> int:
-    """The number of samples in a ``fraction`` of them, rounded; at least one."""
-    return min(num_samples, max(1, round(fraction * num_samples)))
 
 
 def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:

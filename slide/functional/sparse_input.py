@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from slide.active_set import Transposed, transpose
+from slide.active_set import transpose
 from slide.functional.nonzero_rows import rows_to_visit, select_rows
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
 from slide.runtime import array_view, profiled, untraced
-from slide.sparse import CSR, Pattern
+from slide.scratch import Scratch
+from slide.sparse import CSR, Pattern, check_pattern
 
 
 @untraced
@@ -19,28 +20,27 @@ def sparse_linear(
     x: CSR,
     weight: Tensor,
     bias: Tensor | None,
-    transposed: Transposed | None = None,
+    scratch: Scratch | None = None,
     sparse_grad: bool = False,
 ) -> Tensor:
     """``x @ weight + bias`` for a sparse ``x``: sums of the weight rows of its entries.
-
-    Column numbers of ``x`` are not checked; see `slide.sparse.check_pattern`.
 
     Args:
         x: ``(B, D)`` CSR matrix; it gets no gradient.
         weight: ``(D, H)`` float32 or float64, one row for each feature. Its gradient has rows (see
             `slide.functional`).
         bias: ``(H,)`` or None; its gradient is dense and goes through autograd.
-        transposed: the entries of ``x``, grouped by column (`slide.active_set.transpose`). The
-            gradient of the weight needs them; None: without that gradient.
+        scratch: arrays of length D that the backward pass borrows; None: it makes new ones each
+            time, in time proportional to D.
         sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
 
     Returns:
         ``(B, H)``, of the type of the weight.
 
     Raises:
-        ValueError: if the weight is not a leaf and ``sparse_grad`` is false.
-        TypeError: for a weight that is neither float32 nor float64.
+        ValueError: for a column out of range, a malformed matrix, or a weight that is not a leaf
+            while ``sparse_grad`` is false.
+        TypeError: for a weight that is neither float32 nor float64, or wrong types of ``x``.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -51,9 +51,13 @@ def sparse_linear(
     """
     if weight.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
+    check_pattern("features", x, None, len(weight))
+    if x.values.shape != x.indices.shape:
+        raise ValueError(f"{x.values.shape} values do not fit {x.indices.shape} column numbers")
     if not sparse_grad:
         check_leaves(weight)
-    return _SparseLinear.apply(x, weight, bias, transposed, sparse_grad)  # type: ignore[return-value]
+    scratch = scratch or Scratch(len(weight))
+    return _SparseLinear.apply(x, weight, bias, scratch, sparse_grad)  # type: ignore[return-value]
 
 
 class _SparseLinear(torch.autograd.Function):
@@ -64,14 +68,14 @@ class _SparseLinear(torch.autograd.Function):
         x: CSR,
         weight: Tensor,
         bias: Tensor | None,
-        transposed: Transposed | None,
+        scratch: Scratch,
         sparse_grad: bool,
     ):
         out = torch.zeros(x.num_rows, weight.shape[1], dtype=weight.dtype)
         if bias is not None:
             out += bias.detach()
         kernels.weighted_sum(*x, array_view(weight), array_view(out))
-        ctx.x, ctx.weight, ctx.transposed, ctx.sparse_grad = x, weight, transposed, sparse_grad
+        ctx.x, ctx.weight, ctx.scratch, ctx.sparse_grad = x, weight, scratch, sparse_grad
         return out
 
     @staticmethod
@@ -80,14 +84,11 @@ class _SparseLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad, grad_weight = grads[0].contiguous(), None
         if ctx.needs_input_grad[1]:
-            if ctx.transposed is None:
-                raise ValueError("the gradient of a sparse layer's weight needs `transposed`")
-            x, vectors, transposed = ctx.x, grad, ctx.transposed
-            visited = rows_to_visit(grad)
+            x, vectors, visited = ctx.x, grad, rows_to_visit(grad)
             if visited is not None:
                 x = CSR(*select_rows(x.indptr, visited, x.indices, x.values))
-                transposed = transpose(Pattern(x.indptr, x.indices), transposed.scratch)
                 vectors = grad[torch.from_numpy(visited)]
+            transposed = transpose(Pattern(x.indptr, x.indices), ctx.scratch)
             gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))
             grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
         return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None, None

@@ -1,7 +1,6 @@
 """A network from sparse features to sampled outputs, and prediction with it."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,38 +15,6 @@ from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern
 
 SamplerFactory = Callable[[int, int], Sampler]
-
-
-def hidden_samplers(
-    sampler: partial[Sampler], hidden: Sequence[int], active: Sequence[int | None], seed: int
-) -> list[SamplerFactory | None]:
-    """Samplers for the hidden layers; they differ from the sampler of the output layer in size.
-
-    Their seeds differ, too, and they do not weight the set.
-
-    Args:
-        sampler: makes the sampler of the output layer from its numbers of inputs and outputs.
-        hidden: widths of the hidden layers.
-        active: number of neurons that each hidden layer computes; None: all of that layer. An empty
-            list: all of all layers.
-        seed: seed of the sampler of the output layer.
-
-    Raises:
-        ValueError: for numbers that do not fit.
-    """
-    checks.listing("hidden", hidden)
-    checks.listing("hidden_active", active)
-    if active and len(active) != len(hidden):
-        raise ValueError(
-            f"hidden_active must have {len(hidden)} entries, as hidden has, not {list(active)}"
-        )
-    factories: list[SamplerFactory | None] = []
-    for i, size in enumerate(active):
-        if size is not None:
-            checks.whole("hidden_active", size, 1)
-        options = {"active": size, "weighting": "none", "seed": seed + 1 + i}
-        factories.append(None if size is None else partial(sampler, **options))
-    return factories
 
 
 class SlideNetwork(nn.Module):

@@ -10,9 +10,9 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.functional.linear import (
     PRECISIONS,
-    Products,
+    LinearOptions,
+    check_fits,
     check_linear,
-    check_set,
     linear_on_set,
 )
 from slide.functional.linear_loss import linear_loss_on_set
@@ -100,7 +100,7 @@ class SampledLinear(SampledLayer):
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
             active = self._active_set(x, labels)
-            products = Products.of(x, precision, self.sparse_grad)
+            products = LinearOptions.of(x, precision, self.sparse_grad)
             values = linear_on_set(x, self.weight, self.bias, active, products)
         return Activation(values, active, len(x))
 
@@ -126,7 +126,9 @@ class SampledLinear(SampledLayer):
         with outside:
             active = self._active_set(x, labels)
             layer = x, self.weight, self.bias, active
-            products = Products.of(x, precision, self.sparse_grad)
+            products = LinearOptions.of(x, precision, self.sparse_grad)
+            if not callable(loss):
+                raise TypeError(f"loss must be an ActiveLoss or a function, not {loss!r}")
             if isinstance(loss, ActiveLoss):
                 mean = linear_loss_on_set(*layer, loss.record, loss.hard_fraction, products)
             else:
@@ -137,7 +139,7 @@ class SampledLinear(SampledLayer):
         """The active set of inputs; checks the inputs and the set, which is not repeated later."""
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
-        check_set(active, len(x), self.out_features)
+        check_fits(active, len(x), self.out_features)
         return active
 
     @untraced
@@ -173,14 +175,10 @@ class SampledLinear(SampledLayer):
         Raises:
             ValueError: for a sampler without an index.
         """
-        self.check_index()
-        self.sampler.update(self.weight, self.bias, None)
-        return self.sampler.candidates(x)
-
-    def check_index(self) -> None:
-        """Raise ValueError for a sampler without an index."""
         if not self.sampler.has_index:
             raise ValueError(
                 "search by index needs a sampler with an index, such as "
                 f"ActiveSampler(..., LSHProposer); this {type(self.sampler).__name__} has none"
             )
+        self.sampler.update(self.weight, self.bias, None)
+        return self.sampler.candidates(x)

@@ -7,13 +7,12 @@ from torch import nn
 
 from slide import checks
 from slide import functional as F
-from slide.active_set import transpose
 from slide.nn.activation import Activation
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.scratch import Scratch
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR
 
 
 class SparseInputLinear(SampledLayer):
@@ -78,10 +77,6 @@ class SparseInputLinear(SampledLayer):
         Raises:
             ValueError: for a column out of range, or a malformed matrix.
         """
-        check_pattern("features", x, None, self.in_features)
-        grouped = None
-        if torch.is_grad_enabled() and self.weight.requires_grad:
-            grouped = transpose(Pattern(x.indptr, x.indices), self._scratch)
+        values = F.sparse_linear(x, self.weight, self.bias, self._scratch, self.sparse_grad)
         active = self._choose(x, self.weight.T, None)
-        values = F.sparse_linear(x, self.weight, self.bias, grouped, self.sparse_grad)
         return Activation(F.gather_active(values, active), active, x.num_rows)

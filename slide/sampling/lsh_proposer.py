@@ -168,7 +168,8 @@ class LSHProposer(Proposer):
         codes = self.hash.query_codes(queries)
         out = np.empty(places, np.int32)
         buckets, capacity = self.tables.buckets, self.tables.bucket_capacity
-        scratch = voting_scratch(self._scratch, *codes.shape, self.tables.num_buckets, capacity)
+        (num_tables, num_samples), num_buckets = codes.shape, self.tables.num_buckets
+        scratch = voting_scratch(self._scratch, num_tables, num_samples, num_buckets, capacity)
         return out[: vote_shared(buckets, codes, capacity, key, scratch, out)]
 
     def statistics(self) -> dict[str, float]:

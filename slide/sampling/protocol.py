@@ -63,7 +63,7 @@ class Sampler(Protocol):
 
         An id may occur several times in a row. Only called if `has_index` is true.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no index")
+        raise ValueError(f"{type(self).__name__} has no index")
 
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``."""

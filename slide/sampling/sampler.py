@@ -21,6 +21,8 @@ from slide.sparse import Pattern, check_pattern
 
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
+# What a sampler counts, and what its state holds beside that of the proposer.
+_COUNTERS = ("selections", "samples", "scheduled", "rebuilds")
 
 
 class ActiveSampler(Sampler):
@@ -96,7 +98,7 @@ class ActiveSampler(Sampler):
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = 0
         self.samples = 0
-        self.done = 0  # Number of rebuilds that the schedule asked for and that were done.
+        self.scheduled = 0  # How many of the rebuilds the schedule asked for.
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
         self._training = False
@@ -113,13 +115,10 @@ class ActiveSampler(Sampler):
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start = self.rebuild_due(self.samples), time.perf_counter()
         with torch.no_grad():
-            if self.rebuilds == 0 or due > self.done:
+            if not self._built or due > self.scheduled:
                 self.proposer.rebuild(weight, bias)
-                self.done = due
+                self.scheduled = due
                 self.rebuilds += 1
-                self._built = True
-            elif not self._built:  # After a resume, with a proposer that saves no index.
-                self.proposer.rebuild(weight, bias)
                 self._built = True
             else:
                 self.proposer.refresh(weight, bias)
@@ -231,9 +230,7 @@ class ActiveSampler(Sampler):
         """Restore what `state_dict` returned."""
         if self.proposer is not None:
             self.proposer.load_state_dict(state["proposer"])
-            self._built = bool(state["proposer"])
+            # A proposer that saves no index is rebuilt.
+            self._built = bool(state["proposer"]) and bool(state["rebuilds"])
         for name in _COUNTERS:
             setattr(self, name, int(state[name]))
-
-
-_COUNTERS = ("selections", "samples", "done", "rebuilds")

@@ -15,7 +15,7 @@ def index_top_k(
     bias: Tensor | None,
     candidates: Pattern,
     k: int,
-    among: np.ndarray | None = None,
+    allowed: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k candidates of each query with the largest ``<query, row> + bias``.
 
@@ -25,7 +25,7 @@ def index_top_k(
         bias: ``(N,)`` or None.
         candidates: B rows of ids in [0, N). An id may occur several times in a row.
         k: number of ids to return for each query, at least 1.
-        among: ``(N,)`` bool; other candidates do not count. None: all candidates count.
+        allowed: ``(N,)`` bool; other candidates do not count. None: all candidates count.
 
     Returns:
         Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. If a
@@ -46,8 +46,8 @@ def index_top_k(
         raise ValueError(f"k must be at least 1, not {k}")
     row = np.repeat(np.arange(len(queries)), np.diff(candidates.indptr))
     pairs = row * len(weight) + candidates.indices
-    if among is not None:
-        pairs = pairs[among[candidates.indices]]
+    if allowed is not None:
+        pairs = pairs[allowed[candidates.indices]]
     pairs = np.sort(pairs)  # np.unique takes many times as long.
     row, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], len(weight))
     indptr = np.searchsorted(row, np.arange(len(queries) + 1))

@@ -149,7 +149,7 @@ def test_a_second_derivative_is_refused():
     [
         (lambda: CSRMatrix(make()), ValueError, "needs num_columns"),
         (lambda: CSRMatrix(make(), D - 1), ValueError, r"columns must lie in \[0, 8\)"),
-        (lambda: CSRMatrix(np.eye(3)), TypeError, "a CSR, torch.sparse_csr or SciPy matrix"),
+        (lambda: CSRMatrix(np.eye(3)), TypeError, "must be CSR, torch.sparse_csr or SciPy"),
         (lambda: CSRMatrix(torch.eye(3)), TypeError, "2-d and sparse_csr, not torch.strided"),
         (lambda: CSRMatrix(sparse.eye_array(3), 4), ValueError, "num_columns=4 does not fit"),
         (lambda: CSRMatrix(sparse.eye_array(3, dtype=int)), TypeError, "float64, not int64"),
@@ -169,7 +169,7 @@ def test_a_second_derivative_is_refused():
         (
             lambda: CSRMatrix(torch.eye(2).to_sparse_csr().requires_grad_()),
             ValueError,
-            "pass these as `values`",
+            "must not require a gradient; pass `values`",
         ),
     ],
 )

@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from helpers.matrices import make_csr, make_pattern
 from helpers.samplers import uniform_sampler
 
-from slide.active_set import ActiveSet, transpose
+from slide.active_set import ActiveSet
 from slide.functional import loss_on_active
+from slide.functional.hard_samples import hardest_count
 from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES
-from slide.functional.nonzero_rows import hardest_count, rows_to_visit, scatter_rows, select_rows
+from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
 from slide.functional.sparse_input import sparse_linear
 from slide.nn import ActiveLoss, hardest
 from slide.nn.network import SlideNetwork
@@ -134,10 +135,9 @@ def test_only_the_kept_are_visited(mode, monkeypatch):
 def test_sparse_input():
     x = make_csr(np.random.default_rng(0), [3, 0, 5, 1], N, np.float64)
     weight, bias = draw(N, D), draw(D)
-    grouped = transpose(Pattern(x.indptr, x.indices), Scratch(N))
     upstream = torch.zeros(4, D, dtype=torch.float64)
     upstream[2] = torch.arange(D) + 1.0
-    sparse_linear(x, weight, bias, grouped).backward(upstream)
+    sparse_linear(x, weight, bias, Scratch(N)).backward(upstream)
     (gradient,) = weight.row_gradients
     assert sorted(gradient.ids) == sorted(x.indices[3:8])
     expected = torch.zeros(N, D, dtype=torch.float64)

@@ -6,11 +6,9 @@ import torch
 from helpers.active_sets import D, N, draw, every_bias
 from helpers.matrices import make_csr, to_dense
 
-from slide.active_set import transpose
 from slide.functional.sparse_input import sparse_linear
 from slide.row_gradients import dense_gradient
 from slide.scratch import Scratch
-from slide.sparse import Pattern
 
 
 class TestSparseLinear:
@@ -19,8 +17,8 @@ class TestSparseLinear:
     def test_forward_and_backward(self, lengths, has_bias):
         x = make_csr(np.random.default_rng(0), lengths, N, np.float64)
         weight, bias = draw(N, D, seed=1), draw(D, seed=2)
-        grouped = transpose(Pattern(x.indptr, x.indices), Scratch(N))
-        out = sparse_linear(x, weight, bias if has_bias else None, grouped)
+        scratch = Scratch(N)
+        out = sparse_linear(x, weight, bias if has_bias else None, scratch)
         expected = to_dense(x, N) @ weight + (bias if has_bias else 0)
         torch.testing.assert_close(out, expected)
         upstream = torch.randn_like(out)
@@ -30,13 +28,29 @@ class TestSparseLinear:
         torch.testing.assert_close(dense_gradient(weight), wanted[0])
         if has_bias:
             torch.testing.assert_close(bias.grad, wanted[1])
+        assert (scratch.slots() == -1).all()
 
     def test_gradcheck_of_the_bias(self):
         x = make_csr(np.random.default_rng(0), [3, 0, 5], N, np.float64)
         weight = draw(N, D, grad=False)
         assert torch.autograd.gradcheck(lambda b: sparse_linear(x, weight, b), draw(D, seed=2))
 
-    def test_needs_the_transposed_pattern(self):
-        x = make_csr(np.random.default_rng(0), [3], N, np.float64)
-        with pytest.raises(ValueError, match="needs `transposed`"):
-            sparse_linear(x, draw(N, D), None).sum().backward()
+    def test_makes_scratch_of_its_own(self):
+        x, upstream = (
+            make_csr(np.random.default_rng(0), [3, 2], N, np.float64),
+            draw(2, D, grad=False),
+        )
+        gradients = []
+        for scratch in (None, Scratch(N)):
+            weight = draw(N, D)
+            sparse_linear(x, weight, None, scratch).backward(upstream)
+            gradients.append(dense_gradient(weight))
+        assert torch.equal(*gradients)
+
+    def test_malformed_inputs(self):
+        x = make_csr(np.random.default_rng(0), [3, 2], N)
+        weight = draw(N, D, dtype=torch.float32)
+        with pytest.raises(ValueError, match=rf"features must lie in \[0, {N - 3}\)"):
+            sparse_linear(x._replace(indices=x.indices * 0 + N - 1), weight[: N - 3].detach(), None)
+        with pytest.raises(ValueError, match=r"\(4,\) values do not fit \(5,\) column numbers"):
+            sparse_linear(x._replace(values=x.values[:4]), weight, None)

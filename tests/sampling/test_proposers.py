@@ -273,5 +273,5 @@ class TestOwnProposer:
 def test_uniform_sets_have_no_index():
     sampler = ActiveSampler(D, N, active=3)
     assert not sampler.has_index
-    with pytest.raises(NotImplementedError, match="ActiveSampler has no index"):
+    with pytest.raises(ValueError, match="ActiveSampler has no index"):
         sampler.candidates(draw_queries(1))

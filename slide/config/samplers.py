@@ -1,0 +1,50 @@
+"""The samplers of a configuration: that of the output layer, and those of the hidden layers."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from slide import checks
+from slide.nn.network import SamplerFactory
+from slide.sampling import FullSampler, Sampler
+
+
+def build_sampler(config: DictConfig) -> partial[Sampler]:
+    """A function that makes a sampler from the numbers of inputs and outputs of a layer."""
+    if config.sampler.active == "all":
+        return partial(FullSampler)
+    return instantiate(config.sampler)
+
+
+def hidden_samplers(
+    sampler: partial[Sampler], hidden: Sequence[int], active: Sequence[int | None], seed: int
+) -> list[SamplerFactory | None]:
+    """Samplers for the hidden layers; they differ from the sampler of the output layer in size.
+
+    Their seeds differ, too, and they do not weight the set.
+
+    Args:
+        sampler: makes the sampler of the output layer from its numbers of inputs and outputs.
+        hidden: widths of the hidden layers.
+        active: number of neurons that each hidden layer computes; None: all of that layer. An empty
+            list: all of all layers.
+        seed: seed of the sampler of the output layer.
+
+    Raises:
+        ValueError: for numbers that do not fit.
+    """
+    checks.listing("hidden", hidden)
+    checks.listing("hidden_active", active)
+    if active and len(active) != len(hidden):
+        raise ValueError(
+            f"hidden_active must have {len(hidden)} entries, as hidden has, not {list(active)}"
+        )
+    factories: list[SamplerFactory | None] = []
+    for i, size in enumerate(active):
+        if size is not None:
+            checks.whole("hidden_active", size, 1)
+        options = {"active": size, "weighting": "none", "seed": seed + 1 + i}
+        factories.append(None if size is None else partial(sampler, **options))
+    return factories
