@@ -139,4 +139,4 @@ def test_a_new_rate_on_resume_is_that_of_all_groups(tmp_path, monkeypatch):
 def test_classifiers_go_with_scores_like_their_own(tmp_path, loss):
     message = job.failure(f"loss={loss}", *job.tiny(tmp_path))
     assert "ranker=linear needs loss=squared_hinge" in message
-    assert f"not with loss={loss}: add ranker=none" in message
+    assert f"With loss={loss}, add ranker=none" in message
