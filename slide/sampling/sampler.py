@@ -114,18 +114,18 @@ class ActiveSampler(Sampler):
             return
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start = self.rebuild_due(self.samples), time.perf_counter()
-        with torch.no_grad():
-            if not self._built or due > self.scheduled:
+        if not self._built or due > self.scheduled:
+            with torch.no_grad():
                 self.proposer.rebuild(weight, bias)
-                self.scheduled = due
-                self.rebuilds += 1
-                self._built = True
-            else:
-                self.proposer.refresh(weight, bias)
-            self.rebuild_seconds += time.perf_counter() - start
-            if inputs is not None:
-                self.proposer.observe(inputs)
-                self.samples += num_queries(inputs)
+            self.scheduled = due
+            self.rebuilds += 1
+            self._built = True
+        else:
+            self.proposer.refresh(weight, bias)
+        self.rebuild_seconds += time.perf_counter() - start
+        if inputs is not None:
+            self.proposer.observe(inputs)
+            self.samples += num_queries(inputs)
         self._training = inputs is not None
 
     @profiled("assemble")
@@ -133,10 +133,11 @@ class ActiveSampler(Sampler):
         """See `Sampler.select`."""
         if self._full is not None:
             return self._full.select(queries, labels)
-        known = labels
-        if known is None:
+        if labels is None:
             known = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
-        check_pattern("labels", known, num_queries(queries), self.out_features)
+        else:
+            known = labels
+            check_pattern("labels", known, num_queries(queries), self.out_features)
         key = random_key(self.seed, self.selections)
         self.selections += 1
         choose = self._per_sample if self.mode == "per_sample" else self._shared
