@@ -27,10 +27,10 @@ from slide import (
     SimHash,
     SlideNetwork,
     exact_top_k,
-    inner_product,
     runtime,
 )
 from slide.data import Batches, Split, holdout, xmc
+from slide.hashing import inner_product
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 TOP, QUERIES, BATCH, EPOCHS = 10, 1024, 256, 5

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from report import publish, table
-from step import milliseconds, timed_parts
+from step import milliseconds, milliseconds_by_part
 from workload import CASES, make_trainer, our_step
 
 from slide import runtime
@@ -92,15 +92,13 @@ def measure(name: str, limits: dict[str, float]) -> list[dict]:
     trainer = make_trainer(CASES[name])
     step = our_step(trainer)
     milliseconds(step, 10)
-    parts: dict[str, float] = {}
-    with timed_parts(parts):
-        times = milliseconds(step, REPEATS, 10)
+    times, parts = milliseconds_by_part(step, REPEATS, 10)
     rows = []
     for part, (moved, flops) in needs(trainer).items():
         least = max(
             moved / limits["random_rows_gb_s"] / 1e6, flops / limits["product_gflops"] / 1e6
         )
-        spent = 1e3 * parts[part] / REPEATS
+        spent = parts[part]
         rows.append(
             {
                 "case": name,

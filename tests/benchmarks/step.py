@@ -76,6 +76,17 @@ def milliseconds(step: Step, repeats: int, first: int = 0) -> list[float]:
     return times
 
 
+def milliseconds_by_part(
+    step: Step, repeats: int, first: int
+) -> tuple[list[float], dict[str, float]]:
+    """Times of single steps, and the mean time of a step in each of `PARTS`."""
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu]) as profile:
+        times = milliseconds(step, repeats, first)
+    found = seconds_by_range(profile)
+    return times, {part: 1e3 * found.get(name, 0.0) / repeats for part, name in PARTS.items()}
+
+
 def spread(times: list[float]) -> dict:
     low, middle, high = statistics.quantiles(times, n=4)
     return {"ms": round(middle, 2), "quartiles_ms": [round(low, 2), round(high, 2)]}
@@ -109,11 +120,8 @@ def measure(name: str, repeats: int) -> dict:
     step, batch = our_step(trainer), trainer.options.batch_size
     milliseconds(step, WARM_UP)
     times = milliseconds(step, repeats, WARM_UP)
-    cpu = torch.profiler.ProfilerActivity.CPU
-    with torch.profiler.profile(activities=[cpu]) as profile:
-        total = milliseconds(step, repeats, WARM_UP + repeats)
-    parts = seconds_by_range(profile)
-    shares = {p: round(1e3 * parts.get(name, 0.0) / repeats, 2) for p, name in PARTS.items()}
+    total, parts = milliseconds_by_part(step, repeats, WARM_UP + repeats)
+    shares = {part: round(value, 2) for part, value in parts.items()}
     shares["rest"] = round(float(np.mean(total)) - sum(shares.values()), 2)
     rebuild = rebuild_milliseconds(trainer)
     mean = typical_mean(times)
