@@ -107,15 +107,19 @@ class SlideNetwork(nn.Module):
         return self.output(self.encode(features), labels)
 
     @torch.no_grad()
-    def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
+    def embed(self, features: CSR) -> Tensor:
+        """The last hidden layer ``(B, H)`` as prediction uses it: nothing is dropped."""
         training = self.training
         self.eval()
         try:
-            hidden = self.encode(features)
+            return self.encode(features)
         finally:
             self.train(training)
-        return self.output.top_k(hidden, k, search)
+
+    @torch.no_grad()
+    def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
+        return self.output.top_k(self.embed(features), k, search)
 
     def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
         """Parameter groups for an optimizer.

@@ -1,5 +1,6 @@
-"""Linear classifiers that re-rank the candidates of a network, and their training."""
+"""A re-ranker of the labels that a network, linear classifiers and near training rows name."""
 
-from slide.ranking.fitting import fit_ranker as fit_ranker
-from slide.ranking.fitting import network_candidates as network_candidates
-from slide.ranking.linear_ranker import LinearRanker as LinearRanker
+from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
+from slide.ranking.known_labels import KnownLabels as KnownLabels
+from slide.ranking.linear_classifiers import LinearClassifiers as LinearClassifiers
+from slide.ranking.neighbours import Neighbours as Neighbours

@@ -3,7 +3,13 @@
 from slide.training.divergence import DivergenceError
 from slide.training.evaluation import evaluate
 from slide.training.lr_schedules import constant, linear
-from slide.training.metrics import inverse_propensities, ndcg_at_k, precision_at_k, psp_at_k
+from slide.training.metrics import (
+    calibration_error,
+    inverse_propensities,
+    ndcg_at_k,
+    precision_at_k,
+    psp_at_k,
+)
 from slide.training.monitor import Monitor
 from slide.training.options import TrainingOptions
 from slide.training.trainer import Trainer
@@ -13,6 +19,7 @@ __all__ = [
     "Monitor",
     "Trainer",
     "TrainingOptions",
+    "calibration_error",
     "constant",
     "evaluate",
     "inverse_propensities",

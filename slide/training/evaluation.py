@@ -12,7 +12,7 @@ from slide.active_set import ActiveSet
 from slide.data import Batches, SparseDataset, Split, holdout
 from slide.nn import SampledLinear, SlideNetwork
 from slide.nn.sampled_linear import SEARCHES
-from slide.ranking import LinearRanker
+from slide.ranking import EnsembleRanker, Ranked
 from slide.search import exact_top_k
 from slide.training import metrics
 
@@ -50,19 +50,24 @@ def check_search(network: SlideNetwork, search: str) -> None:
 
 
 def predict_split(
-    network: SlideNetwork, split: Split, search: str, ranker: LinearRanker | None = None
-) -> np.ndarray:
-    """Ids ``(rows, 5)`` of the best outputs of each row, best first; -1: there are no more."""
+    network: SlideNetwork, split: Split, search: str, ranker: EnsembleRanker | None = None
+) -> Ranked:
+    """The 5 best labels of each row; without a ranker, the scores are those of the network."""
     k = min(_TOP, network.output.out_features)
-    depth = k if ranker is None else min(max(k, ranker.depth), network.output.out_features)
-    found = np.full((len(split), _TOP), -1, np.int64)
+    parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
     for batch in tqdm(batches.epoch(0), "evaluate", len(batches), leave=False, disable=None):
-        scores, ids = (each.numpy() for each in network.predict(batch.features, depth, search))
-        if ranker is not None:
-            _, ids = ranker.rerank(batch.features, ids, scores, k)
-        found[batch.rows, :k] = ids
-    return found
+        if ranker is None:
+            scores, ids = (each.numpy() for each in network.predict(batch.features, k, search))
+            parts.append(Ranked(scores, ids, ids))
+        else:
+            parts.append(ranker.rank(network, batch.features, k, search))
+    missing = {"scores": 0, "ids": -1, "network_ids": -1}
+    found = [
+        np.concatenate([_widened(getattr(part, name), value) for part in parts])
+        for name, value in missing.items()
+    ]
+    return Ranked(*found)
 
 
 def evaluate(
@@ -70,7 +75,7 @@ def evaluate(
     split: Split,
     inverse: np.ndarray,
     search: str = "exact",
-    ranker: LinearRanker | None = None,
+    ranker: EnsembleRanker | None = None,
 ) -> dict[str, float]:
     """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all rows of ``split``.
 
@@ -79,10 +84,12 @@ def evaluate(
         split: rows with labels.
         inverse: ``(N,)`` inverse propensities; see `slide.training.inverse_propensities`.
         search: ``"exact"`` or ``"index"``; see `slide.SampledLinear.top_k`.
-        ranker: re-ranks the best outputs of the network; None: no re-ranking.
+        ranker: re-ranks the labels; None: no re-ranking.
 
     Returns:
-        ``p_at_1``, ..., ``ndcg_at_1``, ..., ``psp_at_5``, each in [0, 1].
+        ``p_at_1``, ..., ``ndcg_at_1``, ..., ``psp_at_5``, each in [0, 1]. With a ranker, the same
+        of the network alone as ``network_...``, and ``calibration_error``, if its scores are
+        probabilities (`slide.training.metrics.calibration_error`).
 
     Raises:
         ValueError: for an unknown search, or ``"index"`` with a sampler that has no index.
@@ -100,11 +107,27 @@ def evaluate(
         True
     """
     found = predict_split(network, split, search, ranker)
+    scores = _scores(found.ids, split, inverse)
+    if ranker is None:
+        return scores
+    alone = _scores(found.network_ids, split, inverse)
+    scores |= {f"network_{name}": value for name, value in alone.items()}
+    if ranker.objective == "p":
+        scores["calibration_error"] = metrics.calibration_error(*found[:2], split.labels)
+    return scores
+
+
+def _scores(found: np.ndarray, split: Split, inverse: np.ndarray) -> dict[str, float]:
     scores: dict[str, float] = {}
     for name, metric in _METRICS.items():
         for k in (1, 3, 5):
             scores[f"{name}_at_{k}"] = metric(found, split, k, inverse)
     return scores
+
+
+def _widened(array: np.ndarray, missing: float) -> np.ndarray:
+    """The array with at least 5 columns."""
+    return np.pad(array, ((0, 0), (0, _TOP - array.shape[1])), constant_values=missing)
 
 
 _METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {

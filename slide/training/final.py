@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from slide import files
 from slide.data import SparseDataset, Split
 from slide.nn import SlideNetwork
-from slide.ranking import LinearRanker, fit_ranker
+from slide.ranking import EnsembleRanker
 from slide.runtime import peak_memory_mb, versions
 from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
@@ -19,9 +21,9 @@ RANKER = "ranker.pt"
 
 def final_scores(
     evaluate: Callable[..., dict[str, float]],
-    ranker: LinearRanker | None,
+    ranker: EnsembleRanker | None,
     network: SlideNetwork,
-    train: Split,
+    rows: tuple[Split, Split | None],
     search: str,
     folder: Path,
     counters: Counters,
@@ -32,24 +34,26 @@ def final_scores(
         evaluate: `slide.training.Trainer.evaluate`.
         ranker: the ranker to train and to write into the folder; None: no ranker.
         network: the trained network.
-        train: training rows of the ranker.
+        rows: training rows of the ranker, and held-out rows.
         search: see `slide.SlideNetwork.predict`.
         folder: folder of the run.
         counters: counters of the run; the training time of the ranker is added.
 
     Returns:
-        Without a ranker, the scores of the network. With a ranker, the re-ranked scores, the scores
-        of the network as ``network_...``, and the share of the ranker in the final score.
+        Without a ranker, the scores of the network. With a ranker, the re-ranked scores, and the
+        scores of the network as ``network_...``.
     """
-    scores = evaluate()
     if ranker is None:
-        return scores
+        return evaluate()
+    train, held = rows
+    assert held is not None
     begin = time.perf_counter()
-    fit_ranker(ranker, network, train, search)
+    ranker.fit(network, train, held, search)
     counters.ranker_seconds = time.perf_counter() - begin
+    for note in ranker.notes:
+        tqdm.write(note)
     files.write_tensors(folder / RANKER, ranker.state_dict())
-    alone = {f"network_{name}": value for name, value in scores.items()}
-    return evaluate(ranker=ranker) | alone | {"ranker_share": ranker.fitted_share}
+    return evaluate(ranker=ranker)
 
 
 def write_summary(

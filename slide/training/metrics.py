@@ -7,31 +7,8 @@ best first; -1 means that a row has no more predictions.
 
 import numpy as np
 
+from slide.ranking.hits import hits
 from slide.sparse import Pattern
-
-
-def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
-    """Which predictions are labels of their row.
-
-    Args:
-        predicted: ``(n, k)`` integers.
-        labels: of n rows.
-
-    Returns:
-        ``(n, k)`` bool.
-
-    Raises:
-        ValueError: if the numbers of rows differ.
-    """
-    if len(predicted) != labels.num_rows:
-        raise ValueError(
-            f"{len(predicted)} predictions do not fit {labels.num_rows} rows of labels"
-        )
-    width = 1 + max(int(predicted.max(initial=0)), int(labels.indices.max(initial=0)))
-    rows = np.repeat(np.arange(labels.num_rows), np.diff(labels.indptr))
-    truth = rows * width + labels.indices
-    asked = np.arange(len(predicted))[:, None] * width + predicted
-    return np.isin(asked, truth) & (predicted >= 0)
 
 
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
@@ -82,6 +59,39 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     counts = np.minimum(np.diff(labels.indptr), k)
     best = np.concatenate([[0.0], np.cumsum(discount)])[counts]
     return float(np.divide(gain, best, out=np.zeros(len(gain)), where=best > 0).mean())
+
+
+def calibration_error(
+    scores: np.ndarray, predicted: np.ndarray, labels: Pattern, bins: int = 10
+) -> float:
+    """Mean distance of predicted probabilities from the shares of right predictions, in [0, 1].
+
+    Predictions are put into bins of equal width by their probability, and the distances of the bins
+    are weighted by their sizes (expected calibration error: Guo et al. 2017, "On calibration of
+    modern neural networks", section 2).
+
+    Args:
+        scores: ``(n, k)`` probabilities.
+        predicted: ``(n, k)`` integers; -1: no prediction.
+        labels: of n rows.
+        bins: number of bins.
+
+    Raises:
+        ValueError: if the numbers of rows differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import calibration_error
+        >>> labels = Pattern.from_lists([[3], [0, 2]])
+        >>> calibration_error(np.array([[0.9, 0.1]] * 2), np.array([[3, 1], [1, 2]]), labels)
+        0.4
+    """
+    known = predicted >= 0
+    right, sure = hits(predicted, labels)[known], scores[known].astype(np.float64)
+    bin_of = np.minimum((sure * bins).astype(int), bins - 1)
+    gaps = np.bincount(bin_of, right) - np.bincount(bin_of, sure)
+    return float(np.abs(gaps).sum() / max(len(right), 1))
 
 
 def inverse_propensities(

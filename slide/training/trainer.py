@@ -11,7 +11,7 @@ from tqdm import tqdm
 from slide.data import Batches, SparseDataset
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.ranking import LinearRanker
+from slide.ranking import EnsembleRanker
 from slide.training.checkpoint import Checkpoint
 from slide.training.evaluation import check_search, choose_rows, evaluate, inspect_selection
 from slide.training.final import final_scores, write_summary
@@ -66,7 +66,7 @@ class Trainer:
         folder: Path,
         lr_schedule: LRSchedule = constant,
         resume: bool = False,
-        ranker: LinearRanker | None = None,
+        ranker: EnsembleRanker | None = None,
     ):
         check_search(network, options.evaluation)
         self.network, self.ranker, self.data = network, ranker, data
@@ -138,7 +138,7 @@ class Trainer:
                 raise KeyboardInterrupt
             begin = time.perf_counter()  # The time of a step includes making its batch.
 
-    def evaluate(self, samples: int = 0, ranker: LinearRanker | None = None) -> dict[str, float]:
+    def evaluate(self, samples: int = 0, ranker: EnsembleRanker | None = None) -> dict[str, float]:
         """Scores on the evaluation rows, also written to the log.
 
         Args:

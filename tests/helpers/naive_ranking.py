@@ -1,4 +1,4 @@
-"""Looped twins of `slide.kernels.dual_descent`, on dense rows of Python numbers."""
+"""Looped twins of the kernels of the re-ranker, on dense rows of Python numbers."""
 
 import math
 
@@ -67,3 +67,34 @@ def score_labels(rows, weights, bias, ids):
                 products = (float(x) * float(w) for x, w in zip(row, weights[label], strict=True))
                 out[b, k] = bias + sum(products)
     return out
+
+
+def top_products(rows, columns, left_out):
+    """``{output: score}`` of each row, for all positive products but one.
+
+    Args:
+        rows: ``(B, D)``.
+        columns: ``(D, N)``.
+        left_out: for each row the output that does not count, or None.
+    """
+    found = []
+    for b, row in enumerate(rows):
+        own = {}
+        for n in range(len(columns[0])):
+            score = sum(float(row[d]) * float(columns[d][n]) for d in range(len(row)))
+            if score > 0 and (left_out is None or left_out[b] != n):
+                own[n] = score
+        found.append(own)
+    return found
+
+
+def sum_trees(rows, trees, base):
+    """The sum of the leaves that each row reaches, tree by tree."""
+
+    def leaf(row, node):
+        if trees.columns[node] < 0:
+            return float(trees.values[node])
+        left = row[trees.columns[node]] <= trees.thresholds[node]
+        return leaf(row, trees.left[node] if left else trees.right[node])
+
+    return [base + sum(leaf(row, root) for root in trees.roots) for row in rows]

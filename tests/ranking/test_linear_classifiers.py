@@ -1,12 +1,11 @@
-"""The linear re-ranker: against naive twins, its optimality, and its ranking."""
+"""The linear classifiers: against naive twins, and their optimality."""
 
 import numpy as np
 import pytest
 
 from slide import files, runtime
 from slide.kernels import dual_descent as kernels
-from slide.ranking import linear_ranker
-from slide.ranking.linear_ranker import LinearRanker, _training_lists
+from slide.ranking.linear_classifiers import LinearClassifiers, _training_lists
 from slide.sparse import CSR, Pattern
 
 
@@ -76,10 +75,10 @@ def test_lists_equal_the_naive_ones(problem):
 @pytest.mark.parametrize(("cost", "offset"), [(1.0, -1.0), (0.3, -0.5), (3.0, 0.0)])
 def test_fit_finds_the_minimum(problem, cost, offset):
     dense, features, labels, candidates = problem
-    ranker = LinearRanker(cost, bias=offset, threshold=0.0, max_iter=1000, tol=1e-5)
-    ranker.fit(features, labels, candidates, 12, 6)
-    assert ranker.weights is not None
-    found = to_dense(ranker.weights, 12)
+    model = LinearClassifiers(cost, bias=offset, threshold=0.0, max_iter=1000, tol=1e-5)
+    model.fit(features, labels, candidates, 12, 6)
+    assert model.weights is not None
+    found = to_dense(model.weights, 12)
     for label, own in naive_lists(labels, candidates, 6).items():
         expected = naive_weights(dense[list(own)], list(own.values()), cost, offset)
         np.testing.assert_allclose(found[label], expected, atol=1e-3)
@@ -90,8 +89,8 @@ def test_fit_and_scores_do_not_depend_on_threads(problem, ids):
     before, found = runtime.num_threads(), []
     for threads in (1, 0):  # 0: all
         runtime.set_threads(threads)
-        ranker = LinearRanker().fit(features, labels, candidates, 12, 6)
-        found.append(ranker.scores(features, ids))
+        model = LinearClassifiers().fit(features, labels, candidates, 12, 6)
+        found.append(model.scores(features, ids))
     runtime.set_threads(before)
     np.testing.assert_array_equal(*found)
 
@@ -101,7 +100,7 @@ def test_fit_hands_its_scratch_back_clean(problem):
     lists = _training_lists(labels, candidates, 6)
     weights, orders = np.zeros((2, 12), np.float32), np.zeros((2, 40), np.int64)
     alphas = np.zeros(len(lists.rows), np.float32)
-    solver = LinearRanker().solver
+    solver = LinearClassifiers().solver
     kernels.fit_duals(features, np.ones(40), lists, solver, weights, orders, alphas)
     assert (alphas >= 0).all()
     assert alphas.any()
@@ -110,72 +109,32 @@ def test_fit_hands_its_scratch_back_clean(problem):
 
 def test_scores_are_products(problem, ids):
     dense, features, labels, candidates = problem
-    ranker = LinearRanker(threshold=0.1).fit(features, labels, candidates, 12, 6)
-    assert ranker.weights is not None
-    assert np.abs(ranker.weights.values).min() >= 0.1
-    every = dense @ to_dense(ranker.weights, 12).T - 1
+    model = LinearClassifiers(threshold=0.1).fit(features, labels, candidates, 12, 6)
+    assert model.weights is not None
+    assert np.abs(model.weights.values).min() >= 0.1
+    every = dense @ to_dense(model.weights, 12).T - 1
     expected = np.where(ids < 0, -np.inf, np.take_along_axis(every, ids, 1))
-    np.testing.assert_allclose(ranker.scores(features, ids), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("mix", [0.3, 1.0])
-def test_rerank_orders_by_the_mixed_score(problem, ids, mix):
-    _, features, labels, candidates = problem
-    ranker = LinearRanker(share=mix).fit(features, labels, candidates, 12, 6)
-    theirs = np.random.default_rng(1).standard_normal(ids.shape).astype(np.float32)
-    theirs[ids < 0] = -np.inf  # As a search in hash tables gives it.
-    scores, found = ranker.rerank(features, ids, theirs, 2)
-    own = ranker.scores(features, ids)
-    for b in range(40):
-        mixed = [
-            ((1 - mix) * theirs[b, j] + mix * own[b, j] if ids[b, j] >= 0 else -np.inf)
-            for j in range(3)
-        ]
-        np.testing.assert_allclose(scores[b], sorted(mixed, reverse=True)[:2], atol=1e-5)
-        best = np.argsort(-np.array(mixed), kind="stable")[:2]
-        np.testing.assert_array_equal(found[b], ids[b, best])
-
-
-def test_share_follows_from_the_labels_of_a_row(problem):
-    _, features, labels, candidates = problem
-    ranker = LinearRanker()
-    with pytest.raises(RuntimeError, match="call fit first"):
-        ranker.rerank(features, np.zeros((40, 2), np.int64), np.zeros((40, 2)), 1)
-    ranker.fit(features, labels, candidates, 12, 6)
-    assert ranker.fitted_share == linear_ranker.linear_share(len(labels.indices) / 40)
-    many = Pattern.from_lists([range(6)] * 40)
-    assert ranker.fit(features, many, candidates, 12, 6).fitted_share == pytest.approx(2 / 6)
-    (again := LinearRanker(share=0.9)).load_state_dict(ranker.state_dict())
-    assert again.fitted_share == ranker.fitted_share
-    assert LinearRanker(share=0.9).fit(features, labels, candidates, 12, 6).fitted_share == 0.9
-
-
-def test_share_0_keeps_the_order_of_the_network(problem):
-    _, features, labels, candidates = problem
-    ids = np.tile(np.arange(6), (40, 1))
-    ranker = LinearRanker(share=0).fit(features, labels, candidates, 12, 6)
-    _, found = ranker.rerank(features, ids, -ids.astype(np.float32), 6)
-    np.testing.assert_array_equal(found, ids)
+    np.testing.assert_allclose(model.scores(features, ids), expected, atol=1e-5)
 
 
 def test_its_state_comes_back_from_a_file(problem, ids, tmp_path):
     _, features, labels, candidates = problem
-    ranker = LinearRanker().fit(features, labels, candidates, 12, 6)
-    files.write_tensors(tmp_path / "ranker.pt", ranker.state_dict())
-    other = LinearRanker()
-    other.load_state_dict(files.read_tensors(tmp_path / "ranker.pt"))
-    expected, found = ranker.scores(features, ids), other.scores(features, ids)
+    model = LinearClassifiers().fit(features, labels, candidates, 12, 6)
+    files.write_tensors(tmp_path / "model.pt", model.state_dict())
+    other = LinearClassifiers()
+    other.load_state_dict(files.read_tensors(tmp_path / "model.pt"))
+    expected, found = model.scores(features, ids), other.scores(features, ids)
     assert np.isfinite(expected[ids >= 0]).all()
     assert len(np.unique(expected)) > 10
     np.testing.assert_array_equal(found, expected)
 
 
 def test_nothing_to_train_on():
-    ranker = LinearRanker()
+    model = LinearClassifiers()
     features = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-    ranker.fit(features, Pattern.from_lists([]), Pattern.from_lists([]), 12, 6)
+    model.fit(features, Pattern.from_lists([]), Pattern.from_lists([]), 12, 6)
     row = CSR(np.array([0, 1]), np.array([3], np.int32), np.ones(1, np.float32))
-    np.testing.assert_array_equal(ranker.scores(row, np.arange(6)[None]), np.full((1, 6), -1))
+    np.testing.assert_array_equal(model.scores(row, np.arange(6)[None]), np.full((1, 6), -1))
 
 
 @pytest.mark.parametrize(
@@ -186,29 +145,25 @@ def test_nothing_to_train_on():
         ({"threshold": -1}, "threshold must be a number of at least 0, not -1"),
         ({"max_iter": 0}, "max_iter must be a whole number of at least 1, not 0"),
         ({"tol": 0}, "tol must be a number above 0, not 0"),
-        ({"share": 1.5}, r"share must be in \[0, 1\], not 1.5"),
-        ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
     ],
 )
 def test_impossible_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        LinearRanker(**options)
+        LinearClassifiers(**options)
 
 
 def test_impossible_inputs_are_refused(problem, ids):
     _, features, labels, candidates = problem
     with pytest.raises(RuntimeError, match="call fit first"):
-        LinearRanker().scores(features, ids)
+        LinearClassifiers().scores(features, ids)
     with pytest.raises(RuntimeError, match="call fit first"):
-        LinearRanker().state_dict()
+        LinearClassifiers().state_dict()
     with pytest.raises(ValueError, match=r"candidates.* 5"):
-        LinearRanker().fit(features, Pattern.from_lists([[]] * 40), candidates, 12, 5)
+        LinearClassifiers().fit(features, Pattern.from_lists([[]] * 40), candidates, 12, 5)
     with pytest.raises(ValueError, match="3 rows of candidates do not fit 40 inputs"):
-        LinearRanker().fit(features, labels, Pattern.from_lists([[1]] * 3), 12, 6)
-    ranker = LinearRanker().fit(features, labels, candidates, 12, 6)
-    with pytest.raises(ValueError, match=r"k must be in \[1, 3\], not 4"):
-        ranker.rerank(features, ids, np.zeros((40, 3), np.float32), 4)
+        LinearClassifiers().fit(features, labels, Pattern.from_lists([[1]] * 3), 12, 6)
+    model = LinearClassifiers().fit(features, labels, candidates, 12, 6)
     with pytest.raises(ValueError, match="ids must be below 6, not 6"):
-        ranker.scores(features, np.full((40, 1), 6))
+        model.scores(features, np.full((40, 1), 6))
     with pytest.raises(ValueError, match=r"ids of shape \(2, 3\) do not fit 40 rows"):
-        ranker.scores(features, ids[:2])
+        model.scores(features, ids[:2])

@@ -1,0 +1,227 @@
+"""A re-ranker that joins a network, linear classifiers and the nearest training rows."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from slide import checks
+from slide.data import Split, lists_all_labels
+from slide.nn import SlideNetwork
+from slide.ranking.evidence import COLUMNS, Evidence, Experts, gather
+from slide.ranking.hits import hits
+from slide.ranking.judge import Judge
+from slide.ranking.known_labels import KnownLabels
+from slide.ranking.linear_classifiers import LinearClassifiers
+from slide.ranking.neighbours import Neighbours
+from slide.sparse import CSR
+
+OBJECTIVES = ("p", "psp")
+_BATCH = 1024
+# Held-out rows for the choice of the neighbours' weights.
+_TRIAL_ROWS = 1000
+
+
+class Ranked(NamedTuple):
+    """The answers to B rows.
+
+    Attributes:
+        scores: ``(B, k)`` float32, best first; probabilities, times inverse propensities if the
+            objective is ``"psp"``; 0 where there are no more labels.
+        ids: ``(B, k)`` int64 labels; -1: there are no more.
+        network_ids: ``(B, k)`` int64, what the network alone answers.
+    """
+
+    scores: np.ndarray
+    ids: np.ndarray
+    network_ids: np.ndarray
+
+
+class EnsembleRanker:
+    """Candidates of a network and of the nearest training rows, judged by all that is known.
+
+    A judge learns from held-out rows how much the scores of the network, the scores of linear
+    classifiers and the votes of the neighbours count (stacking: Wolpert 1992, "Stacked
+    generalization"). So no share has to be set, and the scores are probabilities.
+
+    Args:
+        classifiers: what the linear classifiers are; None: `LinearClassifiers` as they are.
+        depth: number of candidates of the network.
+        neighbours: number of nearest training rows.
+        voted: number of candidates of the neighbours.
+        negatives: number of labels of its neighbours that are negatives of a training row.
+        objective: ``"p"`` ranks by the probability of a label; ``"psp"`` by probability times
+            inverse propensity, which favours rare labels (Jain et al. 2016, "Extreme multi-label
+            loss functions for recommendation, tagging, ranking and other missing label
+            applications").
+        known: ``"exclude"`` leaves out labels of training rows with the same features;
+            ``"keep"`` does not; ``"auto"`` leaves them out if the training rows list all known
+            labels of their features (`slide.data.lists_all_labels`).
+
+    Raises:
+        ValueError: for a number or name out of range.
+
+    Attributes:
+        notes: sentences about the choices that `fit` made.
+
+    Example:
+        >>> import slide, tempfile
+        >>> from slide.data import holdout, synthetic
+        >>> with tempfile.TemporaryDirectory() as cache:
+        ...     data = synthetic(cache=cache, num_features=60, num_labels=40, train_samples=50,
+        ...                      test_samples=5, nonzeros=8, labels_per_row=2)
+        ...     train, held = holdout(data.train, 0.2, seed=0)
+        ...     network = slide.SlideNetwork(60, [8], 40, slide.FullSampler)
+        ...     ranker = slide.EnsembleRanker().fit(network, train, held)
+        ...     ranker.rank(network, data.test.features, k=3).ids.shape
+        (5, 3)
+    """
+
+    def __init__(
+        self,
+        classifiers: LinearClassifiers | None = None,
+        depth: int = 50,
+        neighbours: int = 50,
+        voted: int = 100,
+        negatives: int = 50,
+        objective: str = "p",
+        known: str = "auto",
+    ):
+        for name, value in [("depth", depth), ("neighbours", neighbours), ("voted", voted)]:
+            checks.whole(name, value, 1)
+        checks.whole("negatives", negatives, 1)
+        checks.one_of("objective", objective, OBJECTIVES)
+        checks.one_of("known", known, ("auto", "exclude", "keep"))
+        self.classifiers = LinearClassifiers() if classifiers is None else classifiers
+        self.depth, self.voted, self.negatives = depth, voted, negatives
+        self.objective, self.known = objective, known
+        self.neighbours = Neighbours(neighbours)
+        self.judge = Judge(list(COLUMNS.values()))
+        self.frequency = self.inverse = np.empty(0)
+        self.known_labels: KnownLabels | None = None
+        self.notes: list[str] = []
+
+    def fit(
+        self,
+        network: SlideNetwork,
+        train: Split,
+        held: Split,
+        inverse: np.ndarray | None = None,
+        search: str = "exact",
+    ) -> "EnsembleRanker":
+        """Train classifiers and neighbours on ``train``, and the judge on ``held``.
+
+        Args:
+            network: a network that was trained on ``train`` and has not seen ``held``.
+            train: training rows.
+            held: rows for the choices; see `slide.data.validation_split`.
+            inverse: ``(N,)`` inverse propensities, for ``objective="psp"``; None: all are 1.
+            search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
+
+        Returns:
+            The ranker itself.
+
+        Raises:
+            ValueError: for features that are not finite, or ``"index"`` with a sampler that has no
+                index.
+        """
+        self.notes, sizes = [], (train.num_features, train.num_labels)
+        self.inverse = np.ones(train.num_labels) if inverse is None else inverse
+        self._take_rows(train, self._excludes(train))
+        self.neighbours = self._choose_neighbours(train, held)
+        negatives = self.neighbours.own_candidates(min(self.negatives, train.num_labels))
+        self.classifiers.fit(train.features, train.labels, negatives, *sizes)
+        columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
+        for part in held.blocks(_BATCH):
+            evidence = self._evidence(network, part.features, self.depth, search)
+            columns.append(evidence.columns)
+            right.append(hits(evidence.ids, part.labels)[evidence.ids >= 0])
+        self.judge.fit(np.concatenate(columns), np.concatenate(right))
+        return self
+
+    def rank(self, network: SlideNetwork, features: CSR, k: int, search: str = "exact") -> Ranked:
+        """The k best labels of each row.
+
+        Args:
+            network: the network of `fit`.
+            features: ``(B, D)``.
+            k: number of labels.
+            search: see `fit`.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        if not len(self.frequency):
+            raise RuntimeError("the ranker is not trained: call fit first")
+        evidence = self._evidence(network, features, max(self.depth, k), search)
+        ids, known = evidence.ids, evidence.ids >= 0
+        scores = np.full(ids.shape, -np.inf, np.float32)
+        scores[known] = self.judge.probabilities(evidence.columns)
+        if self.objective == "psp":
+            scores[known] *= self.inverse[ids[known]]
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        scores, ids = (np.take_along_axis(array, order, 1) for array in (scores, ids))
+        left = np.isfinite(scores)
+        return Ranked(
+            np.where(left, scores, 0), np.where(left, ids, -1), evidence.network_ids[:, :k]
+        )
+
+    def _evidence(self, network: SlideNetwork, features: CSR, depth: int, search: str) -> Evidence:
+        own = self.classifiers, self.neighbours, self.frequency, self.known_labels
+        return gather(Experts(network, *own), features, depth, self.voted, search)
+
+    def _take_rows(self, train: Split, exclude: bool) -> None:
+        self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
+        self.known_labels = KnownLabels(train.features, train.labels) if exclude else None
+
+    def _excludes(self, train: Split) -> bool:
+        """Whether known labels are left out of the answers."""
+        if self.known != "auto":
+            return self.known == "exclude"
+        if exclude := lists_all_labels(train.features):
+            self.notes.append(
+                "known labels: no answers to rows that repeat the features of a training row, "
+                "because rows are short and no two training rows are equal"
+            )
+        return exclude
+
+    def _choose_neighbours(self, train: Split, held: Split) -> Neighbours:
+        """Neighbours by plain or by weighted features, the better ones for held-out rows."""
+        trial, found = held.slice(0, min(_TRIAL_ROWS, len(held))), []
+        for idf in (False, True):
+            model = Neighbours(self.neighbours.count, idf)
+            model.fit(train.features, train.labels, train.num_features, train.num_labels)
+            ids = model.votes(trial.features, min(5, train.num_labels)).ids
+            found.append((100 * float(hits(ids, trial.labels).sum()) / max(ids.size, 1), model))
+        (worse, _), (better, model) = sorted(found, key=lambda pair: pair[0])
+        self.notes.append(
+            f"features of the nearest rows: {'weighted by idf' if model.idf else 'as they are'}, "
+            f"P@5 {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
+        )
+        return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that `rank` needs beside the network and the training rows.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        parts = {"classifiers": self.classifiers, "judge": self.judge}
+        numbers = {"idf": self.neighbours.idf, "exclude": self.known_labels is not None}
+        states = {name: part.state_dict() for name, part in parts.items()}
+        return states | numbers | {"inverse": torch.from_numpy(self.inverse)}
+
+    def load_state_dict(self, state: dict[str, Any], train: Split) -> None:
+        """Restore what `state_dict` returned.
+
+        Args:
+            state: the state.
+            train: the training rows of `fit`.
+        """
+        self.classifiers.load_state_dict(state["classifiers"])
+        self.judge.load_state_dict(state["judge"])
+        self.inverse = state["inverse"].numpy()
+        self._take_rows(train, state["exclude"])
+        self.neighbours = Neighbours(self.neighbours.count, state["idf"])
+        sizes = train.num_features, train.num_labels
+        self.neighbours.fit(train.features, train.labels, *sizes)

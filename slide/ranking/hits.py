@@ -1,0 +1,29 @@
+"""Which answers are right."""
+
+import numpy as np
+
+from slide.sparse import Pattern
+
+
+def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
+    """Which predictions are labels of their row.
+
+    Args:
+        predicted: ``(n, k)`` integers.
+        labels: of n rows.
+
+    Returns:
+        ``(n, k)`` bool.
+
+    Raises:
+        ValueError: if the numbers of rows differ.
+    """
+    if len(predicted) != labels.num_rows:
+        raise ValueError(
+            f"{len(predicted)} predictions do not fit {labels.num_rows} rows of labels"
+        )
+    width = 1 + max(int(predicted.max(initial=0)), int(labels.indices.max(initial=0)))
+    rows = np.repeat(np.arange(labels.num_rows), np.diff(labels.indptr))
+    truth = rows * width + labels.indices
+    asked = np.arange(len(predicted))[:, None] * width + predicted
+    return np.isin(asked, truth) & (predicted >= 0)

@@ -1,0 +1,102 @@
+"""A calibrated model that turns evidence into the probability of a label."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from slide.kernels.trees import Trees, sum_trees
+
+# Fewer true labels among the candidates do not suffice to fit a model.
+_LEAST_HITS = 50
+_SETTINGS: dict[str, Any] = {
+    "max_iter": 100,
+    "learning_rate": 0.1,
+    "max_leaf_nodes": 31,
+    "min_samples_leaf": 50,
+    "early_stopping": False,
+    "random_state": 0,
+}
+
+
+class Judge:
+    """Gradient-boosted trees with a logistic loss, fitted on held-out rows.
+
+    Columns in which more evidence can only speak for a label are monotone. The trees are those of
+    ``sklearn.ensemble.HistGradientBoostingClassifier`` (Friedman 2001, "Greedy function
+    approximation: a gradient boosting machine"; Ke et al. 2017, "LightGBM"). Scores that minimise
+    the logistic loss are probabilities, so they can be compared across rows.
+
+    Args:
+        signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.ranking.judge import Judge
+        >>> columns = np.random.default_rng(0).random((2000, 1), dtype=np.float32)
+        >>> judge = Judge([1]).fit(columns, columns[:, 0] > 0.7)
+        >>> judge.probabilities(np.array([[0.1], [0.9]], np.float32)) > 0.5
+        array([False,  True])
+    """
+
+    def __init__(self, signs: list[int]):
+        self.signs = signs
+        self.trees: Trees | None = None
+        self.base = 0.0
+
+    def fit(self, columns: np.ndarray, hits: np.ndarray) -> "Judge":
+        """Learn from candidates of rows that no expert has seen.
+
+        Args:
+            columns: ``(pairs, C)`` float32.
+            hits: ``(pairs,)`` bool, whether the candidate is a label of its row.
+
+        Returns:
+            The judge itself. With too few hits it has no trees, and ranks by column 0.
+        """
+        # Imported here, because it takes a second.
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        self.trees = None
+        if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
+            return self
+        model = HistGradientBoostingClassifier(**_SETTINGS, monotonic_cst=self.signs)
+        model.fit(columns, hits)
+        self.trees, self.base = _trees_of(model), float(model._baseline_prediction[0, 0])
+        return self
+
+    def probabilities(self, columns: np.ndarray) -> np.ndarray:
+        """The probability ``(pairs,)`` float32 that a candidate is a label of its row."""
+        log_odds = columns[:, 0].copy()
+        if self.trees is not None:
+            sum_trees(np.ascontiguousarray(columns), self.trees, self.base, log_odds)
+        return 1 / (1 + np.exp(-log_odds))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that `probabilities` needs, as tensors and numbers."""
+        if self.trees is None:
+            return {"base": self.base}
+        arrays = {name: torch.from_numpy(array) for name, array in self.trees._asdict().items()}
+        return {"base": self.base, **arrays}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.base, self.trees = state["base"], None
+        if "roots" in state:
+            self.trees = Trees(*(state[name].numpy() for name in Trees._fields))
+
+
+def _trees_of(model: Any) -> Trees:
+    """The trees of a fitted model of scikit-learn; its own format cannot be stored safely."""
+    nodes = [stage[0].nodes for stage in model._predictors]
+    starts = np.cumsum([0, *map(len, nodes)])
+    every, shift = np.concatenate(nodes), np.repeat(starts[:-1], np.diff(starts))
+    leaf = every["is_leaf"].astype(bool)
+    return Trees(
+        roots=starts[:-1].astype(np.int32),
+        columns=np.where(leaf, -1, every["feature_idx"]).astype(np.int32),
+        thresholds=every["num_threshold"].astype(np.float64),
+        left=np.where(leaf, 0, every["left"] + shift).astype(np.int32),
+        right=np.where(leaf, 0, every["right"] + shift).astype(np.int32),
+        values=every["value"].astype(np.float32),
+    )

@@ -1,0 +1,193 @@
+"""Nearest training rows, and the votes of their labels."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide import checks
+from slide.search import column_lists, sparse_top_k
+from slide.sparse import CSR, Pattern, check_pattern
+
+# Mean number of list entries that a search reads for a row. Longer lists are cut off.
+_WORK = 16_384
+# Similarities to this power are the weights of sharp votes, in which the nearest rows dominate.
+_SHARP = 4
+
+
+class Votes(NamedTuple):
+    """Labels of the nearest training rows.
+
+    Attributes:
+        ids: ``(B, k)`` int32, labels with the most votes first; -1: there are no more.
+        shares: ``(B, k)`` float32, votes weighted by similarity, as shares of all votes of the row.
+        sharp: ``(B, k)`` float32, the same with the fourth power of the similarity.
+        nearest: ``(B,)`` float32, similarity of the nearest row.
+        mean: ``(B,)`` float32, mean similarity of the neighbours.
+    """
+
+    ids: np.ndarray
+    shares: np.ndarray
+    sharp: np.ndarray
+    nearest: np.ndarray
+    mean: np.ndarray
+
+
+class Neighbours:
+    """Finds the training rows that are nearest by cosine, and lets their labels vote.
+
+    Features count by their inverse document frequency (Spärck Jones 1972, "A statistical
+    interpretation of term specificity and its application in retrieval"), if ``idf`` is set.
+    Inverted lists make the search fast (Zobel and Moffat 2006, "Inverted files for text search
+    engines"): only rows that share a feature are looked at. Lists of frequent features are cut off,
+    so that a search reads about 16,000 entries for a row.
+
+    Args:
+        count: number of neighbours of a row.
+        idf: whether rare features count more.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ranking import Neighbours
+        >>> indptr, ones = np.arange(4), np.ones(3, np.float32)
+        >>> features = slide.CSR(indptr, np.array([0, 1, 1], np.int32), ones)
+        >>> labels = slide.Pattern(indptr, np.array([5, 6, 7], np.int32))
+        >>> model = Neighbours(count=2, idf=False).fit(features, labels, 2, 8)
+        >>> model.votes(features, k=2).ids.tolist()
+        [[5, -1], [6, 7], [6, 7]]
+    """
+
+    def __init__(self, count: int = 50, idf: bool = True):
+        checks.whole("count", count, 1)
+        checks.flag("idf", idf)
+        self.count, self.idf = count, idf
+        self.rows = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+        self.lists, self.labels, self.weights = self.rows, self.rows, np.empty(0, np.float32)
+        self.num_labels = 0
+
+    def fit(
+        self, features: CSR, labels: Pattern, num_features: int, num_labels: int
+    ) -> "Neighbours":
+        """Take rows to search in.
+
+        Args:
+            features: ``(R, D)`` training rows.
+            labels: R rows of labels, in [0, N).
+            num_features: D.
+            num_labels: N.
+
+        Returns:
+            The object itself.
+
+        Raises:
+            ValueError: for ids out of range, or numbers of rows that differ.
+        """
+        check_pattern("labels", labels, features.num_rows, num_labels)
+        check_pattern("features", features, None, num_features)
+        counts = np.bincount(features.indices, minlength=num_features)
+        self.weights = np.ones(num_features, np.float32)
+        if self.idf:
+            self.weights = np.log((1 + features.num_rows) / (1 + counts)).astype(np.float32)
+        self.rows = self._weighted(features)
+        longest = longest_list(counts, features.num_rows)
+        self.lists = column_lists(self.rows, num_features, longest)
+        self.labels = CSR(*labels, np.ones(len(labels.indices), np.float32))
+        self.num_labels = num_labels
+        return self
+
+    def votes(self, features: CSR, k: int) -> Votes:
+        """The k labels that the nearest rows of each row name most often.
+
+        Args:
+            features: ``(B, D)``.
+            k: number of labels.
+        """
+        number = self.rows.num_rows
+        scores, near = sparse_top_k(self._weighted(features), self.lists, number, self.count)
+        votes, ids = sparse_top_k(_sparse(near, scores), self.labels, self.num_labels, k)
+        sharp = scores**_SHARP
+        # More labels than k, so that few of those with many votes are missing.
+        powered, others = sparse_top_k(_sparse(near, sharp), self.labels, self.num_labels, 2 * k)
+        found = look_up(ids, others, powered, 0.0)
+        return Votes(
+            ids,
+            votes / np.maximum(scores.sum(1, keepdims=True), 1e-9),
+            found / np.maximum(sharp.sum(1, keepdims=True), 1e-9),
+            scores[:, 0],
+            scores.sum(1) / np.maximum((near >= 0).sum(1), 1),
+        )
+
+    def own_candidates(self, k: int, block: int = 32_768) -> Pattern:
+        """For each training row the k labels with the most votes of its other neighbours.
+
+        Args:
+            k: number of labels.
+            block: number of rows in a search.
+        """
+        counts, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+        for begin in range(0, self.rows.num_rows, block):
+            rows = np.arange(begin, min(begin + block, self.rows.num_rows))
+            bounds = self.rows.indptr[begin : rows[-1] + 2]
+            inside = slice(bounds[0], bounds[-1])
+            part = CSR(bounds - bounds[0], self.rows.indices[inside], self.rows.values[inside])
+            scores, near = sparse_top_k(part, self.lists, self.rows.num_rows, self.count, rows)
+            _, found = sparse_top_k(_sparse(near, scores), self.labels, self.num_labels, k)
+            counts.append((found >= 0).sum(1))
+            ids.append(found[found >= 0])
+        return Pattern(np.cumsum(np.concatenate(counts)), np.concatenate(ids))
+
+    def _weighted(self, features: CSR) -> CSR:
+        """The rows with weighted features, at length 1."""
+        values = features.values * self.weights[features.indices]
+        lengths = np.diff(features.indptr)
+        owner = np.repeat(np.arange(features.num_rows), lengths)
+        norms = np.sqrt(np.bincount(owner, values**2, minlength=features.num_rows))
+        values = values / np.maximum(norms, 1e-9)[owner]
+        return CSR(features.indptr, features.indices, values.astype(np.float32))
+
+
+def longest_list(counts: np.ndarray, num_rows: int) -> int:
+    """The greatest power of 2 for which a search reads at most 16,384 entries in the mean.
+
+    Args:
+        counts: ``(D,)`` number of rows of each feature.
+        num_rows: number of rows.
+    """
+    longest = 64
+    while longest < num_rows and (counts * np.minimum(counts, 2 * longest)).sum() <= (
+        _WORK * num_rows
+    ):
+        longest *= 2
+    return longest
+
+
+def look_up(ids: np.ndarray, known: np.ndarray, values: np.ndarray, missing: float) -> np.ndarray:
+    """The values of ids that a list holds, row by row.
+
+    Args:
+        ids: ``(B, K)`` integers, -1 for none.
+        known: ``(B, L)`` integers, each at most once in a row; -1 for none.
+        values: ``(B, L)`` floats, the values of ``known``.
+        missing: value of ids that are not in the list.
+
+    Returns:
+        ``(B, K)`` float32.
+    """
+    if not ids.size or not known.size:
+        return np.full(ids.shape, missing, np.float32)
+    stride = np.int64(max(ids.max(), known.max()) + 2)
+    begin = np.arange(len(ids))[:, None] * stride + 1
+    keys, wanted = (begin + known).ravel(), begin + ids
+    order = np.argsort(keys)
+    places = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+    found = (keys[places] == wanted) & (ids >= 0)
+    return np.where(found, values.ravel()[places], missing).astype(np.float32)
+
+
+def _sparse(ids: np.ndarray, values: np.ndarray) -> CSR:
+    """The rows of a top-k list as sparse rows."""
+    known = ids >= 0
+    indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
+    return CSR(indptr, ids[known].astype(np.int32), values[known].astype(np.float32))

@@ -1,0 +1,97 @@
+"""The largest products of sparse rows with a sparse matrix, by inverted lists."""
+
+import numpy as np
+import scipy.sparse
+
+from slide import checks
+from slide.kernels.top_products import top_products
+from slide.runtime import num_threads
+from slide.sparse import CSR, check_pattern
+
+
+def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> CSR:
+    """The transpose of a matrix: for each column a list of its rows (an inverted list).
+
+    Args:
+        matrix: ``(R, D)``.
+        num_columns: D.
+        longest: a longer list keeps only this number of entries, those of the largest magnitude;
+            None: all lists are complete.
+
+    Returns:
+        A CSR matrix ``(D, R)``. If lists were shortened, the order within a list is by magnitude.
+
+    Raises:
+        ValueError: for columns out of range, or ``longest`` below 1.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.search import column_lists
+        >>> ones = np.ones(3, np.float32)
+        >>> rows = slide.CSR(np.array([0, 2, 3]), np.array([0, 2, 2], np.int32), ones)
+        >>> column_lists(rows, num_columns=3)[:2]
+        (array([0, 1, 1, 3]), array([0, 0, 1], dtype=int32))
+    """
+    check_pattern("columns", matrix, None, num_columns)
+    shape = (matrix.num_rows, num_columns)
+    turned = scipy.sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape).tocsc()
+    indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
+    lists = CSR(indptr, indices, turned.data.astype(np.float32, copy=False))
+    if longest is None:
+        return lists
+    checks.whole("longest", longest, 1)
+    lengths = np.diff(lists.indptr)
+    if lengths.max(initial=0) <= longest:
+        return lists
+    column = np.repeat(np.arange(num_columns), lengths)
+    order = np.lexsort((-np.abs(lists.values), column))
+    kept = order[np.arange(len(order)) - lists.indptr[column] < longest]
+    indptr = np.concatenate([[0], np.cumsum(np.minimum(lengths, longest))]).astype(np.int64)
+    return CSR(indptr, lists.indices[kept], lists.values[kept])
+
+
+def sparse_top_k(
+    x: CSR, lists: CSR, num_outputs: int, k: int, left_out: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k largest positive products of each sparse row with the columns of a sparse matrix.
+
+    The time is proportional to the length of the lists of a row's columns; the other lists are not
+    read.
+
+    Args:
+        x: ``(B, D)``.
+        lists: ``(D, N)``: for each column of ``x`` the outputs that have it, and their weights.
+        num_outputs: N.
+        k: number of outputs to return for each row.
+        left_out: ``(B,)`` integers, for each row one output that is not returned; None: none.
+
+    Returns:
+        Scores ``(B, k)`` float32 and ids ``(B, k)`` int32, best first. If a row has fewer than k
+        positive products, the remaining scores are 0 and the ids are -1.
+
+    Raises:
+        ValueError: for ids out of range, or k below 1.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.search import sparse_top_k
+        >>> lists = slide.CSR(np.array([0, 2, 3]), np.array([0, 1, 1], np.int32),
+        ...                   np.array([1, 2, 3], np.float32))
+        >>> row = slide.CSR(np.array([0, 2]), np.array([0, 1], np.int32), np.ones(2, np.float32))
+        >>> sparse_top_k(row, lists, num_outputs=2, k=2)
+        (array([[5., 1.]], dtype=float32), array([[1, 0]], dtype=int32))
+    """
+    checks.whole("k", k, 1)
+    check_pattern("columns", x, None, lists.num_rows)
+    check_pattern("lists", lists, None, num_outputs)
+    if left_out is None:
+        left_out = np.empty(0, np.int64)
+    elif left_out.shape != (x.num_rows,):
+        raise ValueError(f"left_out of shape {left_out.shape} does not fit {x.num_rows} rows")
+    threads = num_threads()
+    sums = np.full((threads, num_outputs), -np.inf, np.float32)
+    touched = np.empty((threads, num_outputs), np.int32)
+    ids, scores = np.full((x.num_rows, k), -1, np.int32), np.zeros((x.num_rows, k), np.float32)
+    top_products(x, lists, left_out.astype(np.int64, copy=False), sums, touched, ids, scores)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)

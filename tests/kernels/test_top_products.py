@@ -1,0 +1,65 @@
+"""The largest products of sparse rows: the kernel against its naive twin."""
+
+import numpy as np
+import pytest
+from helpers.matrices import make_csr, to_dense
+from helpers.naive_ranking import top_products as naive
+
+from slide.kernels.top_products import top_products
+
+ROWS, COLUMNS, OUTPUTS = 9, 7, 12
+
+
+def run(x, lists, left_out, k, threads=2):
+    sums = np.full((threads, OUTPUTS), -np.inf, np.float32)
+    touched = np.empty((threads, OUTPUTS), np.int32)
+    ids = np.full((x.num_rows, k), -1, np.int32)
+    scores = np.zeros((x.num_rows, k), np.float32)
+    top_products(x, lists, left_out, sums, touched, ids, scores)
+    assert (sums == -np.inf).all(), "the scratch is not handed back as it was"
+    return ids, scores
+
+
+@pytest.mark.parametrize("k", [1, 3, OUTPUTS])
+@pytest.mark.parametrize("with_left_out", [True, False])
+def test_it_finds_the_largest_ones(k, with_left_out):
+    rng = np.random.default_rng(k)
+    x = make_csr(rng, rng.integers(0, COLUMNS, ROWS), COLUMNS)
+    lists = make_csr(rng, rng.integers(0, OUTPUTS, COLUMNS), OUTPUTS)
+    left_out = rng.integers(0, OUTPUTS, ROWS) if with_left_out else np.empty(0, np.int64)
+    ids, scores = run(x, lists, left_out, k)
+    dense = to_dense(x, COLUMNS).numpy(), to_dense(lists, OUTPUTS).numpy()
+    every = naive(*dense, left_out if with_left_out else None)
+    assert any(len(own) > k for own in every) or k == OUTPUTS
+    for own, found, values in zip(every, ids, scores, strict=True):
+        best = sorted(own.values(), reverse=True)[:k]
+        np.testing.assert_allclose(sorted(values[found >= 0], reverse=True), best, rtol=1e-5)
+        assert (found >= 0).sum() == len(best) == len(set(found[found >= 0]))
+        for n, value in zip(found[found >= 0], values[found >= 0], strict=True):
+            assert own[n] == pytest.approx(value, rel=1e-5)
+
+
+def test_sums_that_pass_zero_on_the_way_count_once():
+    rows = np.array([[1.0, 1.0, 1.0]])
+    columns = np.array([[1.0, 2.0], [-1.0, 0.0], [3.0, 0.0]])
+    x = make_csr(np.random.default_rng(0), [3], 3)._replace(
+        indices=np.arange(3, dtype=np.int32), values=np.ones(3, np.float32)
+    )
+    flat = [(d, n) for d in range(3) for n in range(2) if columns[d, n]]
+    lists = x._replace(
+        indptr=np.array([0, 2, 3, 4]),
+        indices=np.array([n for _, n in flat], np.int32),
+        values=np.array([columns[place] for place in flat], np.float32),
+    )
+    ids, scores = run(x, lists, np.empty(0, np.int64), 3)
+    found = dict(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
+    assert found == {**naive(rows, columns, None)[0], -1: 0.0}
+
+
+def test_threads_do_not_matter():
+    rng = np.random.default_rng(0)
+    x = make_csr(rng, [COLUMNS] * ROWS, COLUMNS)
+    lists = make_csr(rng, [OUTPUTS] * COLUMNS, OUTPUTS)
+    found = [run(x, lists, np.empty(0, np.int64), 4, threads) for threads in (1, 3)]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)

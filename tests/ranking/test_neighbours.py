@@ -1,0 +1,109 @@
+"""Nearest training rows by cosine, and their votes, against loops over dense rows."""
+
+import numpy as np
+import pytest
+from helpers.matrices import make_csr, make_pattern, to_dense
+
+from slide.ranking.neighbours import Neighbours, longest_list, look_up
+
+ROWS, FEATURES, LABELS = 30, 12, 9
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    x = make_csr(rng, rng.integers(3, 7, ROWS), FEATURES)
+    x = x._replace(values=np.abs(x.values) + np.float32(0.1))
+    return x, make_pattern(rng, rng.integers(0, 4, ROWS), LABELS)
+
+
+def naive_rows(x, idf):
+    """Weighted rows of length 1."""
+    dense = to_dense(x, FEATURES).numpy().astype(np.float64)
+    if idf:
+        dense *= np.log((1 + ROWS) / (1 + (dense != 0).sum(0)))
+    return dense / np.maximum(np.linalg.norm(dense, axis=1, keepdims=True), 1e-9)
+
+
+def naive_votes(query, others, labels, count, power):
+    """``{label: votes}`` of the nearest rows, and their similarities."""
+    similar = others @ query
+    near = [r for r in np.argsort(-similar)[:count] if similar[r] > 0]
+    votes = {}
+    for r in near:
+        for label in labels.indices[labels.indptr[r] : labels.indptr[r + 1]]:
+            votes[int(label)] = votes.get(int(label), 0) + similar[r] ** power
+    return votes, similar[near]
+
+
+@pytest.mark.parametrize("idf", [True, False])
+def test_votes_are_those_of_the_nearest_rows(rows, idf):
+    x, labels = rows
+    model = Neighbours(5, idf).fit(x, labels, FEATURES, LABELS)
+    queries = make_csr(np.random.default_rng(5), [3] * 8, FEATURES)
+    queries = queries._replace(values=np.abs(queries.values))
+    found, others = model.votes(queries, LABELS), naive_rows(x, idf)
+    dense = to_dense(queries, FEATURES).numpy() * model.weights
+    dense /= np.linalg.norm(dense, axis=1, keepdims=True)
+    for b, query in enumerate(dense):
+        for power, shares in ((1, found.shares[b]), (4, found.sharp[b])):
+            votes, similar = naive_votes(query, others, labels, 5, power)
+            known = found.ids[b] >= 0
+            assert set(found.ids[b][known].tolist()) == set(votes)
+            expected = [votes[n] / (similar**power).sum() for n in found.ids[b][known]]
+            np.testing.assert_allclose(shares[known], expected, rtol=1e-4)
+        assert (np.diff(found.shares[b]) <= 1e-6).all()
+        assert found.nearest[b] == pytest.approx(similar.max(), rel=1e-4)
+        assert found.mean[b] == pytest.approx(similar.mean(), rel=1e-4)
+
+
+def test_a_row_is_not_its_own_neighbour(rows):
+    x, labels = rows
+    model = Neighbours(5, idf=False).fit(x, labels, FEATURES, LABELS)
+    found = model.own_candidates(LABELS, block=7)
+    others, several = naive_rows(x, False), 0
+    for b in range(ROWS):
+        without = others.copy()
+        without[b] = 0
+        votes, _ = naive_votes(others[b], without, labels, 5, 1)
+        own = found.indices[found.indptr[b] : found.indptr[b + 1]]
+        assert set(own.tolist()) == set(votes)
+        several += len(own) > 1
+    assert several > ROWS / 2
+
+
+def test_rows_without_features(rows):
+    x, labels = rows
+    model = Neighbours().fit(x, labels, FEATURES, LABELS)
+    found = model.votes(make_csr(np.random.default_rng(0), [0, 0], FEATURES), 3)
+    assert (found.ids == -1).all()
+    assert not found.shares.any()
+    assert not found.nearest.any()
+    assert np.isfinite(found.mean).all()
+
+
+def test_lists_are_as_long_as_the_work_allows():
+    few = np.full(10, 50)
+    assert longest_list(few, 100) >= 50, "short lists are whole"
+    many = np.full(20, 100_000)  # 20 features that each of 100,000 rows has.
+    longest = longest_list(many, 100_000)
+    assert 20 * longest <= 16_384 < 20 * 2 * longest
+
+
+def test_look_up():
+    ids, known = np.array([[4, -1, 7], [2, 3, -1]]), np.array([[7, 4], [-1, 3]])
+    values = np.array([[0.7, 0.4], [9.0, 0.3]], np.float32)
+    expected = np.array([[0.4, 0, 0.7], [0, 0.3, 0]], np.float32)
+    np.testing.assert_array_equal(look_up(ids, known, values, 0), expected)
+    empty = np.empty((2, 0), np.int64)
+    np.testing.assert_array_equal(look_up(ids, empty, empty, 5), np.full((2, 3), 5))
+
+
+def test_impossible_inputs_are_refused(rows):
+    x, labels = rows
+    with pytest.raises(ValueError, match="count must be a whole number of at least 1, not 0"):
+        Neighbours(0)
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
+        Neighbours().fit(x, labels, FEATURES, 2)
+    with pytest.raises(ValueError, match=r"features must lie in \[0, 3\)"):
+        Neighbours().fit(x, labels, 3, LABELS)

@@ -1,0 +1,66 @@
+"""Inverted lists, and the largest products that they give."""
+
+import numpy as np
+import pytest
+from helpers.matrices import make_csr, to_dense
+
+from slide.search import column_lists, sparse_top_k
+
+
+def test_lists_are_the_transpose():
+    x = make_csr(np.random.default_rng(0), [3, 0, 5, 1], 6)
+    lists = column_lists(x, 6)
+    np.testing.assert_array_equal(to_dense(lists, 4), to_dense(x, 6).T)
+    assert [array.dtype for array in lists] == ["i8", "i4", "f4"]
+
+
+def test_long_lists_keep_the_largest_entries():
+    x = make_csr(np.random.default_rng(0), [4] * 20, 6)
+    whole, cut = to_dense(x, 6).T.abs(), to_dense(column_lists(x, 6, longest=5), 20).abs()
+    for full, kept in zip(whole, cut, strict=True):
+        expected = np.where(full >= full.sort(descending=True)[0][4], full, 0)
+        np.testing.assert_array_equal(kept, expected)
+
+
+def test_top_k_is_that_of_the_dense_product():
+    rng = np.random.default_rng(1)
+    x, lists = make_csr(rng, [4] * 10, 8), make_csr(rng, [6] * 8, 15)
+    scores, ids = sparse_top_k(x, lists, 15, k=4)
+    dense = (to_dense(x, 8) @ to_dense(lists, 15)).numpy()
+    for own, found, every in zip(scores, ids, dense, strict=True):
+        best = np.sort(every[every > 0])[::-1][:4]
+        np.testing.assert_allclose(own[: len(best)], best, rtol=1e-5)
+        np.testing.assert_allclose(every[found[: len(best)]], best, rtol=1e-5)
+        assert (found[len(best) :] == -1).all()
+        assert (own[len(best) :] == 0).all()
+
+
+def test_one_output_of_each_row_is_left_out():
+    rng = np.random.default_rng(1)
+    x, lists = make_csr(rng, [7] * 10, 8), make_csr(rng, [14] * 8, 15)
+    _, every = sparse_top_k(x, lists, 15, k=3)
+    _, found = sparse_top_k(x, lists, 15, k=2, left_out=every[:, 0])
+    assert (every[:, 2] >= 0).all()
+    np.testing.assert_array_equal(found, every[:, 1:])
+
+
+def test_no_rows():
+    rng = np.random.default_rng(1)
+    scores, ids = sparse_top_k(make_csr(rng, [], 8), make_csr(rng, [6] * 8, 15), 15, k=4)
+    assert scores.shape == ids.shape == (0, 4)
+    assert column_lists(make_csr(rng, [], 8), 8, longest=3).num_rows == 8
+
+
+def test_impossible_inputs_are_refused():
+    rng = np.random.default_rng(1)
+    x, lists = make_csr(rng, [4] * 10, 8), make_csr(rng, [6] * 8, 15)
+    with pytest.raises(ValueError, match="k must be a whole number of at least 1, not 0"):
+        sparse_top_k(x, lists, 15, k=0)
+    with pytest.raises(ValueError, match=r"lists must lie in \[0, 10\)"):
+        sparse_top_k(x, lists, 10, k=1)
+    with pytest.raises(ValueError, match=r"columns must lie in \[0, 6\)"):
+        sparse_top_k(x, column_lists(make_csr(rng, [2] * 9, 6), 6), 9, k=1)
+    with pytest.raises(ValueError, match=r"left_out of shape \(3,\) does not fit 10 rows"):
+        sparse_top_k(x, lists, 15, k=1, left_out=np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
+        column_lists(x, 8, longest=0)
