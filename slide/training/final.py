@@ -25,6 +25,7 @@ def final_scores(
     search: str,
     folder: Path,
     counters: Counters,
+    held: Split | None = None,
 ) -> dict[str, float]:
     """The last scores of a run: trains the ranker, if there is one, and evaluates.
 
@@ -36,6 +37,7 @@ def final_scores(
         search: see `slide.SlideNetwork.predict`.
         folder: folder of the run.
         counters: counters of the run; the training time of the ranker is added.
+        held: training rows that neither network nor ranker learns from, for choices; None: none.
 
     Returns:
         Without a ranker, the scores of the network. With a ranker, the re-ranked scores, the scores
