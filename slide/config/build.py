@@ -71,7 +71,8 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
         if size is not None and not _fits_hidden(sampler, first=i == 0):
             shown = list(network.hidden_active)
             raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
-    options = {key: network[key] for key in ("dropout", "precision", "init_scale", "output_scale")}
+    keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
+    options = {key: network[key] for key in keys}
     return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
 
 

@@ -9,7 +9,8 @@ from slide.config.build import CONFIG
 
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {
-    *("trainer.epochs", "trainer.max_steps", "trainer.checkpoint_every", "trainer.log_every"),
+    *("trainer.epochs", "trainer.max_epochs", "trainer.max_minutes", "trainer.max_steps"),
+    *("trainer.checkpoint_every", "trainer.log_every", "network.input_dropout"),
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor", "network.dropout"),
     *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
@@ -47,6 +48,12 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
             continue
         if key not in REPLACEABLE or OmegaConf.select(config, key) is None:
             raise ValueError(f"{override}: a resumed run keeps its {key}; start a new one instead")
-        OmegaConf.update(config, key, OmegaConf.select(composed, key))
+        old, new = OmegaConf.select(config, key), OmegaConf.select(composed, key)
+        if key == "trainer.epochs" and "auto" in (old, new) and old != new:
+            # The rows to learn from would differ, and so would the rates.
+            raise ValueError(
+                f"{override}: a resumed run keeps {key}={old}; start a new one instead"
+            )
+        OmegaConf.update(config, key, new)
     config.run_dir = config.resume = folder
     return config

@@ -11,6 +11,13 @@ from slide.data.sources.synthetic import synthetic
 from slide.data.sources.text import text
 from slide.data.sources.xmc import xmc
 from slide.data.transforms import transform
+from slide.data.validation import (
+    first_unknown,
+    known_labels,
+    lists_all_labels,
+    row_keys,
+    validation_split,
+)
 
 __all__ = [
     "Batch",
@@ -20,11 +27,16 @@ __all__ = [
     "Split",
     "build_debian",
     "download",
+    "first_unknown",
     "holdout",
+    "known_labels",
+    "lists_all_labels",
     "mnist",
+    "row_keys",
     "synthetic",
     "text",
     "transform",
+    "validation_split",
     "write_xmc",
     "xmc",
 ]

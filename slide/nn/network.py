@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from slide import checks
-from slide.functional import relu_dropout
+from slide.functional import drop_features, relu_dropout
 from slide.nn.activation import Activation
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
@@ -33,6 +33,8 @@ class SlideNetwork(nn.Module):
         precision: precision of the products of the output layer; see `slide.active_linear`.
         init_scale: scale of the weights of the first layer; see `slide.SparseInputLinear`.
         output_scale: scale of the first weights of the output layer; see `slide.SampledLinear`.
+        input_dropout: share of the features of a row that training leaves out, in [0, 1); see
+            `slide.functional.drop_features`.
 
     Raises:
         ValueError: for a width, dropout, precision or scale out of range, or samplers that do not
@@ -60,6 +62,7 @@ class SlideNetwork(nn.Module):
         precision: str = "float32",
         init_scale: float = 1.0,
         output_scale: float = 1.0,
+        input_dropout: float = 0.0,
     ):
         super().__init__()
         checks.listing("hidden", hidden)
@@ -68,6 +71,7 @@ class SlideNetwork(nn.Module):
         for width in hidden:
             checks.whole("hidden", width, 1)
         checks.share("dropout", dropout)
+        checks.share("input_dropout", input_dropout)
         checks.positive("output_scale", output_scale)
         samplers = list(hidden_samplers) or [None] * len(hidden)
         if len(samplers) != len(hidden):
@@ -83,7 +87,7 @@ class SlideNetwork(nn.Module):
             SampledLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
             for i in range(1, len(hidden))
         )
-        self.dropout = dropout
+        self.dropout, self.input_dropout = dropout, input_dropout
         self.output = SampledLinear(
             *(hidden[-1], out_features, sampler(hidden[-1], out_features)),
             precision=precision,
@@ -92,6 +96,8 @@ class SlideNetwork(nn.Module):
 
     def encode(self, features: CSR) -> Tensor:
         """The last hidden layer ``(B, H)`` of a CSR matrix of features."""
+        if self.training:
+            features = drop_features(features, self.input_dropout)
         x = self._activate(self.first(features))
         for layer in self.hidden:
             x = self._activate(layer(x))
@@ -140,7 +146,7 @@ class SlideNetwork(nn.Module):
         return [{"params": rest, "lr": lr}, {"params": first, "lr": lr * input_rate}]
 
     def extra_repr(self) -> str:
-        return f"dropout={self.dropout}"
+        return f"dropout={self.dropout}, input_dropout={self.input_dropout}"
 
     def layers(self) -> list[SparseInputLinear | SampledLinear]:
         """All layers, from input to output."""

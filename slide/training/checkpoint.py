@@ -9,6 +9,7 @@ from slide import files
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.divergence import check_weights
+from slide.training.plan import Plan
 from slide.training.progress import Counters
 
 CHECKPOINT = "checkpoint.pt"
@@ -18,16 +19,23 @@ class Checkpoint:
     """The checkpoint of a run: everything that a resumed run needs.
 
     It holds the network (weights, and the states of the samplers), the optimizer, the random state
-    of torch and the `Counters`. It does not hold learning rates, because they follow from the
-    number of steps (`slide.training.lr_schedules`).
+    of torch, the `Plan` (if there is one) and the `Counters`. It does not hold learning rates,
+    because they follow from the number of steps and the plan (`slide.training.lr_schedules`).
 
     Args:
         folder: folder of the run.
         network: the network; its weights, indexes and draws are kept.
         optimizer: the optimizer; its moments are kept.
+        plan: decides how long the run is; None: that is known from the start.
     """
 
-    def __init__(self, folder: Path, network: SlideNetwork, optimizer: RowSparseAdam):
+    def __init__(
+        self,
+        folder: Path,
+        network: SlideNetwork,
+        optimizer: RowSparseAdam,
+        plan: Plan | None = None,
+    ):
         self.path = folder / CHECKPOINT
         self.network = network
         # The parts of a checkpoint besides the counters: how to get the state of each part, and how
@@ -37,6 +45,8 @@ class Checkpoint:
             "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
+        if plan is not None:
+            self._parts["plan"] = (plan.state_dict, plan.load_state_dict)
 
     def write(self, counters: Counters) -> None:
         """Replace the file.

@@ -1,6 +1,7 @@
 """The options of a trainer."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from slide import checks
 from slide.nn.sampled_linear import SEARCHES
@@ -12,7 +13,11 @@ class TrainingOptions:
 
     Attributes:
         batch_size: samples in a step.
-        epochs: passes over the training rows.
+        epochs: passes over the training rows; ``"auto"``: as long as precision on held-out training
+            rows rises (see `slide.training.plan`).
+        max_epochs: largest number of passes with ``epochs="auto"``.
+        max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no
+            limit.
         max_steps: largest number of steps; 0: no limit.
         eval_every: steps between evaluations; 0: only at the end.
         eval_samples: rows used by the evaluations before the end; 0: all. The last evaluation
@@ -33,15 +38,17 @@ class TrainingOptions:
     Example:
         >>> from slide.training import TrainingOptions
         >>> options = TrainingOptions(batch_size=64, epochs=3)
-        >>> options.total_steps(steps_per_epoch=10)
+        >>> options.most_steps(steps_per_epoch=10)
         30
         >>> TrainingOptions(epochs=0)
         Traceback (most recent call last):
-        ValueError: epochs must be a whole number of at least 1, not 0
+        ValueError: epochs must be auto or a whole number of at least 1, not 0
     """
 
     batch_size: int = 256
-    epochs: int = 5
+    epochs: int | str = "auto"
+    max_epochs: int = 20
+    max_minutes: float = 0.0
     max_steps: int = 0
     eval_every: int = 0
     eval_samples: int = 0
@@ -53,16 +60,32 @@ class TrainingOptions:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("batch_size", "epochs", "log_every"):
+        for name in ("batch_size", "max_epochs", "log_every"):
             checks.whole(name, getattr(self, name), 1)
+        if not self.auto:
+            _check_epochs(self.epochs)
         for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every"):
             checks.whole(name, getattr(self, name), 0)
         checks.whole("recall_every", self.recall_every, 0)
+        checks.not_negative("max_minutes", self.max_minutes)
+        if self.max_minutes and not self.auto:
+            raise ValueError(f"max_minutes={self.max_minutes} needs epochs=auto, not {self.epochs}")
         checks.whole("seed", self.seed, 0)
         checks.share("holdout", self.holdout)
         checks.one_of("evaluation", self.evaluation, SEARCHES)
 
-    def total_steps(self, steps_per_epoch: int) -> int:
-        """The number of steps of a whole run."""
-        steps = self.epochs * steps_per_epoch
+    @property
+    def auto(self) -> bool:
+        """Whether precision on held-out rows tells how long to train."""
+        return self.epochs == "auto"
+
+    def most_steps(self, steps_per_epoch: int) -> int:
+        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps."""
+        epochs = self.epochs if isinstance(self.epochs, int) else self.max_epochs
+        steps = epochs * steps_per_epoch
         return min(steps, self.max_steps) if self.max_steps else steps
+
+
+def _check_epochs(epochs: Any) -> None:
+    if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
+        raise ValueError(f"epochs must be auto or a whole number of at least 1, not {epochs!r}")

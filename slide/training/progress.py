@@ -57,8 +57,13 @@ def log_scalars(
     }
 
 
-def progress_bar(total_steps: int, step: int) -> tqdm:
-    """A bar of steps that begins at ``step``; it is hidden if the output is not a terminal."""
+def progress_bar(total_steps: int | None, step: int) -> tqdm:
+    """A bar of steps that begins at ``step``; it is hidden if the output is not a terminal.
+
+    Args:
+        total_steps: number of steps of the run; None: it is not known yet.
+        step: number of steps done.
+    """
     return tqdm(total=total_steps, initial=step, unit="step", disable=None)
 
 

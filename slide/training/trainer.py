@@ -8,20 +8,23 @@ from typing import Any
 
 from tqdm import tqdm
 
-from slide.data import Batches, SparseDataset
+from slide import files
+from slide.data import Batches, SparseDataset, validation_split
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.training.checkpoint import Checkpoint
 from slide.training.evaluation import check_search, choose_rows, evaluate, inspect_selection
-from slide.training.final import final_scores, write_summary
 from slide.training.interrupt import Interrupt, noted_interrupts
 from slide.training.learner import Learner
 from slide.training.lr_schedules import LRSchedule, constant, scheduler_at
 from slide.training.metrics import inverse_propensities
 from slide.training.monitor import Monitor
 from slide.training.options import TrainingOptions
+from slide.training.plan import Plan
+from slide.training.planner import Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
+from slide.training.summary import RANKER, write_summary
 
 
 class Trainer:
@@ -35,10 +38,19 @@ class Trainer:
         options: see `TrainingOptions`.
         folder: folder of the run; it must exist.
         lr_schedule: called with the optimizer and the number of steps; returns a scheduler of
-            PyTorch (see `slide.training.lr_schedules`).
+            PyTorch (see `slide.training.lr_schedules`). With ``epochs="auto"`` it is not used: the
+            rates are those of the `slide.training.plan.Plan`.
         resume: whether to continue from the checkpoint in the folder, if there is one.
         ranker: is trained after the network, and re-ranks its outputs in the last evaluation. None:
             no re-ranking.
+
+    Attributes:
+        train_split: rows that the network learns from.
+        held_split: training rows that it does not learn from, for choices: how long to train, how
+            to re-rank (`slide.data.validation_split`). None: there is nothing to choose, with a
+            number of epochs and without a ranker.
+        eval_split: rows that the run is evaluated on.
+        plan: how long to train, with ``epochs="auto"``; else None.
 
     Raises:
         ValueError: if there are no rows to train or evaluate on, if the evaluation needs an index
@@ -71,16 +83,24 @@ class Trainer:
         check_search(network, options.evaluation)
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
-        self.train_split, self.eval_split = choose_rows(data, options.holdout, options.seed)
+        rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
+        self.train_split, self.held_split = rows, None
+        if options.auto or ranker is not None:
+            self.train_split, self.held_split = validation_split(rows, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
-        labels = self.train_split.labels, data.num_labels
-        self.inverse = inverse_propensities(*labels, *data.propensity)
-        self.total_steps = options.total_steps(len(self.batches))
-        self.checkpoint = Checkpoint(folder, network, optimizer)
+        self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
+        self.plan, self._most_steps = None, options.most_steps(len(self.batches))
+        if options.auto:
+            limits = self._most_steps, 60 * options.max_minutes
+            self.plan = Plan(len(self.batches), *limits)
+            lr_schedule = self.plan.schedule
+        self.checkpoint = Checkpoint(folder, network, optimizer, self.plan)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         if resume and self.checkpoint.path.exists():
             self.counters = self.checkpoint.read()
-        scheduler = scheduler_at(lr_schedule, optimizer, rates, self.total_steps, self.step)
+            if self.plan is not None:  # The limits may have changed.
+                self.plan.check_limits(self.step, self.counters.train_seconds)
+        scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         self.learner = Learner(network, optimizer, loss, scheduler, self.counters, self.checkpoint)
         self.monitor = Monitor(folder, self.step)
 
@@ -88,6 +108,11 @@ class Trainer:
     def step(self) -> int:
         """Number of steps done."""
         return self.counters.step
+
+    @property
+    def total_steps(self) -> int | None:
+        """Number of steps of the run; None: it is not known yet (``epochs="auto"``)."""
+        return self._most_steps if self.plan is None else self.plan.total or None
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, evaluate, write checkpoint and summary.
@@ -105,15 +130,18 @@ class Trainer:
             with progress_bar(self.total_steps, self.step) as bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt)
             self.save()
-            parts = self.network, self.train_split, self.options.evaluation, self.folder
-            scores = final_scores(self.evaluate, self.ranker, *parts, self.counters)
+            scores = self._final_scores()
         run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
         return write_summary(*run, len(self.batches), scores)
 
     def _train(self, bar: tqdm, interrupt: Interrupt) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
+        planner = None
+        if self.plan is not None and self.held_split is not None:
+            planner = Planner(self.plan, self.train_split, self.held_split)
         logged, begin = replace(counters), time.perf_counter()
-        for step in range(self.step, self.total_steps):
+        while not self._ended():
+            step = self.step
             batch = self.batches.batch(*divmod(step, len(self.batches)))
             loss, active, hidden = learner.forward(batch)
             if _due(step + 1, options.recall_every):
@@ -130,13 +158,32 @@ class Trainer:
                 self.monitor.write(self.step, scalars)
                 bar.set_postfix(bar_values(scalars, scores))
                 logged = replace(counters)
-            if _due(self.step, options.eval_every) and self.step < self.total_steps:
+            if planner is not None:
+                planner.look(self.network, counters, self.monitor, bar)
+            if _due(self.step, options.eval_every) and not self._ended():
                 scores = self.evaluate(options.eval_samples)
             if _due(self.step, options.checkpoint_every) or interrupt.asked:
                 self.save()
             if interrupt.asked:
                 raise KeyboardInterrupt
             begin = time.perf_counter()  # The time of a step includes making its batch.
+
+    def _ended(self) -> bool:
+        return self.total_steps is not None and self.step >= self.total_steps
+
+    def _final_scores(self) -> dict[str, float]:
+        """Train the ranker, if there is one, and evaluate."""
+        ranker, held = self.ranker, self.held_split
+        if ranker is None or held is None:
+            return self.evaluate()
+        begin = time.perf_counter()
+        rows = self.train_split, held
+        ranker.fit(self.network, *rows, self.inverse, self.options.evaluation)
+        self.counters.ranker_seconds = time.perf_counter() - begin
+        for note in ranker.notes:
+            tqdm.write(note)
+        files.write_tensors(self.folder / RANKER, ranker.state_dict())
+        return self.evaluate(ranker=ranker)
 
     def evaluate(self, samples: int = 0, ranker: EnsembleRanker | None = None) -> dict[str, float]:
         """Scores on the evaluation rows, also written to the log.

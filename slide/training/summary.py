@@ -1,59 +1,17 @@
-"""The end of a run: the last scores and the summary."""
+"""The files that a finished run leaves: the summary, and the ranker."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from slide import files
 from slide.data import SparseDataset, Split
-from slide.nn import SlideNetwork
-from slide.ranking import EnsembleRanker
 from slide.runtime import peak_memory_mb, versions
 from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
 
 SUMMARY = "summary.json"
 RANKER = "ranker.pt"
-
-
-def final_scores(
-    evaluate: Callable[..., dict[str, float]],
-    ranker: EnsembleRanker | None,
-    network: SlideNetwork,
-    rows: tuple[Split, Split | None],
-    search: str,
-    folder: Path,
-    counters: Counters,
-) -> dict[str, float]:
-    """The last scores of a run: trains the ranker, if there is one, and evaluates.
-
-    Args:
-        evaluate: `slide.training.Trainer.evaluate`.
-        ranker: the ranker to train and to write into the folder; None: no ranker.
-        network: the trained network.
-        rows: training rows of the ranker, and held-out rows.
-        search: see `slide.SlideNetwork.predict`.
-        folder: folder of the run.
-        counters: counters of the run; the training time of the ranker is added.
-
-    Returns:
-        Without a ranker, the scores of the network. With a ranker, the re-ranked scores, and the
-        scores of the network as ``network_...``.
-    """
-    if ranker is None:
-        return evaluate()
-    train, held = rows
-    assert held is not None
-    begin = time.perf_counter()
-    ranker.fit(network, train, held, search)
-    counters.ranker_seconds = time.perf_counter() - begin
-    for note in ranker.notes:
-        tqdm.write(note)
-    files.write_tensors(folder / RANKER, ranker.state_dict())
-    return evaluate(ranker=ranker)
 
 
 def write_summary(

@@ -1,0 +1,133 @@
+"""How long a run with ``epochs=auto`` trains: warm-up, a steady rate, then a rate that falls to 0.
+
+The rate rises over some steps and stays up while precision on held-out training rows rises. Then it
+falls linearly to 0. So the number of steps need not be known at the start, unlike with a rate that
+falls from the first step on (Hu et al. 2024, "MiniCPM", section 4; Haegele et al. 2024, "Scaling
+laws and compute-optimal training beyond fixed training durations", section 3).
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+# Steps in which the rate rises; at most this share of the largest number of steps.
+WARMUP, WARMUP_SHARE = 50, 0.1
+# Steps of the fall, as a share of the steps before it.
+DECAY_SHARE = 0.5
+# The rate stays up while the next epoch is expected to raise precision by this share of itself.
+LEAST_GAIN = 0.025
+# Steps between evaluations: an epoch, but not fewer than the first number, and a part of an epoch
+# of no more steps than the second.
+FEWEST_STEPS, MOST_STEPS = 50, 2000
+
+
+@dataclass
+class Plan:
+    """When the rate of a run begins to fall, and when the run ends. It is in the checkpoint.
+
+    Attributes:
+        steps_per_epoch: steps in a pass over the training rows.
+        most_steps: largest number of steps, with the fall of the rate.
+        most_seconds: largest training time, with the fall of the rate; 0: no limit.
+        steps: the steps after which the network was evaluated on held-out rows.
+        scores: its precision at each of them, in [0, 1].
+        decay_from: number of steps before the rate falls; 0: it is not known yet.
+        total: number of steps of the run; 0: it is not known yet.
+    """
+
+    steps_per_epoch: int
+    most_steps: int
+    most_seconds: float = 0.0
+    steps: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    decay_from: int = 0
+    total: int = 0
+
+    @property
+    def phase(self) -> str:
+        """``"stable"`` while the rate stays up (and in the warm-up), then ``"decay"``."""
+        return "decay" if self.decay_from else "stable"
+
+    def factor(self, step: int) -> float:
+        """The rate of a step as a share of the highest rate."""
+        rise = min(WARMUP, int(WARMUP_SHARE * self.most_steps)) + 1
+        factor = min(1.0, (step + 1) / rise)
+        if self.decay_from and step > self.decay_from:
+            factor *= max(0.0, (self.total - step) / max(self.total - self.decay_from, 1))
+        return factor
+
+    def schedule(self, optimizer: Optimizer, total_steps: int) -> LambdaLR:
+        """A schedule of learning rates; see `slide.training.lr_schedules`."""
+        return LambdaLR(optimizer, self.factor)
+
+    def wants_score(self, step: int) -> bool:
+        """Whether the network is to be evaluated after ``step`` steps."""
+        return not self.decay_from and step % evaluation_interval(self.steps_per_epoch) == 0
+
+    def note_score(self, step: int, score: float) -> None:
+        """Take down a precision; the rate begins to fall if it is no longer expected to rise.
+
+        Gains shrink about geometrically. So the gain of the next epoch is expected to be smaller
+        than that of the last one by the same factor as this one was smaller than that before it.
+        Where a network begins to learn its rows by heart, an epoch later would be too late.
+        """
+        self.steps.append(step)
+        self.scores.append(score)
+        back = -(-self.steps_per_epoch // evaluation_interval(self.steps_per_epoch))
+        last = self.scores[::-1][::back]  # Of whole epochs, the last one first.
+        if len(last) > 1:
+            gain, before = last[0] - last[1], last[1] - (last[2] if len(last) > 2 else 0.0)
+            expected = gain * min(gain / before, 1.0) if gain > 0 < before else gain
+            if expected <= LEAST_GAIN * score:
+                self.begin_decay(step)
+
+    def check_limits(self, step: int, seconds: float) -> None:
+        """Let the rate begin to fall, if the run would otherwise pass a limit.
+
+        Args:
+            step: number of steps done.
+            seconds: training time so far.
+        """
+        late = step * (1 + DECAY_SHARE) > self.most_steps - 1
+        slow = 0 < self.most_seconds <= seconds * (1 + DECAY_SHARE)
+        if not self.decay_from and (late or slow):
+            self.begin_decay(step)
+
+    def begin_decay(self, step: int) -> None:
+        """Let the rate fall from ``step`` on, which is at least 1."""
+        self.decay_from = step
+        self.total = min(step + max(round(DECAY_SHARE * step), 1), max(self.most_steps, step))
+
+    def sentence(self) -> str:
+        """What the run is waiting for."""
+        if self.decay_from:
+            return f"{self._precision()}; the rate falls until step {self.total}"
+        return f"{self._precision()}; the rate stays up while it rises"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps; limits may change when a run is resumed."""
+        state = asdict(self)
+        return {name: state[name] for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` gave."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+
+    def _precision(self) -> str:
+        if not self.scores:
+            return "no held-out precision yet"
+        return f"held-out precision {self.scores[-1]:.3f}, best {max(self.scores):.3f}"
+
+
+_STATE = ("steps", "scores", "decay_from", "total")
+
+
+def evaluation_interval(steps_per_epoch: int) -> int:
+    """Steps between evaluations on held-out rows."""
+    if steps_per_epoch < FEWEST_STEPS:
+        return -(-FEWEST_STEPS // steps_per_epoch) * steps_per_epoch
+    parts = -(-steps_per_epoch // MOST_STEPS)
+    return -(-steps_per_epoch // parts)

@@ -1,0 +1,97 @@
+"""Looks at precision on held-out training rows while a run with a `Plan` goes on."""
+
+import sys
+import time
+
+import numpy as np
+from tqdm import tqdm
+
+from slide.data import Batches, Split, first_unknown, known_labels, lists_all_labels
+from slide.nn import SlideNetwork
+from slide.sparse import Pattern
+from slide.training.metrics import precision_at_k
+from slide.training.monitor import Monitor
+from slide.training.plan import Plan
+from slide.training.progress import Counters
+
+_ROWS, _BATCH, _PLACES = 2000, 512, (1, 3, 5)
+
+
+class HeldRows:
+    """Some held-out rows, and what training rows say of them.
+
+    Args:
+        train: the rows that the network learns from.
+        held: rows that it does not learn from; at most 2,000 of them are used.
+    """
+
+    def __init__(self, train: Split, held: Split):
+        # Files may be sorted, so the rows come from all of them.
+        rows = np.linspace(0, len(held) - 1, min(_ROWS, len(held))).astype(np.int64)
+        self.split = held.take(rows)
+        self.known: Pattern | None = None
+        if lists_all_labels(train.features):
+            self.known = known_labels(train, self.split.features)
+
+    def precision(self, network: SlideNetwork) -> float:
+        """The mean of P@1, P@3 and P@5 by exact search, in [0, 1].
+
+        Where each training row lists all known labels of its features
+        (`slide.data.lists_all_labels`), the predictions for a row leave out the labels of the equal
+        training row.
+        """
+        labels, found = network.output.out_features, []
+        for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
+            depth, known = _PLACES[-1], self._known_of(batch.rows)
+            if known is not None:
+                depth += int(np.diff(known.indptr).max(initial=0))
+            ids = network.predict(batch.features, min(depth, labels))[1].numpy()
+            known = known or Pattern.from_lists([[]] * len(ids))
+            found.append(first_unknown(ids, known, _PLACES[-1]))
+        best = np.concatenate(found)
+        return float(np.mean([precision_at_k(best, self.split.labels, k) for k in _PLACES]))
+
+    def _known_of(self, rows: np.ndarray) -> Pattern | None:
+        if self.known is None:
+            return None
+        indptr = self.known.indptr[rows[0] : rows[-1] + 2]
+        return Pattern(indptr - indptr[0], self.known.indices[indptr[0] : indptr[-1]])
+
+
+class Planner:
+    """Evaluates a network for its plan, and says what the run is waiting for.
+
+    Args:
+        plan: the plan to carry on.
+        train: the rows that the network learns from.
+        held: rows that it does not learn from.
+    """
+
+    def __init__(self, plan: Plan, train: Split, held: Split):
+        self.plan = plan
+        self.held = None if plan.decay_from else HeldRows(train, held)
+
+    def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: tqdm) -> None:
+        """After a step: evaluate the network if that is due, and decide whether the rate falls.
+
+        Args:
+            network: the network.
+            counters: counters of the run; the seconds of the evaluation are added.
+            monitor: the log; takes the precision as ``held/precision``.
+            bar: says what the run is waiting for.
+        """
+        plan, step = self.plan, counters.step
+        if self.held is None or plan.decay_from:
+            return
+        if plan.wants_score(step):
+            begin = time.perf_counter()
+            score = self.held.precision(network)
+            counters.eval_seconds += time.perf_counter() - begin
+            monitor.write(step, {"held/precision": score})
+            plan.note_score(step, score)
+            bar.set_description_str(plan.sentence())
+        plan.check_limits(step, counters.train_seconds)
+        if plan.decay_from:
+            bar.total = plan.total
+            bar.set_description_str(plan.sentence())
+            bar.write(f"step {step}: {plan.sentence()}", file=sys.stderr)
