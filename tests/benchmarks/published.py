@@ -14,13 +14,12 @@ import argparse
 import json
 import os
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from report import RESULTS, machine, table
-from train_process import ROOT, run_train
+from train_process import ROOT, run_train, warm_up
 
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
@@ -43,15 +42,17 @@ def place(name: str, root: Path | None) -> list[str]:
     return [f"dataset={name}", f"dataset.root={folder}", f"dataset.cache={folder / 'cache'}"]
 
 
-def missing_files(name: str, root: Path | None) -> str:
-    """A sentence on where to put the files of a set that are not there; empty: they are."""
+def files_of(name: str, root: Path | None) -> tuple[Path, list[str]]:
+    """The folder of a set, and the names of its files."""
     config = read_config(place(name, root)).dataset
-    names = [config[key] for key in FILES if config.get(key)]
-    if all((Path(config.root) / each).is_file() for each in names):
-        return ""
-    *first, last = names
+    return Path(config.root), [config[key] for key in FILES if config.get(key)]
+
+
+def advice(name: str, root: Path | None) -> str:
+    """A sentence on where to put the files of a set."""
+    folder, (*first, last) = files_of(name, root)
     listed = f"{', '.join(first)} and {last}" if first else last
-    return f"Put {listed} into {config.root}; datasets/{name}/README.md says where they come from."
+    return f"Put {listed} into {folder}; datasets/{name}/README.md says where they come from."
 
 
 def unavailable(name: str, root: Path | None) -> str | None:
@@ -60,7 +61,9 @@ def unavailable(name: str, root: Path | None) -> str | None:
         with user_errors():
             open_dataset(read_config(place(name, root)))
     except SystemExit as stop:
-        return NO_FILES if missing_files(name, root) else str(stop.code).removeprefix("error: ")
+        folder, names = files_of(name, root)
+        there = all((folder / each).is_file() for each in names)
+        return str(stop.code).removeprefix("error: ") if there else NO_FILES
     return None
 
 
@@ -79,14 +82,6 @@ def measure(name: str, root: Path | None, seeds: list[int]) -> dict[str, Any]:
         "peak_rss_mb": summary["peak_rss_mb"],
         "runs": runs,
     }
-
-
-def warm_up() -> None:
-    """So that no run pays for the compilation of kernels."""
-    with tempfile.TemporaryDirectory() as cache:
-        sizes = ["train_samples=2000", "test_samples=100", "num_labels=4000", f"cache={cache}"]
-        short = "trainer.max_steps=2"
-        run_train("dataset=synthetic", *(f"dataset.{size}" for size in sizes), short)
 
 
 def page(found: dict[str, Any]) -> str:
@@ -128,7 +123,7 @@ def section(name: str, found: dict[str, Any]) -> str:
     else:
         why = found["missing"].get(name)
         said.append(f"Ours was not measured{f': {why}' if why else ''}.")
-        said += [missing_files(name, None)] if why == NO_FILES else []
+        said += [advice(name, None)] if why == NO_FILES else []
     rows = [our_cells(ours), *map(their_cells, known["rows"])]
     return f"\n## {known['title']}\n\n{table(rows)}\n{' '.join(filter(None, said))}\n"
 
@@ -136,7 +131,8 @@ def section(name: str, found: dict[str, Any]) -> str:
 def our_cells(ours: dict[str, Any] | None) -> dict[str, str]:
     """Our row of a table; None: there is no measurement."""
     if ours is None:
-        return {"method": OURS, **dict.fromkeys(TITLES, ""), "training": "not measured", "source": ""}
+        blank = dict.fromkeys([*TITLES, "training", "source"], "")
+        return {"method": OURS} | blank | {"training": "not measured"}
     runs = ours["runs"]
     scores = [[100 * run[key] for run in runs] for key in SCORES]
     return {
@@ -216,7 +212,7 @@ def report(name: str, found: dict[str, Any], root: Path | None) -> None:
         cells = our_cells(found["sets"][name])
         print(f"{name}: " + "  ".join(f"{title} {cells[title]}" for title in TITLES), flush=True)
     elif why == NO_FILES:
-        print(f"{name} was not measured: {why}. {missing_files(name, root)}", flush=True)
+        print(f"{name} was not measured: {why}. {advice(name, root)}", flush=True)
     else:
         print(f"{name} was not measured: {why}", flush=True)
 

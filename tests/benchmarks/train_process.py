@@ -22,3 +22,11 @@ def run_train(*overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         log = (folder / "metrics.jsonl").read_text().splitlines()
         return json.loads((folder / "summary.json").read_text()), [json.loads(x) for x in log]
+
+
+def warm_up() -> None:
+    """A short run, after which no other run on this machine pays for compiling kernels."""
+    with tempfile.TemporaryDirectory() as cache:
+        sizes = ["train_samples=2000", "test_samples=100", "num_labels=4000", f"cache={cache}"]
+        short = "trainer.max_steps=2"
+        run_train("dataset=synthetic", *(f"dataset.{size}" for size in sizes), short)
