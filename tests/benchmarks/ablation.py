@@ -8,16 +8,12 @@ rows are not touched. Writes results/ablation.{json,md} after each data set.
 """
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from report import RESULTS, publish, table
+from train_process import run_train
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = RESULTS.parent
 HELD_OUT = {"debian": 0.1, "bibtex": 0.15, "delicious": 0.15}
 WITHOUT = {
@@ -37,14 +33,10 @@ WITHOUT = {
 
 def run(dataset: str, root: Path, overrides: list[str], seed: int) -> dict:
     """The summary of a run on one thread, since two runs go side by side."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "run"
-        command = [sys.executable, str(ROOT / "train.py"), f"dataset={dataset}", *overrides]
-        command += [f"dataset.root={root / dataset}", f"run_dir={folder}", f"seed={seed}"]
-        command += [f"dataset.holdout={HELD_OUT[dataset]}", "runtime.threads=1"]
-        command += ["trainer.recall_every=0"]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        return json.loads((folder / "summary.json").read_text())
+    place = [f"dataset={dataset}", f"dataset.root={root / dataset}"]
+    judged = [f"seed={seed}", f"dataset.holdout={HELD_OUT[dataset]}"]
+    quick = ["runtime.threads=1", "trainer.recall_every=0"]
+    return run_train(*place, *overrides, *judged, *quick)[0]
 
 
 SCORES = [f"{kind}_at_{k}" for kind in ("p", "psp") for k in (1, 3, 5)]

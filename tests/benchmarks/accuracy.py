@@ -11,9 +11,6 @@ data set.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,6 +23,7 @@ matplotlib.use("Agg")
 import omikuji as trees  # tests/benchmarks/omikuji.py
 from matplotlib import pyplot as plt
 from report import RESULTS, insert, last, publish, table
+from train_process import ROOT, run_train
 from workload import job
 
 from slide import runtime
@@ -33,7 +31,6 @@ from slide.config import defaults as rules
 from slide.config import fill_in, open_dataset, read_config, user_errors
 from slide.data import SparseDataset
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = RESULTS.parent
 DATASETS = ("debian", "bibtex", "delicious")
 OURS = {
@@ -47,17 +44,11 @@ NOT_IN_README = ("omikuji, trees: 1",)
 
 def train(dataset: str, root: Path | None, overrides: list[str]) -> tuple[dict, list[dict]]:
     """Train once: the summary, and the lines of the log."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "run"
-        command = [sys.executable, str(ROOT / "train.py"), f"dataset={dataset}"]
-        command += [f"dataset.root={root / dataset}"] if root else []
-        command += [f"run_dir={folder}", *overrides]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        log = (folder / "metrics.jsonl").read_text().splitlines()
-        summary = json.loads((folder / "summary.json").read_text())
-        # Training is that of the network and that of the classifiers.
-        summary["train_seconds"] += summary["ranker_seconds"]
-        return summary, [json.loads(line) for line in log]
+    place = [f"dataset.root={root / dataset}"] if root else []
+    summary, log = run_train(f"dataset={dataset}", *place, *overrides)
+    # Training is that of the network and that of the classifiers.
+    summary["train_seconds"] += summary["ranker_seconds"]
+    return summary, log
 
 
 def curve_of(log: list[dict]) -> list[tuple[float, float]]:

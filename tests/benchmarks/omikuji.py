@@ -72,17 +72,31 @@ def predict(model: Any, split: Split) -> tuple[np.ndarray, float]:
     return found, time.perf_counter() - begin
 
 
+def answers(
+    omikuji: Any, train_split: Split, judged: Split, trees: int = 3
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Train on rows and answer others: what `predict` finds, and the seconds of both."""
+    model, train_seconds = train(omikuji, train_split, runtime.num_threads(), trees)
+    found, predict_seconds = predict(model, judged)
+    return found, {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
+
+
+def scores_of(
+    found: np.ndarray, data: SparseDataset, train_split: Split, judged: Split
+) -> dict[str, float]:
+    """P@k and PSP@k of answers to ``judged``, with the propensities of the training rows."""
+    inverse = inverse_propensities(train_split.labels, data.num_labels, *data.propensity)
+    scores = {f"p_at_{k}": precision_at_k(found, judged.labels, k) for k in TOP}
+    return scores | {f"psp_at_{k}": psp_at_k(found, judged.labels, k, inverse) for k in TOP}
+
+
 def measure(
     omikuji: Any, data: SparseDataset, share: float, seed: int, trees: int = 3
 ) -> dict[str, Any]:
     """Train on a data set and judge; with a ``share`` above 0, on training rows set aside."""
-    train_split, judged = holdout(data.train, share, seed) if share else (data.train, data.test)
-    model, train_seconds = train(omikuji, train_split, runtime.num_threads(), trees)
-    found, predict_seconds = predict(model, judged)
-    inverse = inverse_propensities(train_split.labels, data.num_labels, *data.propensity)
-    scores = {f"p_at_{k}": precision_at_k(found, judged.labels, k) for k in TOP}
-    scores |= {f"psp_at_{k}": psp_at_k(found, judged.labels, k, inverse) for k in TOP}
-    times = {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
+    splits = holdout(data.train, share, seed) if share else (data.train, data.test)
+    found, times = answers(omikuji, *splits, trees)
+    scores = scores_of(found, data, *splits)
     return {"dataset": data.name} | {k: round(v, 6) for k, v in (scores | times).items()}
 
 

@@ -1,0 +1,162 @@
+"""Precision by label frequency: which labels the default call finds, beside omikuji.
+
+    pip install -e '.[bench]'
+    python tests/benchmarks/label_frequency.py --root path/to/data --datasets debian files
+    python tests/benchmarks/label_frequency.py --root path/to/data --datasets debian --holdout 0.1
+
+Labels are put into bins by how many training rows have them. Ours is the default call, and with
+--psp also the default call with ranker.objective=psp; omikuji has its default settings. Any set in
+XMC text will do: a name that conf/dataset/ does not know is a folder of train.txt and test.txt.
+Judged on whole test sets; with --holdout on training rows set aside, and nothing is written.
+Without it, writes results/label_frequency.{json,md} after each set.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import omikuji as trees  # tests/benchmarks/omikuji.py
+from frequency import found_by_bin, sizes
+from report import RESULTS, publish, table
+from train_process import ROOT, warm_up
+
+from slide import runtime
+from slide.config import build_trainer, read_config, user_errors
+from slide.config.compose import find_conf
+from slide.training import Trainer
+from slide.training.evaluation import predict_split
+
+PAGES = RESULTS.parent
+# A method of ours: overrides of the default call.
+OURS: dict[str, list[str]] = {"ours": []}
+PSP = {"ours, objective: psp": ["ranker.objective=psp"]}
+OMIKUJI = "omikuji"
+
+
+def place(name: str, root: Path) -> list[str]:
+    """The overrides that choose a set in a folder of ``root``."""
+    known = (find_conf() / "dataset" / f"{name}.yaml").is_file()
+    chosen = [f"dataset={name}"] if known else ["dataset=xmc", f"dataset.name={name}"]
+    return [*chosen, f"dataset.root={root / name}"]
+
+
+def trained(overrides: list[str]) -> tuple[Trainer, dict[str, Any]]:
+    """A run of train.py within this process: its trainer and its summary."""
+    with tempfile.TemporaryDirectory() as scratch, user_errors():
+        trainer = build_trainer(read_config([*overrides, f"run_dir={scratch}/run"]))
+        return trainer, trainer.fit()
+
+
+def our_answers(trainer: Trainer) -> np.ndarray:
+    """Ids ``(rows, 5)`` that a finished run answers to the rows that it was judged on."""
+    search = trainer.options.evaluation
+    return predict_split(trainer.network, trainer.eval_split, search, trainer.ranker)
+
+
+def measure(package: Any, overrides: list[str], ours: dict[str, list[str]]) -> dict[str, Any]:
+    """All methods on a data set."""
+    methods, trainer = {}, None
+    for name, more in ours.items():
+        trainer, summary = trained([*overrides, *more])
+        seconds = summary["train_seconds"] + summary["ranker_seconds"]
+        methods[name] = judge(trainer, our_answers(trainer), seconds)
+    assert trainer is not None
+    found, times = trees.answers(package, trainer.train_split, trainer.eval_split)
+    methods[OMIKUJI] = judge(trainer, found, times["train_seconds"])
+    bins = sizes(frequencies(trainer), trainer.eval_split.labels)
+    return {"dataset": trainer.data.name, "bins": bins, "methods": methods}
+
+
+def judge(trainer: Trainer, found: np.ndarray, seconds: float) -> dict[str, Any]:
+    """What answers to the rows that ``trainer`` was judged on are worth, in all and in each bin."""
+    data, train, judged = trainer.data, trainer.train_split, trainer.eval_split
+    parts = found_by_bin(frequencies(trainer), judged.labels, found)
+    scores = trees.scores_of(found, data, train, judged)
+    return scores | {"train_seconds": round(seconds, 3), "bins": parts}
+
+
+def frequencies(trainer: Trainer) -> np.ndarray:
+    """``(N,)`` how many training rows have each label."""
+    labels = trainer.train_split.labels.indices
+    return np.bincount(labels, minlength=trainer.data.num_labels)
+
+
+def section(row: dict[str, Any]) -> str:
+    """The two tables of a data set."""
+    lines = [bin_cells(row, i) for i in range(len(row["bins"]))]
+    totals = [total_cells(name, method) for name, method in row["methods"].items()]
+    return f"\n## {row['dataset']}\n\n{table(lines)}\n{table(totals)}"
+
+
+def bin_cells(row: dict[str, Any], i: int) -> dict[str, str]:
+    """A bin in words."""
+    size, parts = row["bins"][i], {name: m["bins"][i] for name, m in row["methods"].items()}
+    return {
+        "training rows with the label": size["frequency"],
+        "labels": f"{size['labels']:,}",
+        "share of true labels": points(size["share"]),
+        **{f"recall@5, {name}": points(part["recall"]) for name, part in parts.items()},
+        **{f"part of P@5, {name}": points(part["contribution"]) for name, part in parts.items()},
+    }
+
+
+def total_cells(name: str, method: dict[str, Any]) -> dict[str, str]:
+    """A method in words."""
+    scores = {f"{kind.upper()}@{k}": f"{kind}_at_{k}" for kind in ("p", "psp") for k in trees.TOP}
+    return {
+        "method": name,
+        **{title: points(method[key]) for title, key in scores.items()},
+        "training, s": f"{method['train_seconds']:.1f}",
+    }
+
+
+def points(share: float | None) -> str:
+    """In per cent; nothing for None."""
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    return (
+        "# Precision by label frequency\n\n"
+        f"omikuji {found['omikuji']} with its default settings, {found['threads']} threads. One "
+        "run a method, seed 0, on whole test sets. The labels are in bins by the number of "
+        "training rows that have them; bin 0 has the labels without any, which no method can "
+        "learn. Recall@5 of a bin is the share of its true labels that are among the five answers "
+        "of their row. The parts of P@5 add up to P@5. All in per cent; training seconds as in "
+        "[accuracy.md](accuracy.md).\n" + "".join(section(row) for row in found["rows"])
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
+    parser.add_argument("--datasets", nargs="+", default=["debian", "files"])
+    parser.add_argument("--psp", action="store_true", help="ours with ranker.objective=psp too")
+    parser.add_argument("--holdout", type=float, default=0.0, help="judge on training rows")
+    parser.add_argument("--override", nargs="+", default=[], help="settings of all runs of ours")
+    arguments = parser.parse_args()
+    root, package = arguments.root.resolve(), trees.import_omikuji()
+    os.chdir(ROOT)  # Caches lie in its datasets/.
+    runtime.set_threads(0)
+    common = [f"dataset.holdout={arguments.holdout}", *arguments.override]
+    ours = {**OURS, **(PSP if arguments.psp else {})}
+    with user_errors():  # A misspelt setting is found before the first run.
+        for name in arguments.datasets:
+            for overrides in ours.values():
+                read_config([*place(name, root), *common, *overrides])
+    warm_up()
+    version, threads, rows = trees.metadata.version("omikuji"), runtime.num_threads(), []
+    for name in arguments.datasets:
+        rows.append(measure(package, [*place(name, root), *common], ours))
+        print(section(rows[-1]), flush=True)
+        if not arguments.holdout:
+            found = {"omikuji": version, "threads": threads, "rows": rows}
+            publish("label_frequency", found, page, PAGES)
+
+
+if __name__ == "__main__":
+    main()
