@@ -26,7 +26,7 @@ class Ranked(NamedTuple):
     """The answers to B rows.
 
     Attributes:
-        scores: ``(B, k)`` float32, best first; probabilities, times inverse propensities if the
+        scores: ``(B, k)`` float64, best first; probabilities, times inverse propensities if the
             objective is ``"psp"``; 0 where there are no more labels.
         ids: ``(B, k)`` int64 labels; -1: there are no more.
         network_ids: ``(B, k)`` int64, what the network alone answers.
@@ -155,7 +155,7 @@ class EnsembleRanker:
             raise RuntimeError("the ranker is not trained: call fit first")
         evidence = self._evidence(network, features, max(self.depth, k), search)
         ids, known = evidence.ids, evidence.ids >= 0
-        scores = np.full(ids.shape, -np.inf, np.float32)
+        scores = np.full(ids.shape, -np.inf)
         scores[known] = self.judge.probabilities(evidence.columns)
         if self.objective == "psp":
             scores[known] *= self.inverse[ids[known]]

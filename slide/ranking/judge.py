@@ -66,11 +66,12 @@ class Judge:
         return self
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:
-        """The probability ``(pairs,)`` float32 that a candidate is a label of its row."""
+        """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
         log_odds = columns[:, 0].copy()
         if self.trees is not None:
             sum_trees(np.ascontiguousarray(columns), self.trees, self.base, log_odds)
-        return 1 / (1 + np.exp(-log_odds))
+        # In float32, different large scores would become equal.
+        return 1 / (1 + np.exp(-log_odds.astype(np.float64)))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `probabilities` needs, as tensors and numbers."""

@@ -1,0 +1,146 @@
+"""The re-ranker as a whole, on generated data that its parts can learn."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide import EnsembleRanker, FullSampler, LinearClassifiers, SlideNetwork, files
+from slide.data import Split, holdout
+from slide.ranking.hits import hits
+from slide.sparse import CSR, Pattern
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def data(tmp_path):
+    return job.make_data(tmp_path, train_samples=600, test_samples=200)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return SlideNetwork(60, [8], 80, FullSampler)
+
+
+@pytest.fixture
+def fitted(data, network):
+    train, held = holdout(data.train, 0.3, 0)
+    return EnsembleRanker(depth=20, voted=20).fit(network, train, held)
+
+
+def test_it_is_better_than_its_parts(data, network, fitted):
+    """The network is untrained; the others know something, and the judge learns whom to trust."""
+    features, labels = data.test.features, data.test.labels
+    found = fitted.rank(network, features, 5)
+    votes = fitted.neighbours.votes(features, 5).ids
+    precision = {
+        name: hits(ids, labels).mean()
+        for name, ids in [("all", found.ids), ("network", found.network_ids), ("votes", votes)]
+    }
+    assert precision["all"] > 2 * precision["network"]
+    assert precision["all"] > 0.85 * precision["votes"]
+
+
+def test_answers_are_the_most_probable_labels(data, network, fitted):
+    found = fitted.rank(network, data.test.features, 7)
+    assert found.scores.shape == found.ids.shape == found.network_ids.shape == (200, 7)
+    assert (np.diff(found.scores) <= 0).all()
+    assert found.scores.min() >= 0
+    assert found.scores.max() <= 1
+    expected = network.predict(data.test.features, 7)[1]
+    np.testing.assert_array_equal(found.network_ids, expected)
+    assert all(len(set(row)) == 7 for row in found.ids.tolist())
+
+
+def test_psp_favours_rare_labels(data, network):
+    train, held = holdout(data.train, 0.3, 0)
+    inverse = 1 + 9 / (1 + np.bincount(train.labels.indices, minlength=80))
+    whole = {"depth": 80, "voted": 80}
+    plain = EnsembleRanker(**whole).fit(network, train, held, inverse)
+    rare = EnsembleRanker(objective="psp", **whole).fit(network, train, held, inverse)
+    frequency = [
+        plain.frequency[each.rank(network, data.test.features, 3).ids].mean()
+        for each in (plain, rare)
+    ]
+    assert frequency[1] < frequency[0]
+    every = plain.rank(network, data.test.features, 80)
+    weighted = np.sort(-every.scores * inverse[every.ids])[:, :3]
+    found = rare.rank(network, data.test.features, 3)
+    np.testing.assert_allclose(found.scores, -weighted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("known", "left_out"), [("auto", True), ("keep", False)])
+def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
+    """Rows of two features, no two of them equal; each row is asked for again."""
+    rng = np.random.default_rng(0)
+    pairs = [(a, 10 + b) for a in range(10) for b in range(50)]
+    features = CSR(*Pattern.from_lists(pairs), np.ones(1000, np.float32))
+    labels = Pattern.from_lists([sorted({a, 10 + b, int(rng.integers(80))}) for a, b in pairs])
+    train = Split(features, labels, 60, 80)
+    ranker = EnsembleRanker(known=known).fit(network, train, train.slice(0, 100))
+    again = hits(ranker.rank(network, features, 3).ids, labels)
+    assert again.any() != left_out
+    assert any(note.startswith("known labels") for note in ranker.notes) == left_out
+
+
+def test_rows_of_a_text_keep_their_labels(data, network, fitted):
+    again = hits(fitted.rank(network, data.train.features, 3).ids, data.train.labels)
+    assert again.any()
+    assert not any(note.startswith("known labels") for note in fitted.notes)
+    (note,) = fitted.notes
+    assert "held-out rows" in note
+
+
+def test_the_better_neighbours_are_chosen(data, network, monkeypatch):
+    train, held = holdout(data.train, 0.3, 0)
+    found = {}
+    for idf in (False, True):
+        ranker = EnsembleRanker()
+        ranker.neighbours.idf = idf
+        model = ranker.neighbours.fit(train.features, train.labels, 60, 80)
+        found[idf] = hits(model.votes(held.features, 5).ids, held.labels).sum()
+    ranker = EnsembleRanker().fit(network, train, held)
+    assert ranker.neighbours.idf == max(found, key=found.__getitem__)
+    assert found[True] != found[False]
+
+
+def test_its_state_comes_back_from_a_file(data, network, fitted, tmp_path):
+    train, _ = holdout(data.train, 0.3, 0)
+    files.write_tensors(tmp_path / "ranker.pt", fitted.state_dict())
+    other = EnsembleRanker(depth=20, voted=20)
+    other.load_state_dict(files.read_tensors(tmp_path / "ranker.pt"), train)
+    pair = [each.rank(network, data.test.features, 5) for each in (fitted, other)]
+    for one, two in zip(*pair, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_few_held_out_rows_leave_the_order_of_the_network(data, network):
+    train, held = holdout(data.train, 0.01, 0)
+    ranker = EnsembleRanker().fit(network, train, held)
+    found = ranker.rank(network, data.test.features, 5)
+    np.testing.assert_array_equal(found.ids, found.network_ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
+        ({"neighbours": 0}, "neighbours must be a whole number of at least 1, not 0"),
+        ({"voted": 0}, "voted must be a whole number of at least 1, not 0"),
+        ({"negatives": 0}, "negatives must be a whole number of at least 1, not 0"),
+        ({"objective": "f1"}, "objective must be one of p, psp, not 'f1'"),
+        ({"known": "yes"}, "known must be one of auto, exclude, keep, not 'yes'"),
+    ],
+)
+def test_impossible_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        EnsembleRanker(**options)
+
+
+def test_use_before_training(data, network):
+    with pytest.raises(RuntimeError, match="call fit first"):
+        EnsembleRanker().rank(network, data.test.features, 5)
+    with pytest.raises(RuntimeError, match="call fit first"):
+        EnsembleRanker(LinearClassifiers(C=2.0)).state_dict()

@@ -1,0 +1,67 @@
+"""The judge: its probabilities, its trees against those of scikit-learn, and its state."""
+
+import numpy as np
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from slide import files
+from slide.ranking import judge as module
+from slide.ranking.judge import Judge
+
+
+@pytest.fixture
+def pairs():
+    """Evidence of which column 0 speaks for a label, column 1 against it, and column 2 says nothing."""
+    rng = np.random.default_rng(0)
+    columns = rng.random((6000, 3), dtype=np.float32)
+    chance = 1 / (1 + np.exp(-4 * (columns[:, 0] - columns[:, 1])))
+    return columns, rng.random(6000) < chance, chance
+
+
+def test_its_scores_are_probabilities(pairs):
+    columns, right, _ = pairs
+    judge = Judge([1, -1, 0]).fit(columns[:4000], right[:4000])
+    found = judge.probabilities(columns[4000:])
+    assert found.min() > 0
+    assert found.max() < 1
+    for low in np.arange(0.1, 0.9, 0.2):
+        inside = (found >= low) & (found < low + 0.2)
+        assert inside.sum() > 100
+        assert found[inside].mean() == pytest.approx(right[4000:][inside].mean(), abs=0.08)
+
+
+def test_its_trees_are_those_of_scikit_learn(pairs):
+    columns, right, _ = pairs
+    judge = Judge([1, -1, 0]).fit(columns, right)
+    model = HistGradientBoostingClassifier(**module._SETTINGS, monotonic_cst=[1, -1, 0])
+    expected = model.fit(columns, right).predict_proba(columns)[:, 1]
+    np.testing.assert_allclose(judge.probabilities(columns), expected, atol=1e-5)
+
+
+def test_more_evidence_never_speaks_against_a_label(pairs):
+    columns, right, _ = pairs
+    judge = Judge([1, -1, 0]).fit(columns, right)
+    line = np.full((50, 3), 0.5, np.float32)
+    line[:, 0] = np.linspace(0, 1, 50)
+    assert (np.diff(judge.probabilities(line)) >= 0).all()
+    line[:, :2] = line[:, 1::-1]
+    assert (np.diff(judge.probabilities(line)) <= 0).all()
+
+
+def test_too_few_hits_leave_the_order_of_the_first_column(pairs):
+    columns, _, _ = pairs
+    few = np.arange(6000) < 49
+    judge = Judge([1, -1, 0]).fit(columns, few)
+    assert judge.trees is None
+    order = np.argsort(judge.probabilities(columns), kind="stable")
+    np.testing.assert_array_equal(order, np.argsort(columns[:, 0], kind="stable"))
+
+
+@pytest.mark.parametrize("hits", [0, 3000])
+def test_its_state_comes_back_from_a_file(pairs, tmp_path, hits):
+    columns, _, _ = pairs
+    judge = Judge([1, -1, 0]).fit(columns, np.arange(6000) % 2 < hits)
+    files.write_tensors(tmp_path / "judge.pt", judge.state_dict())
+    other = Judge([1, -1, 0])
+    other.load_state_dict(files.read_tensors(tmp_path / "judge.pt"))
+    np.testing.assert_array_equal(other.probabilities(columns), judge.probabilities(columns))
