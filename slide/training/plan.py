@@ -17,7 +17,7 @@ WARMUP, WARMUP_SHARE = 50, 0.1
 # Steps of the fall, as a share of the steps before it.
 DECAY_SHARE = 0.5
 # The rate stays up while the next epoch is expected to raise precision by this share of itself.
-LEAST_GAIN = 0.025
+LEAST_GAIN = 0.06
 # Steps between evaluations: an epoch, but not fewer than the first number, and a part of an epoch
 # of no more steps than the second.
 FEWEST_STEPS, MOST_STEPS = 50, 2000

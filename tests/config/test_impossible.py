@@ -49,7 +49,9 @@ IMPOSSIBLE = [
             strict=True,
         )
     ),
-    *("trainer.epochs=1.5", "trainer.batch_size=x", "trainer.seed=-1"),
+    *("trainer.epochs=1.5", "trainer.epochs=never", "trainer.batch_size=x", "trainer.seed=-1"),
+    *("trainer.max_epochs=0", "trainer.max_epochs=auto", "trainer.max_minutes=-1"),
+    *("trainer.epochs=3 trainer.max_minutes=2", "network.input_dropout=1"),
     *(f"dataset.holdout={value}" for value in ("1", "-0.1", "x")),
     *(f"optimizer.input_rate={value}" for value in ("0", "x", "null")),
     *(f"ranker.{key}=-1.5" for key in ("C", "bias", "tol", "max_iter", "threshold", "share")),

@@ -88,7 +88,7 @@ def test_without_a_recipe_the_files_hold_what_is_used():
     assert config == expected
 
 
-# What `python train.py` used before its settings were in the files themselves.
+# What `python train.py` uses, and what the recipes set.
 DEFAULTS = {
     "network.hidden": [512],
     "network.dropout": 0.3,
@@ -97,7 +97,7 @@ DEFAULTS = {
     "network.output_scale": None,
     "optimizer.input_rate": 4.0,
     "optimizer.lr": 0.002,
-    "trainer.epochs": 6,
+    "trainer.epochs": "auto",
     "transform.l2_norm": True,
     "sampler.candidate_share": 0.25,
 }

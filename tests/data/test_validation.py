@@ -1,0 +1,154 @@
+"""Held-out training rows, whole or as pairs of row and label, and what is known of them."""
+
+import numpy as np
+import pytest
+
+from slide.data import (
+    Split,
+    first_unknown,
+    known_labels,
+    lists_all_labels,
+    row_keys,
+    validation_split,
+)
+from slide.sparse import CSR, Pattern
+
+
+def matrix(lists, values=None):
+    pattern = Pattern.from_lists(lists)
+    if values is None:
+        values = np.ones(len(pattern.indices))
+    return CSR(*pattern, np.asarray(values, np.float32))
+
+
+def graph(rows, seed=0, most=12):
+    """Rows of two features each, all different, with 0 to ``most`` labels of 50."""
+    rng = np.random.default_rng(seed)
+    labels = [rng.permutation(50)[: rng.integers(0, most + 1)].tolist() for _ in range(rows)]
+    features = matrix([[row // 40, 1000 + row % 40] for row in range(rows)])
+    return Split(features, Pattern.from_lists(labels), 2000, 50)
+
+
+def texts(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    features = matrix([np.sort(rng.permutation(300)[:9]).tolist() for _ in range(rows)])
+    labels = Pattern.from_lists([[row % 50] for row in range(rows)])
+    return Split(features, labels, 300, 50)
+
+
+def pairs(split):
+    """``{(features of the row, label)}``; for rows without labels, with None."""
+    found = set()
+    for row in range(len(split)):
+        part = split.take(np.array([row]))
+        name = tuple(part.features.indices.tolist())
+        found |= {(name, label) for label in part.labels.indices.tolist() or [None]}
+    return found
+
+
+def test_equal_rows_have_equal_keys(monkeypatch):
+    x = matrix([[3, 8], [8, 3], [3], [8], [], [3, 8], [3, 8]], [1, 2, 2, 1, 1, 1, 2, 1, 1, 2])
+    expected = row_keys(x)
+    assert expected.dtype == np.uint64
+    assert expected[0] == expected[1] == expected[6]
+    assert len(set(expected.tolist())) == 5
+    monkeypatch.setattr("slide.data.validation._BLOCK", 2)
+    np.testing.assert_array_equal(row_keys(x), expected)
+
+
+def test_zeros_count_as_missing():
+    keys = row_keys(matrix([[3], [3, 5], [5, 3], [5]], [1, 1, 0, -0.0, 1, 0]))
+    assert keys[0] == keys[1] == keys[2] != keys[3] == 0
+
+
+def test_keys_of_many_rows_differ():
+    """Of values that are all 1, too, and of rows with equal sums of column numbers."""
+    rows = 200_000
+    columns = np.stack([np.arange(rows), 2 * rows - np.arange(rows)], 1).ravel().astype(np.int32)
+    x = CSR(np.arange(0, 2 * rows + 1, 2), columns, np.ones(2 * rows, np.float32))
+    keys = row_keys(x)
+    assert len(np.unique(keys)) == rows
+    bits = (keys[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    assert np.abs(bits.mean(0) - 0.5).max() < 5 * 0.5 / rows**0.5
+
+
+def test_a_knowledge_graph_lists_all_labels():
+    assert lists_all_labels(graph(100).features)
+    assert not lists_all_labels(texts(100).features), "rows are long"
+    assert not lists_all_labels(matrix([[1, 2], [3], [2, 1]])), "two rows are equal"
+    assert not lists_all_labels(matrix([]))
+    assert not lists_all_labels(matrix([[]]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(2, 1), (4, 1), (100, 20), (6000, 1000), (20_000, 2000)]
+)
+def test_how_many_rows_are_held_out(rows, expected):
+    train, held = validation_split(texts(rows), seed=0)
+    assert (len(train), len(held)) == (rows - expected, expected)
+
+
+def test_no_more_than_8192_rows_are_held_out():
+    rows = 100_000
+    labels = Pattern(np.arange(rows + 1), np.zeros(rows, np.int32))
+    features = CSR(np.arange(rows + 1), np.zeros(rows, np.int32), np.ones(rows, np.float32))
+    train, held = validation_split(Split(features, labels, 1, 1), seed=0)
+    assert (len(train), len(held)) == (rows - 8192, 8192)
+
+
+def test_one_row_cannot_be_divided():
+    with pytest.raises(ValueError, match="a split of 1 rows cannot be divided"):
+        validation_split(texts(1), seed=0)
+
+
+@pytest.mark.parametrize("make", [graph, texts])
+def test_each_pair_is_on_one_side(make):
+    split = make(1600)
+    train, held = validation_split(split, seed=3)
+    assert pairs(train) | pairs(held) == pairs(split)
+    assert not pairs(train) & pairs(held)
+    assert (train.num_features, train.num_labels) == (split.num_features, 50)
+    assert (held.num_features, held.num_labels) == (split.num_features, 50)
+    again, other = validation_split(split, seed=3), validation_split(split, seed=4)
+    assert pairs(again[1]) == pairs(held) != pairs(other[1])
+
+
+def test_pairs_are_held_out_with_one_probability():
+    split = graph(1600)
+    train, held = validation_split(split, seed=0)
+    assert len(held) == pytest.approx(320, abs=5 * 320**0.5)
+    assert (np.diff(held.labels.indptr) > 0).all()
+    assert len(train) + len(held) > len(split), "most rows are on both sides"
+    # Rows of many labels lose as large a share of them as rows of few.
+    sizes = dict(zip(row_keys(split.features).tolist(), np.diff(split.labels.indptr), strict=True))
+    whole = np.array([sizes[key] for key in row_keys(held.features).tolist()])
+    lost = np.diff(held.labels.indptr)
+    shares = []
+    for part in (whole <= 6, whole > 6):
+        every = np.array([s for s in sizes.values() if (s <= 6) == bool(whole[part][0] <= 6)])
+        shares.append((lost[part].sum() / every.sum(), every.sum()))
+    (few, n), (many, m) = shares
+    assert abs(few - many) < 5 * (few * (1 / n + 1 / m)) ** 0.5
+    # Rows without labels stay, and rows that lost all are gone.
+    assert (np.diff(train.labels.indptr) == 0).sum() == (np.diff(split.labels.indptr) == 0).sum()
+
+
+def test_the_known_labels_are_those_of_the_equal_row():
+    train = Split(matrix([[4, 9], [1], [7, 2]]), Pattern.from_lists([[5, 3], [], [8]]), 10, 9)
+    known = known_labels(train, matrix([[9, 4], [4], [1], [2, 7], []]))
+    assert known.indptr.tolist() == [0, 2, 2, 2, 3, 3]
+    assert known.indices.tolist() == [5, 3, 8]
+    nothing = known_labels(train.slice(0, 0), matrix([[4], [1]]))
+    assert (nothing.indptr.tolist(), len(nothing.indices)) == ([0, 0, 0], 0)
+
+
+def test_known_ids_are_left_out():
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(30)[:12] for _ in range(40)])
+    ids[3, 7:] = -1
+    known = [rng.permutation(40)[: rng.integers(0, 12)].tolist() for _ in range(40)]
+    found = first_unknown(ids, Pattern.from_lists(known), 5)
+    for row, (best, mine) in enumerate(zip(ids.tolist(), known, strict=True)):
+        left = [label for label in best if label not in mine and label >= 0][:5]
+        assert found[row].tolist() == left + [-1] * (5 - len(left))
+    assert first_unknown(ids[:, :2], Pattern.from_lists(known), 5).shape == (40, 5)

@@ -1,0 +1,170 @@
+"""Runs that find out how long to train, on held-out training rows."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide import FullSampler, LinearRanker
+from slide.data import SparseDataset, Split
+from slide.files import read_tensors
+from slide.sparse import CSR, Pattern
+from slide.training import plan
+from slide.training.metrics import precision_at_k
+from slide.training.planner import HeldRows
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
+
+
+@pytest.fixture
+def two_epochs(monkeypatch):
+    """Evaluations after each epoch of 8 steps, the second of which ends the stable phase."""
+    monkeypatch.setattr(plan, "FEWEST_STEPS", 8)
+    monkeypatch.setattr(plan, "LEAST_GAIN", 100.0)
+
+
+@pytest.mark.parametrize("stops", [(14,), (20,), (5, 13, 17, 23)])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, two_epochs, stops):
+    for run in "ab":
+        (tmp_path / run).mkdir()
+    arguments = [*AUTO, "trainer.checkpoint_every=6", "network.input_dropout=0.2"]
+    arguments += ["network.dropout=0.3", "schedule=fixed", "schedule.every=32"]
+    job.main(*job.tiny(tmp_path / "a", *arguments))
+    job.stop_at(monkeypatch, *stops)
+    words = job.tiny(tmp_path / "b", *arguments)
+    for stop in stops:
+        assert f"after step {stop}" in job.failure(*words)
+        torch.manual_seed(123)
+        words = [f"resume={tmp_path}/b/run"]
+    job.main(*words)
+    expected, found = (read_tensors(tmp_path / f"{run}/run/checkpoint.pt") for run in "ab")
+    assert expected["plan"]["steps"] == [8, 16]
+    assert (expected["plan"]["decay_from"], expected["plan"]["total"]) == (16, 24)
+    assert expected["step"] == 24
+    job.assert_same(found, expected)
+    rates = [
+        [line["train/learning_rate"] for line in job.lines(tmp_path / run / "run", "train/loss")]
+        for run in "ab"
+    ]
+    assert rates[0] == rates[1]
+    assert rates[0][-1] < 0.2 * max(rates[0])
+    for run in "ab":
+        assert job.steps(tmp_path / run / "run", "held/precision") == [8, 16]
+
+
+def test_by_default_a_tiny_run_is_short(tmp_path, capsys):
+    job.main(*job.tiny(tmp_path, "trainer.epochs=auto"))
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["steps"] <= 20 * 8
+    said = capsys.readouterr()
+    assert "the rate falls until step" in said.err
+    assert said.out.startswith("P@1 ")
+
+
+def test_limits_may_change_when_a_run_is_resumed(tmp_path, monkeypatch):
+    job.stop_at(monkeypatch, 9)
+    job.failure(*job.tiny(tmp_path, *AUTO, "trainer.checkpoint_every=1"))
+    job.main(f"resume={tmp_path}/run", "trainer.max_epochs=3")
+    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 24
+    rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
+    assert rates[16:] == sorted(rates[16:], reverse=True)
+    job.main(f"resume={tmp_path}/run", "trainer.max_epochs=9")
+    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 24, "the rate has fallen"
+
+
+@pytest.mark.parametrize(("before", "after"), [("auto", "3"), ("3", "auto")])
+def test_a_resumed_run_keeps_its_way_to_end(tmp_path, before, after):
+    job.main(*job.tiny(tmp_path, f"trainer.epochs={before}", "trainer.max_steps=2"))
+    message = job.failure(f"resume={tmp_path}/run", f"trainer.epochs={after}")
+    assert message == (
+        f"error: trainer.epochs={after}: a resumed run keeps trainer.epochs={before}; "
+        "start a new one instead"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "ranker", "sizes"),
+    [
+        ({"epochs": 2}, None, (150, None, 40)),
+        ({"epochs": 2}, LinearRanker(), (120, 30, 40)),
+        ({"epochs": "auto"}, None, (120, 30, 40)),
+        ({"epochs": "auto", "holdout": 0.25}, None, (90, 22, 38)),
+        ({"epochs": 2, "holdout": 0.25}, None, (112, None, 38)),
+    ],
+)
+def test_rows_are_held_out_if_something_is_chosen(tmp_path, options, ranker, sizes):
+    data = job.make_data(tmp_path, **job.WITH_HELD)
+    trainer = job.make_trainer(tmp_path, data, ranker=ranker, **options)
+    trainer.monitor.close()
+    splits = trainer.train_split, trainer.held_split, trainer.eval_split
+    assert tuple(split and len(split) for split in splits) == sizes
+    assert trainer.total_steps == (None if options["epochs"] == "auto" else 2 * -(-sizes[0] // 16))
+    used = [split.features.values for split in splits if split is not None]
+    if "holdout" in options:
+        total = data.train.features.values.sum(dtype=float)
+        assert sum(part.sum(dtype=float) for part in used) == pytest.approx(total)
+
+
+def test_the_held_rows_reach_the_end(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "slide.training.trainer.final_scores",
+        lambda *_, held: seen.append(held) or {"p_at_1": 0.5},
+    )
+    data = job.make_data(tmp_path, **job.WITH_HELD)
+    trainer = job.make_trainer(tmp_path, data, epochs="auto", max_steps=2)
+    trainer.fit()
+    assert seen == [trainer.held_split]
+
+
+def graph_data(rows=60):
+    """Rows of two features, all different, each with five labels; held-out pairs repeat them."""
+    rng = np.random.default_rng(0)
+    pattern = Pattern.from_lists([[row // 10, 20 + row % 10] for row in range(rows)])
+    labels = Pattern.from_lists([rng.permutation(12)[:5].tolist() for _ in range(rows)])
+    split = Split(CSR(*pattern, np.ones(2 * rows, np.float32)), labels, 30, 12)
+    return SparseDataset("graph", split, split, 30, 12)
+
+
+def test_known_labels_are_left_out_of_predictions(tmp_path):
+    data = graph_data()
+    torch.manual_seed(0)
+    network = job.make_network(data, FullSampler)
+    trainer = job.make_trainer(tmp_path, data, network=network, epochs="auto")
+    trainer.monitor.close()
+    train, held = trainer.train_split, trainer.held_split
+    of = {tuple(row): set() for row in train.features.indices.reshape(-1, 2).tolist()}
+    for split, use in ((train, True), (held, False)):
+        for row in range(len(split)):
+            part = split.take(np.array([row]))
+            name = tuple(part.features.indices.tolist())
+            of.setdefault(name, set()).update(part.labels.indices.tolist() if use else ())
+    scores = network(held.features).to_dense().detach().numpy()
+    best = np.full((len(held), 5), -1)
+    for row, name in enumerate(held.features.indices.reshape(-1, 2).tolist()):
+        left = [label for label in np.argsort(-scores[row]) if label not in of[tuple(name)]]
+        best[row] = left[:5]
+    expected = np.mean([precision_at_k(best, held.labels, k) for k in (1, 3, 5)])
+    rows = HeldRows(train, held)
+    assert rows.known is not None
+    assert rows.precision(network) == pytest.approx(expected)
+    network.train()
+    assert rows.precision(network) == pytest.approx(expected)
+    assert network.training
+
+
+def test_other_rows_are_judged_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("slide.training.planner._BATCH", 7)
+    monkeypatch.setattr("slide.training.planner._ROWS", 11)
+    data = job.make_data(tmp_path)
+    network = job.make_network(data, partial(FullSampler))
+    rows = HeldRows(data.train, data.test)
+    assert rows.known is None
+    assert len(rows.split) == 11
+    best = network.predict(rows.split.features, 5)[1].numpy()
+    expected = np.mean([precision_at_k(best, rows.split.labels, k) for k in (1, 3, 5)])
+    assert rows.precision(network) == pytest.approx(expected)

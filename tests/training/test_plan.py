@@ -1,0 +1,145 @@
+"""The plan of a run of unknown length: when the rate falls, how far, and what it says."""
+
+import math
+
+import pytest
+import torch
+
+from slide.training import TrainingOptions
+from slide.training.plan import DECAY_SHARE, LEAST_GAIN, WARMUP, Plan, evaluation_interval
+
+EPOCH = 100
+
+
+def played(scores, most=100_000, epoch=EPOCH):
+    """A plan after evaluations at its interval, until the rate falls."""
+    plan, interval = Plan(epoch, most), evaluation_interval(epoch)
+    for count, score in enumerate(scores, 1):
+        step = count * interval
+        assert plan.wants_score(step)
+        plan.note_score(step, score)
+        if plan.decay_from:
+            return plan
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("scores", "epochs"),
+    [
+        ([0.5], None),
+        ([0.2, 0.3, 0.38, 0.44], None),  # Gains of 0.1, 0.08, 0.06.
+        ([0.5, 0.4], 2),
+        ([0.5, 0.5], 2),
+        ([0.0, 0.0], 2),
+        # One more gain as small in relation as that of the second epoch would not pay.
+        ([0.5, 0.53], 2),
+        ([0.2, 0.3, 0.31], 3),
+        ([0.2, 0.3, 0.29, 0.5], 3),
+        # Steady gains go on, and end where a gain itself is too small.
+        ([0.1, 0.2, 0.3, 0.4], None),
+        ([*[0.1 * i for i in range(1, 6)], 0.5 + 0.5 * LEAST_GAIN * 0.9], 6),
+        ([0.3, 0.2 + 0.1], 2),
+    ],
+)
+def test_the_rate_falls_when_no_gain_is_expected(scores, epochs):
+    plan = played(scores)
+    if epochs is None:
+        assert (plan.phase, plan.decay_from, plan.total) == ("stable", 0, 0)
+    else:
+        assert plan.phase == "decay"
+        assert plan.decay_from == epochs * EPOCH
+        assert plan.total == round(epochs * EPOCH * (1 + DECAY_SHARE))
+        assert not plan.wants_score(plan.decay_from + EPOCH)
+
+
+def test_gains_are_those_of_whole_epochs():
+    """Each part of an epoch gains little, and the epochs gain much."""
+    assert evaluation_interval(6000) == 2000
+    slow = [0.2, 0.3, 0.4, 0.405, 0.41, 0.6, 0.605, 0.61, 0.8]
+    assert not played(slow, epoch=6000).decay_from
+    plan = played([*slow, 0.606], epoch=6000)
+    assert plan.decay_from == 20_000
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [(1, 50), (8, 56), (49, 98), (50, 50), (145, 145), (2000, 2000), (2001, 1001), (9000, 1800)],
+)
+def test_steps_between_evaluations(epoch, expected):
+    assert evaluation_interval(epoch) == expected
+
+
+def rates(plan, steps):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
+    scheduler, used = plan.schedule(optimizer, 0), []
+    for _ in range(steps):
+        used.append(optimizer.param_groups[0]["lr"] / 2)
+        optimizer.step()
+        scheduler.step()
+    return used
+
+
+def test_the_rate_rises_stays_and_falls():
+    plan = played([0.5, 0.5])
+    used = rates(plan, plan.total)
+    assert used[0] == pytest.approx(1 / (WARMUP + 1))
+    assert used[WARMUP : 2 * EPOCH + 1] == [1.0] * (2 * EPOCH + 1 - WARMUP)
+    fall = plan.total - plan.decay_from
+    assert used[plan.decay_from :] == pytest.approx([1 - i / fall for i in range(fall)])
+    assert used[:WARMUP] == sorted(used[:WARMUP])
+    assert rates(played([0.5]), 150) == used[:150], "what comes later does not matter"
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 10, 16, 1000, 1001])
+def test_the_largest_number_of_steps_is_kept(most):
+    plan, step = Plan(EPOCH, most), 0
+    while not plan.total or step < plan.total:
+        step += 1
+        plan.check_limits(step, 0.0)
+    assert step == plan.total == most
+    assert plan.decay_from == pytest.approx(most / (1 + DECAY_SHARE), abs=1)
+
+
+def test_the_largest_time_is_kept():
+    plan, step = Plan(EPOCH, 10**6, most_seconds=30.0), 0
+    while not plan.total or step < plan.total:
+        step += 1
+        plan.check_limits(step, 0.1 * step)
+    assert 0.1 * step == pytest.approx(30, abs=0.2)
+
+
+def test_a_limit_that_was_passed_ends_the_run():
+    """A resumed run may have a smaller one."""
+    plan = Plan(EPOCH, 50)
+    plan.check_limits(80, 0.0)
+    assert plan.total == 80
+
+
+def test_the_state_holds_all_but_the_limits():
+    plan = played([0.5, 0.5])
+    other = Plan(EPOCH, 7)
+    other.load_state_dict(plan.state_dict())
+    assert other == Plan(EPOCH, 7, 0.0, plan.steps, plan.scores, plan.decay_from, plan.total)
+
+
+def test_it_says_what_it_waits_for():
+    assert (
+        Plan(EPOCH, 9).sentence() == "no held-out precision yet; the rate stays up while it rises"
+    )
+    said = played([0.4, 0.7]).sentence()
+    assert said == "held-out precision 0.700, best 0.700; the rate stays up while it rises"
+    said = played([0.7123, 0.7]).sentence()
+    assert said == "held-out precision 0.700, best 0.712; the rate falls until step 300"
+
+
+def test_options():
+    options = TrainingOptions()
+    assert options.auto
+    assert options.most_steps(10) == 10 * options.max_epochs
+    assert TrainingOptions(max_steps=7).most_steps(10) == 7
+    assert TrainingOptions(epochs=3, max_epochs=2).most_steps(10) == 30
+    for wrong in ({"epochs": "never"}, {"epochs": True}, {"max_minutes": math.inf}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be "):
+            TrainingOptions(**wrong)
+    with pytest.raises(ValueError, match="max_minutes=1 needs epochs=auto, not 3"):
+        TrainingOptions(epochs=3, max_minutes=1)
