@@ -27,8 +27,6 @@ from slide.nn import ToDense as ToDense
 from slide.nn import hardest as hardest
 from slide.optim import RowSparseAdam as RowSparseAdam
 from slide.optim import clip_grad_norm_ as clip_grad_norm_
-from slide.ranking import EnsembleRanker as EnsembleRanker
-from slide.ranking import LinearClassifiers as LinearClassifiers
 from slide.sampling import ActiveSampler as ActiveSampler
 from slide.sampling import FaissProposer as FaissProposer
 from slide.sampling import FullSampler as FullSampler

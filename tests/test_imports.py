@@ -22,10 +22,10 @@ ROOMS = {
     "optim": "ground kernels structures",
     "data": "ground kernels",
     "sampling": "ground kernels structures hashing",
-    "search": "ground structures functional",
+    "search": "ground kernels structures functional",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
-    "ranking": "ground kernels data search nn",
+    "ranking": "ground kernels structures functional data search nn",
     "training": "ground structures data optim search nn ranking",
     "config": "ground data optim sampling nn training",
 }
@@ -47,6 +47,7 @@ ONLY = {
     "requests": ("slide.data.fetching",),
     "filelock": ("slide.data",),
     "matplotlib": (),
+    "sklearn": ("slide.ranking.judge",),
 }
 # Commands, which stand above all rooms.
 ENTRIES = {"slide.data.__main__"}

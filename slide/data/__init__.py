@@ -5,31 +5,26 @@ from slide.data.dataset import SparseDataset, Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.download import download
 from slide.data.formats.text_writer import write_xmc
+from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
 from slide.data.sources.debian import build_debian
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic
 from slide.data.sources.text import text
 from slide.data.sources.xmc import xmc
 from slide.data.transforms import transform
-from slide.data.validation import (
-    first_unknown,
-    known_labels,
-    lists_all_labels,
-    row_keys,
-    validation_split,
-)
+from slide.data.validation import validation_split
 
 __all__ = [
     "Batch",
     "Batches",
     "DataError",
+    "KnownLabels",
     "SparseDataset",
     "Split",
     "build_debian",
     "download",
     "first_unknown",
     "holdout",
-    "known_labels",
     "lists_all_labels",
     "mnist",
     "row_keys",

@@ -2,6 +2,5 @@
 
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
 from slide.ranking.ensemble import Ranked as Ranked
-from slide.ranking.known_labels import KnownLabels as KnownLabels
 from slide.ranking.linear_classifiers import LinearClassifiers as LinearClassifiers
 from slide.ranking.neighbours import Neighbours as Neighbours

@@ -6,12 +6,11 @@ import numpy as np
 import torch
 
 from slide import checks
-from slide.data import Split, lists_all_labels
+from slide.data import KnownLabels, Split, lists_all_labels
 from slide.nn import SlideNetwork
 from slide.ranking.evidence import COLUMNS, Evidence, Experts, gather
 from slide.ranking.hits import hits
 from slide.ranking.judge import Judge
-from slide.ranking.known_labels import KnownLabels
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
 from slide.sparse import CSR
@@ -67,12 +66,13 @@ class EnsembleRanker:
     Example:
         >>> import slide, tempfile
         >>> from slide.data import holdout, synthetic
+        >>> from slide.ranking import EnsembleRanker
         >>> with tempfile.TemporaryDirectory() as cache:
         ...     data = synthetic(cache=cache, num_features=60, num_labels=40, train_samples=50,
         ...                      test_samples=5, nonzeros=8, labels_per_row=2)
         ...     train, held = holdout(data.train, 0.2, seed=0)
         ...     network = slide.SlideNetwork(60, [8], 40, slide.FullSampler)
-        ...     ranker = slide.EnsembleRanker().fit(network, train, held)
+        ...     ranker = EnsembleRanker().fit(network, train, held)
         ...     ranker.rank(network, data.test.features, k=3).ids.shape
         (5, 3)
     """
@@ -172,7 +172,7 @@ class EnsembleRanker:
 
     def _take_rows(self, train: Split, exclude: bool) -> None:
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
-        self.known_labels = KnownLabels(train.features, train.labels) if exclude else None
+        self.known_labels = KnownLabels(train) if exclude else None
 
     def _excludes(self, train: Split) -> bool:
         """Whether known labels are left out of the answers."""

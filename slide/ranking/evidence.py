@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from slide.active_set import ActiveSet
+from slide.data import KnownLabels
 from slide.functional import active_linear
 from slide.nn import SlideNetwork
-from slide.ranking.known_labels import KnownLabels
+from slide.ranking.hits import hits
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours, look_up
 from slide.sparse import CSR
@@ -81,7 +82,7 @@ def gather(experts: Experts, features: CSR, depth: int, voted: int, search: str)
     votes = experts.neighbours.votes(features, min(voted, labels))
     ids = join(named, votes.ids)
     if experts.known_labels is not None:
-        ids[experts.known_labels.hold(features, ids)] = -1
+        ids[hits(ids, experts.known_labels.of(features))] = -1
     known = ids >= 0
     scores = np.where(known, score_ids(network, hidden, ids), -np.inf)
     linear = experts.classifiers.scores(features, ids)

@@ -43,11 +43,12 @@ class LinearClassifiers:
 
     Example:
         >>> import numpy as np, slide
+        >>> from slide.ranking import LinearClassifiers
         >>> indptr = np.arange(3)
         >>> features = slide.CSR(indptr, np.array([0, 1], np.int32), np.ones(2, np.float32))
         >>> labels = slide.Pattern(indptr, np.array([0, 1], np.int32))
         >>> candidates = slide.Pattern(indptr, np.array([1, 0], np.int32))
-        >>> model = slide.LinearClassifiers().fit(features, labels, candidates, 2, 2)
+        >>> model = LinearClassifiers().fit(features, labels, candidates, 2, 2)
         >>> scores = model.scores(features, np.array([[0, 1], [0, 1]]))
         >>> scores.argmax(axis=1).tolist()
         [0, 1]

@@ -1,7 +1,6 @@
 """The largest products of sparse rows with a sparse matrix, by inverted lists."""
 
 import numpy as np
-import scipy.sparse
 
 from slide import checks
 from slide.kernels.top_products import top_products
@@ -32,6 +31,8 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
         >>> column_lists(rows, num_columns=3)[:2]
         (array([0, 1, 1, 3]), array([0, 0, 1], dtype=int32))
     """
+    import scipy.sparse  # Imported here, so that `import slide` stays fast.
+
     check_pattern("columns", matrix, None, num_columns)
     shape = (matrix.num_rows, num_columns)
     turned = scipy.sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape).tocsc()

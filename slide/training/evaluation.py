@@ -113,7 +113,9 @@ def evaluate(
     alone = _scores(found.network_ids, split, inverse)
     scores |= {f"network_{name}": value for name, value in alone.items()}
     if ranker.objective == "p":
-        scores["calibration_error"] = metrics.calibration_error(found.scores, found.ids, split.labels)
+        scores["calibration_error"] = metrics.calibration_error(
+            found.scores, found.ids, split.labels
+        )
     return scores
 
 

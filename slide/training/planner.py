@@ -6,7 +6,7 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from slide.data import Batches, Split, first_unknown, known_labels, lists_all_labels
+from slide.data import Batches, KnownLabels, Split, first_unknown, lists_all_labels
 from slide.nn import SlideNetwork
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
@@ -31,7 +31,7 @@ class HeldRows:
         self.split = held.take(rows)
         self.known: Pattern | None = None
         if lists_all_labels(train.features):
-            self.known = known_labels(train, self.split.features)
+            self.known = KnownLabels(train).of(self.split.features)
 
     def precision(self, network: SlideNetwork) -> float:
         """The mean of P@1, P@3 and P@5 by exact search, in [0, 1].

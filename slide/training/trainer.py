@@ -1,5 +1,6 @@
 """The training loop."""
 
+import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -181,7 +182,7 @@ class Trainer:
         ranker.fit(self.network, *rows, self.inverse, self.options.evaluation)
         self.counters.ranker_seconds = time.perf_counter() - begin
         for note in ranker.notes:
-            tqdm.write(note)
+            tqdm.write(note, file=sys.stderr)
         files.write_tensors(self.folder / RANKER, ranker.state_dict())
         return self.evaluate(ranker=ranker)
 

@@ -62,7 +62,7 @@ def explained():
 def test_each_setting_is_explained_once():
     expected, found = every_setting(), explained()
     assert {"hash.norm", "dataset.holdout", "dataset.root", "seed"} <= expected
-    assert {"sampler.proposer.kind", "ranker.C", "trainer.epochs"} <= expected
+    assert {"sampler.proposer.kind", "ranker.classifiers.C", "trainer.epochs"} <= expected
     assert expected - found.keys() == set(), "not explained"
     assert found.keys() - expected == set(), "explained, but no setting"
     assert [key for key, count in found.items() if count > 1] == []

@@ -139,6 +139,6 @@ def test_a_full_sampler_is_full_with_any_recipe(recipe):
 def test_any_recipe_with_or_without_a_ranker(recipe):
     without = job.compose(*recipe, "ranker=none")
     assert not without.get("ranker")
-    linear = job.compose(*recipe, "ranker=linear", "ranker.depth=7")
-    assert linear.ranker._target_ == "slide.LinearRanker"
-    assert linear.ranker.depth == 7
+    ranked = job.compose(*recipe, "ranker=ensemble", "ranker.depth=7")
+    assert ranked.ranker._target_ == "slide.ranking.EnsembleRanker"
+    assert ranked.ranker.depth == 7

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from slide.data import (
+    KnownLabels,
     Split,
     first_unknown,
-    known_labels,
     lists_all_labels,
     row_keys,
     validation_split,
@@ -52,7 +52,7 @@ def test_equal_rows_have_equal_keys(monkeypatch):
     assert expected.dtype == np.uint64
     assert expected[0] == expected[1] == expected[6]
     assert len(set(expected.tolist())) == 5
-    monkeypatch.setattr("slide.data.validation._BLOCK", 2)
+    monkeypatch.setattr("slide.data.known_labels._BLOCK", 2)
     np.testing.assert_array_equal(row_keys(x), expected)
 
 
@@ -135,10 +135,10 @@ def test_pairs_are_held_out_with_one_probability():
 
 def test_the_known_labels_are_those_of_the_equal_row():
     train = Split(matrix([[4, 9], [1], [7, 2]]), Pattern.from_lists([[5, 3], [], [8]]), 10, 9)
-    known = known_labels(train, matrix([[9, 4], [4], [1], [2, 7], []]))
+    known = KnownLabels(train).of(matrix([[9, 4], [4], [1], [2, 7], []]))
     assert known.indptr.tolist() == [0, 2, 2, 2, 3, 3]
     assert known.indices.tolist() == [5, 3, 8]
-    nothing = known_labels(train.slice(0, 0), matrix([[4], [1]]))
+    nothing = KnownLabels(train.slice(0, 0)).of(matrix([[4], [1]]))
     assert (nothing.indptr.tolist(), len(nothing.indices)) == ([0, 0, 0], 0)
 
 

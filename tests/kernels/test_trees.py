@@ -24,9 +24,7 @@ def random_trees(rng, count, columns, depth):
         roots.append(grow(depth))
     column, threshold, left, right, value = zip(*nodes, strict=True)
     whole = [np.array(part, np.int32) for part in (roots, column, left, right)]
-    return Trees(
-        whole[0], whole[1], np.array(threshold), *whole[2:], np.array(value, np.float32)
-    )
+    return Trees(whole[0], whole[1], np.array(threshold), *whole[2:], np.array(value, np.float32))
 
 
 def test_it_adds_the_leaves_that_a_row_reaches():

@@ -5,8 +5,9 @@ import pytest
 import torch
 from helpers import job
 
-from slide import EnsembleRanker, FullSampler, LinearClassifiers, SlideNetwork, files
+from slide import FullSampler, SlideNetwork, files
 from slide.data import Split, holdout
+from slide.ranking import EnsembleRanker, LinearClassifiers
 from slide.ranking.hits import hits
 from slide.sparse import CSR, Pattern
 

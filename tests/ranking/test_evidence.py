@@ -6,8 +6,8 @@ import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.samplers import lsh_sampler
 
-from slide import LinearClassifiers, SlideNetwork
-from slide.ranking import Neighbours
+from slide import SlideNetwork
+from slide.ranking import LinearClassifiers, Neighbours
 from slide.ranking.evidence import COLUMNS, Experts, gather, join, score_ids
 
 FEATURES, LABELS, ROWS = 20, 30, 40

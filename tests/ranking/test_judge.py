@@ -11,7 +11,7 @@ from slide.ranking.judge import Judge
 
 @pytest.fixture
 def pairs():
-    """Evidence of which column 0 speaks for a label, column 1 against it, and column 2 says nothing."""
+    """Column 0 speaks for a label, column 1 against it, and column 2 says nothing."""
     rng = np.random.default_rng(0)
     columns = rng.random((6000, 3), dtype=np.float32)
     chance = 1 / (1 + np.exp(-4 * (columns[:, 0] - columns[:, 1])))

@@ -8,9 +8,10 @@ import pytest
 import torch
 from helpers import job
 
-from slide import FullSampler, LinearRanker
+from slide import FullSampler
 from slide.data import SparseDataset, Split
 from slide.files import read_tensors
+from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training import plan
 from slide.training.metrics import precision_at_k
@@ -90,7 +91,7 @@ def test_a_resumed_run_keeps_its_way_to_end(tmp_path, before, after):
     ("options", "ranker", "sizes"),
     [
         ({"epochs": 2}, None, (150, None, 40)),
-        ({"epochs": 2}, LinearRanker(), (120, 30, 40)),
+        ({"epochs": 2}, EnsembleRanker(), (120, 30, 40)),
         ({"epochs": "auto"}, None, (120, 30, 40)),
         ({"epochs": "auto", "holdout": 0.25}, None, (90, 22, 38)),
         ({"epochs": 2, "holdout": 0.25}, None, (112, None, 38)),

@@ -8,10 +8,10 @@ import torch
 from helpers import job
 from helpers.matrices import to_dense
 from helpers.samplers import lsh_sampler, uniform_sampler
-from scipy.sparse import csr_matrix
 
-from slide import FullSampler, LinearRanker, SimHash
-from slide.data import Split
+from slide import FullSampler, SimHash
+from slide.data import Split, holdout
+from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training.evaluation import (
     check_search,
@@ -73,14 +73,14 @@ def test_predictions_stand_at_their_rows_over_several_batches(data, monkeypatch)
     monkeypatch.setattr("slide.training.evaluation._BATCH", 64)
     network = job.make_network(data, FullSampler)
     expected = dense_scores(network, data.test).topk(5, dim=1).indices.numpy()
-    np.testing.assert_array_equal(predict_split(network, data.test, "exact"), expected)
+    np.testing.assert_array_equal(predict_split(network, data.test, "exact").ids, expected)
 
 
 def test_dropout_is_off(data):
     network = job.SlideNetwork(data.num_features, [8], data.num_labels, FullSampler, dropout=0.9)
     network.train()
     expected = dense_scores(network, data.test).topk(5, dim=1).indices.numpy()
-    np.testing.assert_array_equal(predict_split(network, data.test, "exact"), expected)
+    np.testing.assert_array_equal(predict_split(network, data.test, "exact").ids, expected)
 
 
 def test_fewer_outputs_than_places():
@@ -100,7 +100,7 @@ def test_fewer_outputs_than_places():
 
 def test_lsh_finds_ids_in_buckets_only(data):
     network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
-    found = predict_split(network, data.test, "index")
+    found = predict_split(network, data.test, "index").ids
     hidden = network.encode(data.test.features)
     candidates = network.output.sampler.candidates(hidden)
     scores = dense_scores(network, data.test)
@@ -118,8 +118,8 @@ def test_lsh_becomes_exact_as_buckets_hold_all(data):
     for hashes, count in ((6, 2), (3, 4), (1, 16)):
         torch.manual_seed(0)  # The same network each time.
         network = job.make_network(data, tables(hashes, count, bucket_capacity=1000))
-        exact = predict_split(network, data.test, "exact")
-        agreement.append((predict_split(network, data.test, "index") == exact).mean())
+        exact = predict_split(network, data.test, "exact").ids
+        agreement.append((predict_split(network, data.test, "index").ids == exact).mean())
     assert agreement[0] < agreement[1] < agreement[2]
     assert agreement[2] > 0.99
 
@@ -127,41 +127,27 @@ def test_lsh_becomes_exact_as_buckets_hold_all(data):
 def test_lsh_with_all_outputs_active_is_exact(data):
     network = job.make_network(data, partial(lsh_sampler, active=1000))
     np.testing.assert_array_equal(
-        predict_split(network, data.test, "index"), predict_split(network, data.test, "exact")
+        predict_split(network, data.test, "index").ids,
+        predict_split(network, data.test, "exact").ids,
     )
 
 
 @pytest.mark.parametrize("search", ["exact", "index"])
-@pytest.mark.parametrize("depth", [1, 8, 1000])
-def test_a_ranker_has_the_last_word(data, search, depth):
-    network = job.make_network(data, tables())
-    every = Pattern.from_lists([range(data.num_labels)] * len(data.train))
-    ranker = LinearRanker(share=0.6, depth=depth)
-    ranker.fit(data.train.features, data.train.labels, every, data.num_features, data.num_labels)
-    found = predict_split(network, data.test, search, ranker)
-    theirs = dense_scores(network, data.test).numpy()
-    if search == "index":
-        near = network.output.sampler.candidates(network.encode(data.test.features))
-        outside = np.ones(theirs.shape, bool)
-        for b, (begin, end) in enumerate(zip(near.indptr, near.indptr[1:], strict=False)):
-            outside[b, near.indices[begin:end]] = False
-        theirs[outside] = -np.inf
-    weights = csr_matrix(
-        (ranker.weights.values, ranker.weights.indices, ranker.weights.indptr),
-        (data.num_labels, data.num_features),
-    ).toarray()
-    own = to_dense(data.test.features, data.num_features).numpy() @ weights.T - 1
-    for b, row in enumerate(found):
-        best = np.argsort(-theirs[b], kind="stable")[: max(depth, 5)]
-        mixed = np.where(np.isinf(theirs[b]), -np.inf, 0.4 * theirs[b] + 0.6 * own[b])[best]
-        expected = best[np.argsort(-mixed, kind="stable")][:5]
-        expected = np.where(np.isinf(theirs[b, expected]), -1, expected)
-        np.testing.assert_array_equal(row, expected)
-    assert (found != predict_split(network, data.test, search)).any()
+def test_a_ranker_has_the_last_word(data, search):
+    network, (train, held) = job.make_network(data, tables()), holdout(data.train, 0.3, 0)
+    ranker = EnsembleRanker(depth=8).fit(network, train, held, search=search)
+    found, alone = (predict_split(network, data.test, search, each) for each in (ranker, None))
+    expected = ranker.rank(network, data.test.features, 5, search)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_array_equal(found.network_ids, alone.ids)
     inverse = inverse_propensities(data.train.labels, data.num_labels)
-    hits = [row[0] in labels for row, labels in zip(found, label_sets(data.test), strict=True)]
     scores = evaluate(network, data.test, inverse, search, ranker)
-    assert scores["p_at_1"] == pytest.approx(np.mean(hits), abs=1e-12)
+    for name, ids in (("p_at_1", found.ids), ("network_p_at_1", alone.ids)):
+        hits = [row[0] in labels for row, labels in zip(ids, label_sets(data.test), strict=True)]
+        assert scores[name] == pytest.approx(np.mean(hits), abs=1e-12)
+    assert 0 < scores["calibration_error"] < 1
+    ranker.objective = "psp"
+    assert "calibration_error" not in evaluate(network, data.test, inverse, search, ranker)
 
 
 def test_majority_precision(data):

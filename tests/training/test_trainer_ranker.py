@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from helpers import job
 
-from slide import LinearRanker, files
+from slide import files
 from slide.data import validation_split
+from slide.ranking import EnsembleRanker
 from slide.training import evaluate
-from slide.training.final import RANKER
 from slide.training.learner import Learner
+from slide.training.summary import RANKER
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +36,7 @@ def comparable(scores):
 @pytest.mark.parametrize("evaluation", ["exact", "index"])
 def test_the_summary_holds_both_rankings(tmp_path, evaluation):
     alone, plain = finished(tmp_path / "a", None, evaluation=evaluation)
-    ranker = LinearRanker(depth=20)
+    ranker = EnsembleRanker(depth=20)
     trainer, summary = finished(tmp_path / "b", ranker, evaluation=evaluation)
     assert comparable(plain)
     for name, value in comparable(plain).items():
@@ -51,7 +52,7 @@ def test_the_summary_holds_both_rankings(tmp_path, evaluation):
 
 
 def test_the_network_s_time_and_the_ranker_s_are_told_apart(tmp_path):
-    trainer, summary = finished(tmp_path, LinearRanker(), log_every=1)
+    trainer, summary = finished(tmp_path, EnsembleRanker(), log_every=1)
     counters = trainer.counters
     assert summary["ranker_seconds"] == pytest.approx(counters.ranker_seconds, abs=1e-3)
     assert counters.ranker_seconds > 0
@@ -61,18 +62,18 @@ def test_the_network_s_time_and_the_ranker_s_are_told_apart(tmp_path):
 
 
 def test_the_run_folder_holds_the_ranker(tmp_path):
-    ranker = LinearRanker()
+    ranker = EnsembleRanker()
     trainer, _ = finished(tmp_path, ranker)
-    other = LinearRanker()
-    other.load_state_dict(files.read_tensors(tmp_path / "run" / RANKER))
-    ids = np.tile(np.arange(80), (40, 1))
-    features = trainer.eval_split.features
-    np.testing.assert_array_equal(other.scores(features, ids), ranker.scores(features, ids))
+    other, state = EnsembleRanker(), files.read_tensors(tmp_path / "run" / RANKER)
+    other.load_state_dict(state, trainer.train_split)
+    part = trainer.network, trainer.eval_split.features, 5
+    for one, two in zip(ranker.rank(*part), other.rank(*part), strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_evaluations_on_the_way_are_the_network_s(tmp_path):
     finished(tmp_path / "a", None, eval_every=5)
-    finished(tmp_path / "b", LinearRanker(), eval_every=5)
+    finished(tmp_path / "b", EnsembleRanker(), eval_every=5)
     plain, ranked = (job.lines(tmp_path / run / "run", "eval/p_at_1") for run in "ab")
     assert [line["step"] for line in plain] == [5, 10, 15, 16]
     for one, other in zip(plain, ranked, strict=True):
@@ -83,15 +84,15 @@ def test_evaluations_on_the_way_are_the_network_s(tmp_path):
 
 def test_a_holdout_does_not_leak_into_the_ranker(tmp_path, monkeypatch):
     rows = []
-    whole = LinearRanker.fit
+    whole = EnsembleRanker.fit
 
-    def fit(self, features, *arguments):
-        rows.append(features.num_rows)
-        return whole(self, features, *arguments)
+    def fit(self, network, train, held, *arguments):
+        rows.append((len(train), len(held)))
+        return whole(self, network, train, held, *arguments)
 
-    monkeypatch.setattr(LinearRanker, "fit", fit)
-    finished(tmp_path, LinearRanker(), holdout=0.25)
-    assert rows == [90]
+    monkeypatch.setattr(EnsembleRanker, "fit", fit)
+    finished(tmp_path, EnsembleRanker(), holdout=0.25)
+    assert rows == [(90, 22)]
 
 
 def test_without_a_ranker(tmp_path):
@@ -142,10 +143,3 @@ def test_a_new_rate_on_resume_is_that_of_all_groups(tmp_path, monkeypatch):
     used = used_rates(monkeypatch)
     job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
     assert used == [[0.5, 1.5]] * 8
-
-
-@pytest.mark.parametrize("loss", ["softmax", "bce"])
-def test_classifiers_go_with_scores_like_their_own(tmp_path, loss):
-    message = job.failure(f"loss={loss}", *job.tiny(tmp_path))
-    assert "ranker=linear needs loss=squared_hinge" in message
-    assert f"With loss={loss}, add ranker=none" in message
