@@ -44,7 +44,8 @@ def test_prepare_tells_where_the_transformed_arrays_lie(tmp_path, capsys):
 def test_it_opens_what_the_main_job_opens(tmp_path, capsys):
     job.data("prepare", *arguments(tmp_path / "cache"), "transform.l2_norm=true")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
-    job.main(*job.tiny(tmp_path, "transform.l2_norm=true", "trainer.max_steps=1"))
+    rows = f"dataset.train_samples={job.SIZES['train_samples']}"
+    job.main(*job.tiny(tmp_path, rows, "transform.l2_norm=true", "trainer.max_steps=1"))
     after = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cache/**/*.npy")}
     assert before == after
 

@@ -38,7 +38,7 @@ def give_files(folder, choice):
     assert config["hint"] in message
     assert not list(folder.iterdir())
     files.mkdir()
-    datafiles.write_inputs(files, job.make_data(folder), config)
+    datafiles.write_inputs(files, job.make_data(folder, **job.WITH_HELD), config)
     return overrides
 
 
@@ -69,7 +69,8 @@ def test_own_files_of_other_formats(tmp_path, format):
     overrides = [f"dataset.root={tmp_path}" if "root" in o else o for o in command.split()]
     config = {key[8:]: value for key, _, value in (o.partition("=") for o in overrides)}
     first = {key: int(value) for key, value in config.items() if key.startswith("first_")}
-    datafiles.write_rows(tmp_path, job.make_data(tmp_path), config | first)
+    data = job.make_data(tmp_path, **job.WITH_HELD)
+    datafiles.write_rows(tmp_path, data, config | first)
     job.main(*overrides, *small(tmp_path, "dataset", "xmc"))
     assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 2
 

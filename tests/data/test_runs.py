@@ -30,7 +30,8 @@ def test_a_run_trains_on_the_transformed_set_and_a_resumed_one_keeps_it(tmp_path
     job.main(*job.tiny(tmp_path, *words, "trainer.max_steps=1"))
     run = tmp_path / "run"
     summary = json.loads((run / "summary.json").read_text())
-    expected = transform(job.make_data(tmp_path), hashed_features=30, min_label_count=2)
+    data = job.make_data(tmp_path, **job.WITH_HELD)
+    expected = transform(data, hashed_features=30, min_label_count=2)
     assert (summary["features"], summary["labels"]) == (30, expected.num_labels)
     assert expected.num_labels < job.SIZES["num_labels"]
     job.main(f"resume={run}", "trainer.max_steps=2")
