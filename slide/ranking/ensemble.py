@@ -19,6 +19,8 @@ OBJECTIVES = ("p", "psp")
 _BATCH = 1024
 # Held-out rows for the choice of the neighbours' weights.
 _TRIAL_ROWS = 1000
+# Share of the held-out rows from which on the parts learn from these in the end.
+_WORTH_LEARNING = 0.05
 
 
 class Ranked(NamedTuple):
@@ -29,6 +31,13 @@ class Ranked(NamedTuple):
             objective is ``"psp"``; 0 where there are no more labels.
         ids: ``(B, k)`` int64 labels; -1: there are no more.
         network_ids: ``(B, k)`` int64, what the network alone answers.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.ranking import Ranked
+        >>> found = Ranked(np.array([[0.9, 0.2]]), np.array([[3, 1]]), np.array([[1, 3]]))
+        >>> found.ids[found.scores > 0.5]
+        array([3])
     """
 
     scores: np.ndarray
@@ -108,6 +117,7 @@ class EnsembleRanker:
         held: Split,
         inverse: np.ndarray | None = None,
         search: str = "exact",
+        every: Split | None = None,
     ) -> "EnsembleRanker":
         """Train classifiers and neighbours on ``train``, and the judge on ``held``.
 
@@ -117,6 +127,9 @@ class EnsembleRanker:
             held: rows for the choices; see `slide.data.validation_split`.
             inverse: ``(N,)`` inverse propensities, for ``objective="psp"``; None: all are 1.
             search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
+            every: the rows of both. If it is given, the labels of held-out rows become known, too,
+                and if these are more than a twentieth, neighbours and classifiers learn from them
+                in the end.
 
         Returns:
             The ranker itself.
@@ -125,18 +138,23 @@ class EnsembleRanker:
             ValueError: for features that are not finite, or ``"index"`` with a sampler that has no
                 index.
         """
-        self.notes, sizes = [], (train.num_features, train.num_labels)
+        self.notes = []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
-        self._take_rows(train, self._excludes(train))
+        exclude = self._excludes(train)
+        self._take_rows(train, exclude)
         self.neighbours = self._choose_neighbours(train, held)
-        negatives = self.neighbours.own_candidates(min(self.negatives, train.num_labels))
-        self.classifiers.fit(train.features, train.labels, negatives, *sizes)
+        self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
         for part in held.blocks(_BATCH):
             evidence = self._evidence(network, part.features, self.depth, search)
             columns.append(evidence.columns)
             right.append(hits(evidence.ids, part.labels)[evidence.ids >= 0])
         self.judge.fit(np.concatenate(columns), np.concatenate(right))
+        if every is not None:
+            self._take_rows(every, exclude)
+            if len(held) > _WORTH_LEARNING * len(every):
+                self._index(every, self.neighbours.idf)
+                self._fit_classifiers(every)
         return self
 
     def rank(self, network: SlideNetwork, features: CSR, k: int, search: str = "exact") -> Ranked:
@@ -173,6 +191,17 @@ class EnsembleRanker:
     def _take_rows(self, train: Split, exclude: bool) -> None:
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
         self.known_labels = KnownLabels(train) if exclude else None
+
+    def _index(self, train: Split, idf: bool) -> None:
+        sizes = train.num_features, train.num_labels
+        self.neighbours = Neighbours(self.neighbours.count, idf)
+        self.neighbours.fit(train.features, train.labels, *sizes)
+
+    def _fit_classifiers(self, train: Split) -> None:
+        """Train the classifiers, with the labels of near rows as negatives."""
+        negatives = self.neighbours.own_candidates(min(self.negatives, train.num_labels))
+        sizes = train.num_features, train.num_labels
+        self.classifiers.fit(train.features, train.labels, negatives, *sizes)
 
     def _excludes(self, train: Split) -> bool:
         """Whether known labels are left out of the answers."""
@@ -222,6 +251,4 @@ class EnsembleRanker:
         self.judge.load_state_dict(state["judge"])
         self.inverse = state["inverse"].numpy()
         self._take_rows(train, state["exclude"])
-        self.neighbours = Neighbours(self.neighbours.count, state["idf"])
-        sizes = train.num_features, train.num_labels
-        self.neighbours.fit(train.features, train.labels, *sizes)
+        self._index(train, state["idf"])

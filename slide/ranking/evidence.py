@@ -11,7 +11,7 @@ from slide.functional import active_linear
 from slide.nn import SlideNetwork
 from slide.ranking.hits import hits
 from slide.ranking.linear_classifiers import LinearClassifiers
-from slide.ranking.neighbours import Neighbours, look_up
+from slide.ranking.neighbours import Neighbours, values_of
 from slide.sparse import CSR
 
 # Each column of the evidence, and whether a larger number can only speak for a label (1), only
@@ -86,13 +86,13 @@ def gather(experts: Experts, features: CSR, depth: int, voted: int, search: str)
     known = ids >= 0
     scores = np.where(known, score_ids(network, hidden, ids), -np.inf)
     linear = experts.classifiers.scores(features, ids)
-    share = look_up(ids, votes.ids, votes.shares, 0.0)
+    share = values_of(ids, votes.ids, votes.shares, 0.0)
     best, row = scores.max(1, keepdims=True), np.diff(features.indptr)[:, None]
     frequency = np.log1p(experts.frequency)[ids]
     # Numbers of a pair of row and label, then numbers of a row.
     of_pair = [scores, scores - best, _ranks(scores), linear]
     of_pair += [linear - linear.max(1, keepdims=True, initial=-1), _ranks(linear), share]
-    of_pair += [look_up(ids, votes.ids, votes.sharp, 0.0), _ranks(np.where(known, share, -1))]
+    of_pair += [values_of(ids, votes.ids, votes.sharp, 0.0), _ranks(np.where(known, share, -1))]
     of_row = [row, votes.nearest[:, None], votes.mean[:, None], best]
     columns = np.zeros((int(known.sum()), len(COLUMNS)), np.float32)
     for number, column in enumerate([*of_pair, frequency, *of_row]):

@@ -110,7 +110,7 @@ class Neighbours:
         sharp = scores**_SHARP
         # More labels than k, so that few of those with many votes are missing.
         powered, others = sparse_top_k(_sparse(near, sharp), self.labels, self.num_labels, 2 * k)
-        found = look_up(ids, others, powered, 0.0)
+        found = values_of(ids, others, powered, 0.0)
         return Votes(
             ids,
             votes / np.maximum(scores.sum(1, keepdims=True), 1e-9),
@@ -163,7 +163,7 @@ def longest_list(counts: np.ndarray, num_rows: int) -> int:
     return longest
 
 
-def look_up(ids: np.ndarray, known: np.ndarray, values: np.ndarray, missing: float) -> np.ndarray:
+def values_of(ids: np.ndarray, known: np.ndarray, values: np.ndarray, missing: float) -> np.ndarray:
     """The values of ids that a list holds, row by row.
 
     Args:

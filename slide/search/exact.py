@@ -1,9 +1,13 @@
 """Exact search for the rows with the largest inner products."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_ROW_BLOCK, _QUERY_BLOCK = 8_192, 512
+from slide.kernels.largest import keep_largest
+from slide.runtime import array_view
+
+_ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 
 
 def exact_top_k(
@@ -11,7 +15,7 @@ def exact_top_k(
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, for each query.
 
-    All scores are computed, in blocks of at most 512 x 8,192.
+    All scores are computed, in blocks of at most 512 x 2,048.
 
     Args:
         queries: ``(B, D)`` floats.
@@ -35,22 +39,22 @@ def exact_top_k(
     """
     if not 1 <= k <= len(weight):
         raise ValueError(f"k must be in [1, {len(weight)}], not {k}")
-    parts = [_block_top_k(block, weight, bias, k) for block in queries.split(_QUERY_BLOCK)]
-    if not parts:
-        return queries.new_empty(0, k), torch.empty(0, k, dtype=torch.int64)
-    return torch.cat([scores for scores, _ in parts]), torch.cat([ids for _, ids in parts])
+    best = queries.new_full((len(queries), k), -torch.inf)
+    ids = torch.full((len(queries), k), -1)
+    for start in range(0, len(queries), _QUERY_BLOCK):
+        part = slice(start, start + _QUERY_BLOCK)
+        _search(queries[part], weight, bias, array_view(best[part]), array_view(ids[part]))
+    best, order = best.sort(1, descending=True)
+    return best, ids.gather(1, order)
 
 
-def _block_top_k(queries: Tensor, weight: Tensor, bias: Tensor | None, k: int):
-    best = queries.new_empty(len(queries), 0)
-    best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
+def _search(
+    queries: Tensor, weight: Tensor, bias: Tensor | None, best: np.ndarray, ids: np.ndarray
+) -> None:
     for start in range(0, len(weight), _ROW_BLOCK):
         rows = weight[start : start + _ROW_BLOCK]
         if bias is None:
             scores = queries @ rows.T
         else:
             scores = torch.addmm(bias[start : start + _ROW_BLOCK], queries, rows.T)
-        top, ids = scores.topk(min(k, scores.shape[1]), dim=1)
-        best, order = torch.cat([best, top], 1).topk(min(k, best.shape[1] + top.shape[1]), dim=1)
-        best_ids = torch.cat([best_ids, ids + start], 1).gather(1, order)
-    return best, best_ids
+        keep_largest(array_view(scores), start, best, ids)

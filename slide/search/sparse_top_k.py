@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide import checks
-from slide.kernels.top_products import top_products
+from slide.kernels.largest import top_products
 from slide.runtime import num_threads
 from slide.sparse import CSR, check_pattern
 

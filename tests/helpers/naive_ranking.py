@@ -98,3 +98,8 @@ def sum_trees(rows, trees, base):
         return leaf(row, trees.left[node] if left else trees.right[node])
 
     return [base + sum(leaf(row, root) for root in trees.roots) for row in rows]
+
+
+def keep_largest(scores, k):
+    """The k largest ``(score, output)`` of each row, best first."""
+    return [sorted(((s, n) for n, s in enumerate(row)), reverse=True)[:k] for row in scores]

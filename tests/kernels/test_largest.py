@@ -1,11 +1,12 @@
-"""The largest products of sparse rows: the kernel against its naive twin."""
+"""The largest scores of rows: the kernels against their naive twins."""
 
 import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
+from helpers.naive_ranking import keep_largest as naive_largest
 from helpers.naive_ranking import top_products as naive
 
-from slide.kernels.top_products import top_products
+from slide.kernels.largest import keep_largest, top_products
 
 ROWS, COLUMNS, OUTPUTS = 9, 7, 12
 
@@ -63,3 +64,14 @@ def test_threads_do_not_matter():
     found = [run(x, lists, np.empty(0, np.int64), 4, threads) for threads in (1, 3)]
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 4, 11])
+def test_the_largest_of_blocks_are_those_of_the_whole(dtype, k):
+    scores = np.random.default_rng(k).standard_normal((6, 11)).astype(dtype)
+    best, ids = np.full((6, k), -np.inf, dtype), np.full((6, k), -1)
+    for first in range(0, 11, 4):
+        keep_largest(scores[:, first : first + 4].copy(), first, best, ids)
+    for own, numbers, expected in zip(best, ids, naive_largest(scores, k), strict=True):
+        assert sorted(zip(own, numbers, strict=True), reverse=True) == expected

@@ -1,4 +1,4 @@
-"""The largest products of sparse rows with the columns of a sparse matrix."""
+"""The largest scores of each row: of blocks of dense scores, and of products of sparse rows."""
 
 import numpy as np
 
@@ -20,6 +20,23 @@ def _replace_least(scores, ids, score, number):
         scores[at], ids[at] = scores[child], ids[child]
         at = child
     scores[at], ids[at] = score, number
+
+
+@parallel
+def keep_largest(scores, first, best, ids):
+    """Keep the k largest scores of each row, in no particular order.
+
+    Args:
+        scores: ``(B, n)`` floats.
+        first: number of the output in column 0 of ``scores``.
+        best: ``(B, k)`` of the type of ``scores``, the largest so far; -inf before the first call.
+        ids: ``(B, k)`` int64, their outputs; -1 before the first call.
+    """
+    for b in prange(len(scores)):
+        own, numbers = best[b], ids[b]
+        for j in range(scores.shape[1]):
+            if scores[b, j] > own[0]:
+                _replace_least(own, numbers, scores[b, j], first + j)
 
 
 @parallel
