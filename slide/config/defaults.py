@@ -25,6 +25,8 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         config.trainer.batch_size = batch_size(num_rows)
     if sampler.active is None:
         sampler.active = active_outputs(num_labels)
+    if config.network.hidden is None:
+        config.network.hidden = [hidden_width(num_labels)]
     if config.network.output_scale is None:
         shared = sampler.mode != "per_sample" or sampler.active == "all"
         config.network.output_scale = output_scale(num_labels, shared)
@@ -44,6 +46,15 @@ def active_outputs(num_labels: int) -> int:
     """Outputs in an active set: a quarter of all, in [64, 2048]."""
     checks.whole("num_labels", num_labels, 1)
     return min(max(num_labels // 4, 64), 2048)
+
+
+def hidden_width(num_labels: int) -> int:
+    """Width of the hidden layer: 512, and 256 for more than 30,000 labels.
+
+    With a re-ranker the wider one gains little there, and takes twice the time and memory.
+    """
+    checks.whole("num_labels", num_labels, 1)
+    return 256 if num_labels > 30_000 else 512
 
 
 def output_scale(num_labels: int, shared: bool) -> float:

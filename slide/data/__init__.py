@@ -12,7 +12,7 @@ from slide.data.sources.synthetic import synthetic
 from slide.data.sources.text import text
 from slide.data.sources.xmc import xmc
 from slide.data.transforms import transform
-from slide.data.validation import validation_split
+from slide.data.validation import divide, validation_split
 
 __all__ = [
     "Batch",
@@ -22,6 +22,7 @@ __all__ = [
     "SparseDataset",
     "Split",
     "build_debian",
+    "divide",
     "download",
     "first_unknown",
     "holdout",

@@ -15,9 +15,7 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
     """Divides training rows into rows to learn from, and rows that are held out for choices.
 
     A tenth of the rows is held out, but at most 8,192, and at least 1,000 or a fifth of the rows,
-    whichever is smaller. Where `lists_all_labels` holds, these are not whole rows but pairs of a
-    row and a label, each with the same probability: a held-out row has the features of its row and
-    only the held-out labels. A row that loses all its labels is not among the others.
+    whichever is smaller. `divide` says what a held-out row is.
 
     Args:
         split: at least two rows.
@@ -40,9 +38,39 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
     """
     rows = len(split)
     count = max(min(rows // _SHARE, _MOST), min(_ENOUGH, rows // _LARGEST_SHARE), 1)
-    if rows > 1 and len(split.labels.indices) > 1 and lists_all_labels(split.features):
-        return _divide_pairs(split, count, seed)
-    return holdout(split, min(count / max(rows, 2), 0.5), seed)
+    return divide(split, min(count / max(rows, 2), 0.5), seed)
+
+
+def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
+    """Divides training rows into rows to learn from, and rows that are like rows to come.
+
+    Where `lists_all_labels` holds, these are not whole rows but pairs of a row and a label, each
+    with the same probability: a held-out row has the features of its row and only the held-out
+    labels. A row that loses all its labels is not among the others.
+
+    Args:
+        split: at least two rows.
+        share: share of the rows that is held out, in (0, 1).
+        seed: seed of the random choice, at least 0.
+
+    Returns:
+        (the rows to learn from, the held-out rows), copies in memory; rows keep their order.
+
+    Raises:
+        ValueError: for a share out of range, or a split with fewer than two rows.
+
+    Example:
+        >>> import tempfile
+        >>> from slide.data import divide, synthetic
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, train_samples=100, test_samples=0)
+        >>> train, held = divide(data.train, 0.3, seed=0)
+        >>> len(train), len(held)
+        (70, 30)
+    """
+    if len(split) > 1 and len(split.labels.indices) > 1 and lists_all_labels(split.features):
+        return _divide_pairs(split, max(round(share * len(split)), 1), seed)
+    return holdout(split, share, seed)
 
 
 def _divide_pairs(split: Split, count: int, seed: int) -> tuple[Split, Split]:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.data import Batches, SparseDataset, Split, holdout
+from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SampledLinear, SlideNetwork
 from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
@@ -32,7 +32,7 @@ def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Sp
     Raises:
         ValueError: if there are no rows to train or evaluate on.
     """
-    train, judged = holdout(data.train, share, seed) if share else (data.train, data.test)
+    train, judged = divide(data.train, share, seed) if share else (data.train, data.test)
     if not len(train):
         raise ValueError("the data set has no training rows")
     if not len(judged):

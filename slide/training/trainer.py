@@ -50,6 +50,7 @@ class Trainer:
         held_split: training rows that it does not learn from, for choices: how long to train, how
             to re-rank (`slide.data.validation_split`). None: there is nothing to choose, with a
             number of epochs and without a ranker.
+        every_split: both of them.
         eval_split: rows that the run is evaluated on.
         plan: how long to train, with ``epochs="auto"``; else None.
 
@@ -85,7 +86,7 @@ class Trainer:
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
-        self.train_split, self.held_split = rows, None
+        self.train_split, self.held_split, self.every_split = rows, None, rows
         if options.auto or ranker is not None:
             self.train_split, self.held_split = validation_split(rows, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
@@ -179,7 +180,7 @@ class Trainer:
             return self.evaluate()
         begin = time.perf_counter()
         rows = self.train_split, held
-        ranker.fit(self.network, *rows, self.inverse, self.options.evaluation)
+        ranker.fit(self.network, *rows, self.inverse, self.options.evaluation, self.every_split)
         self.counters.ranker_seconds = time.perf_counter() - begin
         for note in ranker.notes:
             tqdm.write(note, file=sys.stderr)
