@@ -49,12 +49,13 @@ def active_outputs(num_labels: int) -> int:
 
 
 def hidden_width(num_labels: int) -> int:
-    """Width of the hidden layer: 512, and 256 for more than 30,000 labels.
+    """Width of the hidden layer: 512, and 256 for more than 100,000 labels.
 
-    With a re-ranker the wider one gains little there, and takes twice the time and memory.
+    With a re-ranker the wider one gains little, and with so many labels it takes twice the time
+    and memory.
     """
     checks.whole("num_labels", num_labels, 1)
-    return 256 if num_labels > 30_000 else 512
+    return 256 if num_labels > 100_000 else 512
 
 
 def output_scale(num_labels: int, shared: bool) -> float:

@@ -8,7 +8,8 @@ import torch
 from slide import checks
 from slide.data import KnownLabels, Split, lists_all_labels
 from slide.nn import SlideNetwork
-from slide.ranking.evidence import COLUMNS, Evidence, Experts, gather
+from slide.ranking.associations import Associations
+from slide.ranking.evidence import COLUMNS, Depths, Evidence, Experts, gather
 from slide.ranking.hits import hits
 from slide.ranking.judge import Judge
 from slide.ranking.linear_classifiers import LinearClassifiers
@@ -19,8 +20,8 @@ OBJECTIVES = ("p", "psp")
 _BATCH = 1024
 # Held-out rows for the choice of the neighbours' weights.
 _TRIAL_ROWS = 1000
-# Share of the held-out rows from which on the parts learn from these in the end.
-_WORTH_LEARNING = 0.05
+# Share of the held-out rows from which on the classifiers learn from these in the end.
+_WORTH_LEARNING = 0.125
 
 
 class Ranked(NamedTuple):
@@ -46,17 +47,18 @@ class Ranked(NamedTuple):
 
 
 class EnsembleRanker:
-    """Candidates of a network and of the nearest training rows, judged by all that is known.
+    """Candidates of a network and of the training rows, judged by all that is known of them.
 
-    A judge learns from held-out rows how much the scores of the network, the scores of linear
-    classifiers and the votes of the neighbours count (stacking: Wolpert 1992, "Stacked
-    generalization"). So no share has to be set, and the scores are probabilities.
+    A judge learns from held-out rows how much the scores of the network and of linear classifiers,
+    the votes of the nearest rows and the labels of the features count (stacking: Wolpert 1992,
+    "Stacked generalization"). So no share has to be set, and the scores are probabilities.
 
     Args:
         classifiers: what the linear classifiers are; None: `LinearClassifiers` as they are.
         depth: number of candidates of the network.
         neighbours: number of nearest training rows.
         voted: number of candidates of the neighbours.
+        associated: number of candidates that go with the features; see `Associations`.
         negatives: number of labels of its neighbours that are negatives of a training row.
         objective: ``"p"`` ranks by the probability of a label; ``"psp"`` by probability times
             inverse propensity, which favours rare labels (Jain et al. 2016, "Extreme multi-label
@@ -92,19 +94,20 @@ class EnsembleRanker:
         depth: int = 50,
         neighbours: int = 50,
         voted: int = 100,
+        associated: int = 30,
         negatives: int = 50,
         objective: str = "p",
         known: str = "auto",
     ):
-        for name, value in [("depth", depth), ("neighbours", neighbours), ("voted", voted)]:
+        numbers = {"depth": depth, "neighbours": neighbours, "voted": voted}
+        for name, value in (numbers | {"associated": associated, "negatives": negatives}).items():
             checks.whole(name, value, 1)
-        checks.whole("negatives", negatives, 1)
         checks.one_of("objective", objective, OBJECTIVES)
         checks.one_of("known", known, ("auto", "exclude", "keep"))
         self.classifiers = LinearClassifiers() if classifiers is None else classifiers
-        self.depth, self.voted, self.negatives = depth, voted, negatives
+        self.depths, self.negatives = Depths(depth, voted, associated), negatives
         self.objective, self.known = objective, known
-        self.neighbours = Neighbours(neighbours)
+        self.neighbours, self.associations = Neighbours(neighbours), Associations()
         self.judge = Judge(list(COLUMNS.values()))
         self.frequency = self.inverse = np.empty(0)
         self.known_labels: KnownLabels | None = None
@@ -127,9 +130,9 @@ class EnsembleRanker:
             held: rows for the choices; see `slide.data.validation_split`.
             inverse: ``(N,)`` inverse propensities, for ``objective="psp"``; None: all are 1.
             search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
-            every: the rows of both. If it is given, the labels of held-out rows become known, too,
-                and if these are more than a twentieth, neighbours and classifiers learn from them
-                in the end.
+            every: the rows of both. If it is given, held-out rows are neighbours in the end, and
+                their labels are known; if they are more than an eighth, the classifiers learn from
+                them, too.
 
         Returns:
             The ranker itself.
@@ -146,14 +149,14 @@ class EnsembleRanker:
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
         for part in held.blocks(_BATCH):
-            evidence = self._evidence(network, part.features, self.depth, search)
+            evidence = self._evidence(network, part.features, 1, search)
             columns.append(evidence.columns)
             right.append(hits(evidence.ids, part.labels)[evidence.ids >= 0])
         self.judge.fit(np.concatenate(columns), np.concatenate(right))
         if every is not None:
             self._take_rows(every, exclude)
+            self._index(every, self.neighbours.idf)
             if len(held) > _WORTH_LEARNING * len(every):
-                self._index(every, self.neighbours.idf)
                 self._fit_classifiers(every)
         return self
 
@@ -171,7 +174,7 @@ class EnsembleRanker:
         """
         if not len(self.frequency):
             raise RuntimeError("the ranker is not trained: call fit first")
-        evidence = self._evidence(network, features, max(self.depth, k), search)
+        evidence = self._evidence(network, features, k, search)
         ids, known = evidence.ids, evidence.ids >= 0
         scores = np.full(ids.shape, -np.inf)
         scores[known] = self.judge.probabilities(evidence.columns)
@@ -184,13 +187,17 @@ class EnsembleRanker:
             np.where(left, scores, 0), np.where(left, ids, -1), evidence.network_ids[:, :k]
         )
 
-    def _evidence(self, network: SlideNetwork, features: CSR, depth: int, search: str) -> Evidence:
-        own = self.classifiers, self.neighbours, self.frequency, self.known_labels
-        return gather(Experts(network, *own), features, depth, self.voted, search)
+    def _evidence(self, network: SlideNetwork, features: CSR, least: int, search: str) -> Evidence:
+        depths = self.depths._replace(network=max(self.depths.network, least))
+        known = self.frequency, self.known_labels
+        experts = Experts(network, self.classifiers, self.neighbours, self.associations, *known)
+        return gather(experts, features, depths, search)
 
     def _take_rows(self, train: Split, exclude: bool) -> None:
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
         self.known_labels = KnownLabels(train) if exclude else None
+        sizes = train.num_features, train.num_labels
+        self.associations.fit(train.features, train.labels, *sizes)
 
     def _index(self, train: Split, idf: bool) -> None:
         sizes = train.num_features, train.num_labels

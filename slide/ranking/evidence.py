@@ -9,6 +9,7 @@ from slide.active_set import ActiveSet
 from slide.data import KnownLabels
 from slide.functional import active_linear
 from slide.nn import SlideNetwork
+from slide.ranking.associations import Associations
 from slide.ranking.hits import hits
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours, values_of
@@ -26,12 +27,18 @@ COLUMNS = {
     "votes": 1,
     "sharp_votes": 1,
     "votes_rank": -1,
+    "association": 1,
+    "association_rank": -1,
     "log_frequency": 0,
     "features": 0,
     "nearest": 0,
     "mean_similarity": 0,
     "network_best": 0,
 }
+
+
+# Associations of a row whose scores are known; more than are candidates.
+_ASSOCIATED = 200
 
 
 class Experts(NamedTuple):
@@ -41,6 +48,7 @@ class Experts(NamedTuple):
         network: a trained network.
         classifiers: trained linear classifiers.
         neighbours: the training rows.
+        associations: features and labels that go together.
         frequency: ``(N,)`` number of training rows of each label.
         known_labels: labels that are no candidates; None: all labels may be.
     """
@@ -48,8 +56,23 @@ class Experts(NamedTuple):
     network: SlideNetwork
     classifiers: LinearClassifiers
     neighbours: Neighbours
+    associations: Associations
     frequency: np.ndarray
     known_labels: KnownLabels | None
+
+
+class Depths(NamedTuple):
+    """How many candidates each expert names.
+
+    Attributes:
+        network: number of the network's best labels.
+        neighbours: number of labels with the most votes.
+        associations: number of labels that go best with the features.
+    """
+
+    network: int
+    neighbours: int
+    associations: int
 
 
 class Evidence(NamedTuple):
@@ -66,36 +89,39 @@ class Evidence(NamedTuple):
     network_ids: np.ndarray
 
 
-def gather(experts: Experts, features: CSR, depth: int, voted: int, search: str) -> Evidence:
-    """Candidates of the network and of the neighbours, with all evidence.
+def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evidence:
+    """Candidates of the network, of the neighbours and of the features, with all evidence.
 
     Args:
         experts: see `Experts`.
         features: ``(B, D)``.
-        depth: number of candidates of the network.
-        voted: number of candidates of the neighbours.
+        depths: number of candidates of each expert.
         search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
     """
     network, labels = experts.network, len(experts.frequency)
     hidden = network.embed(features)
-    named = network.output.top_k(hidden, min(depth, labels), search)[1].numpy()
-    votes = experts.neighbours.votes(features, min(voted, labels))
-    ids = join(named, votes.ids)
+    named = network.output.top_k(hidden, min(depths.network, labels), search)[1].numpy()
+    votes = experts.neighbours.votes(features, min(depths.neighbours, labels))
+    going, gone = experts.associations.best(features, min(_ASSOCIATED, labels))
+    ids = join(named, votes.ids, gone[:, : depths.associations])
     if experts.known_labels is not None:
         ids[hits(ids, experts.known_labels.of(features))] = -1
     known = ids >= 0
     scores = np.where(known, score_ids(network, hidden, ids), -np.inf)
     linear = experts.classifiers.scores(features, ids)
-    share = values_of(ids, votes.ids, votes.shares, 0.0)
-    best, row = scores.max(1, keepdims=True), np.diff(features.indptr)[:, None]
-    frequency = np.log1p(experts.frequency)[ids]
+    share, going = (
+        np.where(known, values_of(ids, *pair, 0.0), -1)
+        for pair in ((votes.ids, votes.shares), (gone, going))
+    )
+    best = _finite_max(scores)
     # Numbers of a pair of row and label, then numbers of a row.
-    of_pair = [scores, scores - best, _ranks(scores), linear]
-    of_pair += [linear - linear.max(1, keepdims=True, initial=-1), _ranks(linear), share]
-    of_pair += [values_of(ids, votes.ids, votes.sharp, 0.0), _ranks(np.where(known, share, -1))]
-    of_row = [row, votes.nearest[:, None], votes.mean[:, None], best]
+    of_pair = [scores, scores - best, _ranks(scores)]
+    of_pair += [linear, linear - _finite_max(linear), _ranks(linear)]
+    of_pair += [share, values_of(ids, votes.ids, votes.sharp, 0.0), _ranks(share)]
+    of_pair += [going, _ranks(going), np.log1p(experts.frequency)[ids]]
+    of_row = [np.diff(features.indptr), votes.nearest, votes.mean, best[:, 0]]
     columns = np.zeros((int(known.sum()), len(COLUMNS)), np.float32)
-    for number, column in enumerate([*of_pair, frequency, *of_row]):
+    for number, column in enumerate([*of_pair, *(each[:, None] for each in of_row)]):
         columns[:, number] = np.broadcast_to(column, ids.shape)[known]
     return Evidence(ids, columns, named)
 
@@ -130,6 +156,12 @@ def score_ids(network: SlideNetwork, hidden: torch.Tensor, ids: np.ndarray) -> n
     out = np.zeros(ids.shape, np.float32)
     out[known] = active_linear(hidden, layer.weight.detach(), layer.bias, active).float().numpy()
     return out
+
+
+def _finite_max(scores: np.ndarray) -> np.ndarray:
+    """The largest score of each row ``(B, 1)``; 0 where all are -inf."""
+    most = scores.max(1, keepdims=True, initial=-np.inf)
+    return np.where(np.isfinite(most), most, 0)
 
 
 def _ranks(scores: np.ndarray) -> np.ndarray:

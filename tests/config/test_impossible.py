@@ -55,7 +55,7 @@ IMPOSSIBLE = [
     *(f"dataset.holdout={value}" for value in ("1", "-0.1", "x")),
     *(f"optimizer.input_rate={value}" for value in ("0", "x", "null")),
     *(f"ranker.classifiers.{key}=-1.5" for key in ("C", "bias", "tol", "max_iter", "threshold")),
-    *(f"ranker.{key}=-1.5" for key in ("depth", "neighbours", "voted", "negatives")),
+    *(f"ranker.{key}=-1.5" for key in ("depth", "neighbours", "voted", "associated", "negatives")),
     *("ranker.objective=x", "ranker.known=x"),
     *("trainer.evaluation=fast", "sampler=uniform trainer.evaluation=index"),
     "sampler=full sampler.active=all trainer.evaluation=index",

@@ -130,6 +130,7 @@ def test_few_held_out_rows_leave_the_order_of_the_network(data, network):
         ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
         ({"neighbours": 0}, "neighbours must be a whole number of at least 1, not 0"),
         ({"voted": 0}, "voted must be a whole number of at least 1, not 0"),
+        ({"associated": 0}, "associated must be a whole number of at least 1, not 0"),
         ({"negatives": 0}, "negatives must be a whole number of at least 1, not 0"),
         ({"objective": "f1"}, "objective must be one of p, psp, not 'f1'"),
         ({"known": "yes"}, "known must be one of auto, exclude, keep, not 'yes'"),

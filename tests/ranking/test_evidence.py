@@ -7,10 +7,11 @@ from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.samplers import lsh_sampler
 
 from slide import SlideNetwork
-from slide.ranking import LinearClassifiers, Neighbours
-from slide.ranking.evidence import COLUMNS, Experts, gather, join, score_ids
+from slide.ranking import Associations, LinearClassifiers, Neighbours
+from slide.ranking.evidence import COLUMNS, Depths, Experts, gather, join, score_ids
 
 FEATURES, LABELS, ROWS = 20, 30, 40
+DEPTHS = Depths(6, 5, 4)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -30,7 +31,8 @@ def experts(features):
     candidates = neighbours.own_candidates(10)
     classifiers = LinearClassifiers().fit(features, labels, candidates, *sizes)
     frequency = np.bincount(labels.indices, minlength=LABELS)
-    return Experts(network, classifiers, neighbours, frequency, None)
+    associations = Associations().fit(features, labels, *sizes)
+    return Experts(network, classifiers, neighbours, associations, frequency, None)
 
 
 def every_score(network, features):
@@ -38,24 +40,26 @@ def every_score(network, features):
     return (hidden @ network.output.weight.T + network.output.bias).detach().numpy()
 
 
-def test_candidates_are_those_of_network_and_neighbours(experts, features):
-    found = gather(experts, features, depth=6, voted=5, search="exact")
+def test_candidates_are_those_of_all_experts(experts, features):
+    found = gather(experts, features, DEPTHS, "exact")
     scores = every_score(experts.network, features)
     votes = experts.neighbours.votes(features, 5)
+    _, gone = experts.associations.best(features, 4)
     for b in range(ROWS):
         best = np.argsort(-scores[b])[:6]
         np.testing.assert_array_equal(found.network_ids[b], best)
         own = found.ids[b][found.ids[b] >= 0]
-        assert sorted(own) == sorted({*best, *votes.ids[b][votes.ids[b] >= 0]})
+        assert sorted(own) == sorted({*best, *votes.ids[b][votes.ids[b] >= 0], *gone[b]})
     assert found.columns.shape == ((found.ids >= 0).sum(), len(COLUMNS))
 
 
 def test_each_column_says_what_its_name_says(experts, features):
-    found = gather(experts, features, depth=6, voted=5, search="exact")
+    found = gather(experts, features, DEPTHS, "exact")
     columns = np.full((*found.ids.shape, len(COLUMNS)), np.nan)
     columns[found.ids >= 0] = found.columns
     network = every_score(experts.network, features)
     linear = experts.classifiers.scores(features, found.ids)
+    going, gone = experts.associations.best(features, LABELS)
     votes = experts.neighbours.votes(features, 5)
     for b in range(ROWS):
         own = found.ids[b] >= 0
@@ -65,14 +69,17 @@ def test_each_column_says_what_its_name_says(experts, features):
         sharp = dict(zip(votes.ids[b].tolist(), votes.sharp[b], strict=True))
         scores, lines = network[b, ids], linear[b][own]
         shares = np.array([share.get(int(n), 0) for n in ids])
+        together = dict(zip(gone[b].tolist(), going[b], strict=True))
+        association = np.array([together.get(int(n), 0) for n in ids])
         expected = {
             "network": scores,
             "network_behind": scores - network[b].max(),
             "network_rank": np.argsort(np.argsort(-scores)),
             "linear": lines,
-            "linear_behind": lines - max(lines.max(), -1),
+            "linear_behind": lines - lines.max(),
             "votes": shares,
             "sharp_votes": [sharp.get(int(n), 0) for n in ids],
+            "association": association,
             "log_frequency": np.log1p(experts.frequency[ids]),
             "features": np.full(len(ids), 5),
             "nearest": np.full(len(ids), votes.nearest[b]),
@@ -81,15 +88,16 @@ def test_each_column_says_what_its_name_says(experts, features):
         }
         for name, values in expected.items():
             np.testing.assert_allclose(row[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
-        for name, values in (("linear_rank", lines), ("votes_rank", shares)):
+        ranked = {"linear_rank": lines, "votes_rank": shares, "association_rank": association}
+        for name, values in ranked.items():
             places = values[np.argsort(row[name])]
             assert (np.diff(places) <= 1e-6).all(), name
             assert sorted(row[name]) == list(range(len(ids))), name
-        assert expected.keys() | {"linear_rank", "votes_rank"} == COLUMNS.keys()
+        assert expected.keys() | ranked.keys() == COLUMNS.keys()
 
 
 def test_nothing_is_dropped_and_the_mode_stays(experts, features):
-    one, other = (gather(experts, features, 6, 5, "exact").columns for _ in range(2))
+    one, other = (gather(experts, features, DEPTHS, "exact").columns for _ in range(2))
     np.testing.assert_array_equal(one, other)
     assert experts.network.training
 
@@ -112,8 +120,8 @@ def test_join_keeps_each_id_once():
 
 def test_rows_that_nobody_knows(experts, features):
     empty = make_csr(np.random.default_rng(0), [0, 0], FEATURES)
-    found = gather(experts, empty, depth=3, voted=5, search="exact")
+    found = gather(experts, empty, Depths(3, 5, 4), "exact")
     assert (found.ids >= 0).sum(1).tolist() == [3, 3]
     assert np.isfinite(found.columns).all()
-    by_index = gather(experts, features, depth=3, voted=5, search="index")
+    by_index = gather(experts, features, DEPTHS, "index")
     assert np.isfinite(by_index.columns).all()

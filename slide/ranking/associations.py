@@ -1,0 +1,104 @@
+"""Which labels go with a feature: conditional frequencies, counted in the training rows."""
+
+import numpy as np
+
+from slide import checks
+from slide.search import column_lists, sparse_top_k
+from slide.sparse import CSR, Pattern, check_pattern
+
+# Rows of the training set that are counted at a time.
+_BLOCK = 1 << 17
+# Pairs of feature and label that are counted at most; with more of them, some rows are left out.
+_MOST_PAIRS = 200_000_000
+# Added to the number of rows of a feature, so that features of few rows do not seem sure.
+_PRIOR = 3
+
+
+class Associations:
+    """Scores labels by the share of the rows of each feature that have them.
+
+    The score of a label is the sum over the features of a row of ``value * count(feature, label) /
+    (count(feature) + 3)``. In a recommender these are the items that users of an item like, too
+    (Sarwar et al. 2001, "Item-based collaborative filtering recommendation algorithms").
+
+    Args:
+        longest: number of labels of a feature that are kept, those with the most rows.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ranking import Associations
+        >>> features = slide.CSR(np.arange(4), np.zeros(3, np.int32), np.ones(3, np.float32))
+        >>> labels = slide.Pattern(np.arange(4), np.array([5, 5, 7], np.int32))
+        >>> model = Associations().fit(features, labels, 1, 8)
+        >>> model.best(features, k=2)[1][0].tolist()
+        [5, 7]
+    """
+
+    def __init__(self, longest: int = 512):
+        checks.whole("longest", longest, 1)
+        self.longest, self.num_labels = longest, 0
+        self.lists = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+
+    def fit(
+        self, features: CSR, labels: Pattern, num_features: int, num_labels: int
+    ) -> "Associations":
+        """Count features and labels.
+
+        Args:
+            features: ``(R, D)`` training rows; values do not count.
+            labels: R rows of labels, in [0, N).
+            num_features: D.
+            num_labels: N.
+
+        Returns:
+            The object itself.
+
+        Raises:
+            ValueError: for ids out of range, or numbers of rows that differ.
+        """
+        import scipy.sparse  # Imported here, so that `import slide` stays fast.
+
+        check_pattern("features", features, None, num_features)
+        check_pattern("labels", labels, features.num_rows, num_labels)
+        step = -(-count_pairs(features, labels) // _MOST_PAIRS)
+        pairs = scipy.sparse.csr_array((num_features, num_labels), dtype=np.float32)
+        counts = np.zeros(num_features)
+        for begin in range(0, features.num_rows, _BLOCK):
+            x = _ones(features, begin, num_features)[::step]
+            pairs = pairs + x.T @ _ones(labels, begin, num_labels)[::step]
+            counts += np.bincount(x.indices, minlength=num_features)
+        pairs = pairs.tocsr()
+        values = pairs.data / np.repeat(counts + _PRIOR, np.diff(pairs.indptr))
+        indices = pairs.indices.astype(np.int32)
+        found = CSR(pairs.indptr.astype(np.int64), indices, values.astype(np.float32))
+        self.lists = column_lists(column_lists(found, num_labels), num_features, self.longest)
+        self.num_labels = num_labels
+        return self
+
+    def best(self, features: CSR, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scores ``(B, k)`` and ids ``(B, k)`` of the k labels with the highest scores.
+
+        Args:
+            features: ``(B, D)``; negative values count as 0.
+            k: number of labels.
+        """
+        return sparse_top_k(features, self.lists, self.num_labels, k)
+
+
+def count_pairs(features: CSR, labels: Pattern) -> int:
+    """Number of pairs of a feature and a label of the same row, at least 1."""
+    return max(int((np.diff(features.indptr) * np.diff(labels.indptr)).sum()), 1)
+
+
+def _ones(pattern: CSR | Pattern, begin: int, num_columns: int):
+    """Some rows as a matrix of ones."""
+    import scipy.sparse
+
+    indptr = pattern.indptr[begin : begin + _BLOCK + 1]
+    own = pattern.indices[indptr[0] : indptr[-1]]
+    shape = (len(indptr) - 1, num_columns)
+    ones = np.ones(len(own), np.float32)
+    return scipy.sparse.csr_array((ones, own, indptr - indptr[0]), shape)

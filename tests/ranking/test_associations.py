@@ -1,0 +1,69 @@
+"""Labels that go with features, against counting in loops."""
+
+import numpy as np
+import pytest
+from helpers.matrices import make_csr, make_pattern, to_dense
+
+from slide.data import Split
+from slide.ranking import Associations, associations
+
+FEATURES, LABELS, ROWS = 12, 9, 40
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    return make_csr(rng, [4] * ROWS, FEATURES), make_pattern(rng, [2] * ROWS, LABELS)
+
+
+def naive_shares(features, labels):
+    """The share of the rows of each feature that have each label."""
+    counts, pairs = np.zeros(FEATURES), np.zeros((FEATURES, LABELS))
+    for b in range(ROWS):
+        for d in features.indices[features.indptr[b] : features.indptr[b + 1]]:
+            counts[d] += 1
+            for n in labels.indices[labels.indptr[b] : labels.indptr[b + 1]]:
+                pairs[d, n] += 1
+    return pairs / (counts + 3)[:, None]
+
+
+@pytest.mark.parametrize("block", [7, 1000])
+def test_scores_are_sums_of_shares(rows, monkeypatch, block):
+    monkeypatch.setattr(associations, "_BLOCK", block)
+    model = Associations().fit(*rows, FEATURES, LABELS)
+    queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
+    queries = queries._replace(values=np.abs(queries.values))
+    scores, ids = model.best(queries, LABELS)
+    every = to_dense(queries, FEATURES).numpy() @ naive_shares(*rows)
+    for own, numbers, expected in zip(scores, ids, every, strict=True):
+        known = numbers >= 0
+        assert known.sum() == (expected > 0).sum() > 3
+        np.testing.assert_allclose(own[known], expected[numbers[known]], rtol=1e-5)
+        assert (np.diff(own) <= 0).all()
+
+
+def test_a_feature_keeps_its_most_frequent_labels(rows):
+    model = Associations(longest=3).fit(*rows, FEATURES, LABELS)
+    kept, shares = to_dense(model.lists, LABELS).numpy(), naive_shares(*rows)
+    for own, expected in zip(kept, shares, strict=True):
+        assert (own > 0).sum() == 3
+        np.testing.assert_allclose(own[own > 0], expected[own > 0], rtol=1e-6)
+        assert own[own > 0].min() >= np.sort(expected)[-3] - 1e-6
+
+
+def test_with_very_many_pairs_some_rows_count(rows, monkeypatch):
+    features, labels = rows
+    assert associations.count_pairs(features, labels) == 8 * ROWS
+    monkeypatch.setattr(associations, "_MOST_PAIRS", 4 * ROWS)
+    found = Associations().fit(features, labels, FEATURES, LABELS)
+    half = Split(features, labels, FEATURES, LABELS).take(np.arange(0, ROWS, 2))
+    expected = Associations().fit(half.features, half.labels, FEATURES, LABELS)
+    dense = [to_dense(each.lists, LABELS) for each in (found, expected)]
+    np.testing.assert_allclose(*dense, rtol=1e-6)
+
+
+def test_impossible_inputs_are_refused(rows):
+    with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
+        Associations(0)
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
+        Associations().fit(*rows, FEATURES, 2)
