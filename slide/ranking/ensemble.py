@@ -130,9 +130,9 @@ class EnsembleRanker:
             held: rows for the choices; see `slide.data.validation_split`.
             inverse: ``(N,)`` inverse propensities, for ``objective="psp"``; None: all are 1.
             search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
-            every: the rows of both. If it is given, held-out rows are neighbours in the end, and
-                their labels are known; if they are more than an eighth, the classifiers learn from
-                them, too.
+            every: the rows of both. If it is given, held-out rows are neighbours, too, in the end,
+                and their labels are known; if they are more than an eighth of all rows, the
+                classifiers also learn from them.
 
         Returns:
             The ranker itself.
@@ -143,8 +143,7 @@ class EnsembleRanker:
         """
         self.notes = []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
-        exclude = self._excludes(train)
-        self._take_rows(train, exclude)
+        self._count(train, self._excludes(train))
         self.neighbours = self._choose_neighbours(train, held)
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
@@ -154,8 +153,7 @@ class EnsembleRanker:
             right.append(hits(evidence.ids, part.labels)[evidence.ids >= 0])
         self.judge.fit(np.concatenate(columns), np.concatenate(right))
         if every is not None:
-            self._take_rows(every, exclude)
-            self._index(every, self.neighbours.idf)
+            self._take_rows(every, self.neighbours.idf, self.known_labels is not None)
             if len(held) > _WORTH_LEARNING * len(every):
                 self._fit_classifiers(every)
         return self
@@ -193,16 +191,18 @@ class EnsembleRanker:
         experts = Experts(network, self.classifiers, self.neighbours, self.associations, *known)
         return gather(experts, features, depths, search)
 
-    def _take_rows(self, train: Split, exclude: bool) -> None:
-        self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
-        self.known_labels = KnownLabels(train) if exclude else None
-        sizes = train.num_features, train.num_labels
-        self.associations.fit(train.features, train.labels, *sizes)
-
-    def _index(self, train: Split, idf: bool) -> None:
-        sizes = train.num_features, train.num_labels
+    def _take_rows(self, train: Split, idf: bool, exclude: bool) -> None:
+        """Take rows as neighbours, and count and look up their labels."""
         self.neighbours = Neighbours(self.neighbours.count, idf)
+        sizes = train.num_features, train.num_labels
         self.neighbours.fit(train.features, train.labels, *sizes)
+        self._count(train, exclude)
+
+    def _count(self, train: Split, exclude: bool) -> None:
+        sizes = train.num_features, train.num_labels
+        self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
+        self.associations.fit(train.features, train.labels, *sizes)
+        self.known_labels = KnownLabels(train) if exclude else None
 
     def _fit_classifiers(self, train: Split) -> None:
         """Train the classifiers, with the labels of near rows as negatives."""
@@ -252,10 +252,9 @@ class EnsembleRanker:
 
         Args:
             state: the state.
-            train: the training rows of `fit`.
+            train: the rows of `fit`, ``every`` if it was given.
         """
         self.classifiers.load_state_dict(state["classifiers"])
         self.judge.load_state_dict(state["judge"])
         self.inverse = state["inverse"].numpy()
-        self._take_rows(train, state["exclude"])
-        self._index(train, state["idf"])
+        self._take_rows(train, state["idf"], state["exclude"])

@@ -1,6 +1,5 @@
 """Exact search for the rows with the largest inner products."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,17 +38,19 @@ def exact_top_k(
     """
     if not 1 <= k <= len(weight):
         raise ValueError(f"k must be in [1, {len(weight)}], not {k}")
-    best = queries.new_full((len(queries), k), -torch.inf)
+    # Shorter floats are compared as float32, because kernels do not read them.
+    dtype = queries.dtype if queries.dtype == torch.float64 else torch.float32
+    best = queries.new_full((len(queries), k), -torch.inf, dtype=dtype)
     ids = torch.full((len(queries), k), -1)
     for start in range(0, len(queries), _QUERY_BLOCK):
         part = slice(start, start + _QUERY_BLOCK)
-        _search(queries[part], weight, bias, array_view(best[part]), array_view(ids[part]))
+        _search(queries[part], weight, bias, best[part], ids[part])
     best, order = best.sort(1, descending=True)
-    return best, ids.gather(1, order)
+    return best.to(queries.dtype), ids.gather(1, order)
 
 
 def _search(
-    queries: Tensor, weight: Tensor, bias: Tensor | None, best: np.ndarray, ids: np.ndarray
+    queries: Tensor, weight: Tensor, bias: Tensor | None, best: Tensor, ids: Tensor
 ) -> None:
     for start in range(0, len(weight), _ROW_BLOCK):
         rows = weight[start : start + _ROW_BLOCK]
@@ -57,4 +58,4 @@ def _search(
             scores = queries @ rows.T
         else:
             scores = torch.addmm(bias[start : start + _ROW_BLOCK], queries, rows.T)
-        keep_largest(array_view(scores), start, best, ids)
+        keep_largest(array_view(scores.to(best.dtype)), start, array_view(best), array_view(ids))

@@ -16,6 +16,8 @@ from slide.ranking import EnsembleRanker, Ranked
 from slide.search import exact_top_k
 from slide.training import metrics
 
+# What the names of the scores of the network alone begin with, where there is a re-ranker.
+NETWORK = "network_"
 _BATCH = 1024
 _TOP = 5
 
@@ -111,7 +113,7 @@ def evaluate(
     if ranker is None:
         return scores
     alone = _scores(found.network_ids, split, inverse)
-    scores |= {f"network_{name}": value for name, value in alone.items()}
+    scores |= {f"{NETWORK}{name}": value for name, value in alone.items()}
     if ranker.objective == "p":
         scores["calibration_error"] = metrics.calibration_error(
             found.scores, found.ids, split.labels

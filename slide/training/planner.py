@@ -86,7 +86,7 @@ class Planner:
         if plan.wants_score(step):
             begin = time.perf_counter()
             score = self.held.precision(network)
-            counters.eval_seconds += time.perf_counter() - begin
+            counters.held_seconds += time.perf_counter() - begin
             monitor.write(step, {"held/precision": score})
             plan.note_score(step, score)
             bar.set_description_str(plan.sentence())

@@ -16,7 +16,8 @@ class Counters:
         loss_total: sum over the steps of the loss.
         train_seconds: seconds of training of the network, with rebuilds and without evaluation.
         rebuild_seconds: the part of ``train_seconds`` in which samplers updated their indexes.
-        eval_seconds: seconds of evaluation.
+        held_seconds: seconds of evaluation on held-out rows, which decide how long to train.
+        eval_seconds: seconds of evaluation on the rows that the run is evaluated on.
         ranker_seconds: seconds of training of the ranker.
     """
 
@@ -26,6 +27,7 @@ class Counters:
     loss_total: float = 0.0
     train_seconds: float = 0.0
     rebuild_seconds: float = 0.0
+    held_seconds: float = 0.0
     eval_seconds: float = 0.0
     ranker_seconds: float = 0.0
 

@@ -15,7 +15,13 @@ from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.training.checkpoint import Checkpoint
-from slide.training.evaluation import check_search, choose_rows, evaluate, inspect_selection
+from slide.training.evaluation import (
+    NETWORK,
+    check_search,
+    choose_rows,
+    evaluate,
+    inspect_selection,
+)
 from slide.training.interrupt import Interrupt, noted_interrupts
 from slide.training.learner import Learner
 from slide.training.lr_schedules import LRSchedule, constant, scheduler_at
@@ -198,8 +204,13 @@ class Trainer:
         split = self.eval_split.slice(0, min(samples or rows, rows))
         scores = evaluate(self.network, split, self.inverse, self.options.evaluation, ranker)
         self.counters.eval_seconds += time.perf_counter() - begin
-        group = "eval" if ranker is None else "reranked"
-        self.monitor.write(self.step, {f"{group}/{name}": x for name, x in scores.items()})
+        groups = {"eval": scores}
+        if ranker is not None:
+            alone = {n: x for n, x in scores.items() if n.startswith(NETWORK)}
+            groups["eval"] = {name.removeprefix(NETWORK): x for name, x in alone.items()}
+            groups["reranked"] = {n: x for n, x in scores.items() if n not in alone}
+        for group, found in groups.items():
+            self.monitor.write(self.step, {f"{group}/{name}": x for name, x in found.items()})
         return scores
 
     def save(self) -> None:

@@ -38,7 +38,7 @@ def test_null_settings_follow_from_the_data():
 
 
 def test_settings_of_the_network_reach_it():
-    scales = ["network.init_scale=0.01", "network.output_scale=0.5"]
+    scales = ["network.hidden=[512]", "network.init_scale=0.01", "network.output_scale=0.5"]
     config = job.compose(*scales, "optimizer.input_rate=3", "optimizer.lr=0.5", "sampler.active=32")
     network = build_network(config, 1000, 80)
     assert network.first.weight.detach().std() * 512**0.5 == pytest.approx(0.01, rel=0.05)

@@ -20,7 +20,15 @@ TAGS = {
 }
 SUMMARY = {
     *("dataset", "samples", "features", "labels", "epochs", "steps", "train_seconds"),
-    *("eval_seconds", "samples_per_second", "p_at_1", "p_at_3", "p_at_5", "active_mean"),
+    *(
+        "held_seconds",
+        "eval_seconds",
+        "samples_per_second",
+        "p_at_1",
+        "p_at_3",
+        "p_at_5",
+        "active_mean",
+    ),
     *("rebuild_seconds", "peak_rss_mb", "versions"),
 }
 

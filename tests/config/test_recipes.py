@@ -90,7 +90,7 @@ def test_without_a_recipe_the_files_hold_what_is_used():
 
 # What `python train.py` uses, and what the recipes set.
 DEFAULTS = {
-    "network.hidden": [512],
+    "network.hidden": None,
     "network.dropout": 0.3,
     "network.precision": "auto",
     "network.init_scale": 0.2,

@@ -112,14 +112,18 @@ def test_rows_are_held_out_if_something_is_chosen(tmp_path, options, ranker, siz
 
 def test_the_held_rows_reach_the_end(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        "slide.training.trainer.final_scores",
-        lambda *_, held: seen.append(held) or {"p_at_1": 0.5},
-    )
+    whole = EnsembleRanker.fit
+
+    def fit(self, network, train, held, inverse, search, every):
+        seen.append((train, held, every))
+        return whole(self, network, train, held, inverse, search, every)
+
+    monkeypatch.setattr(EnsembleRanker, "fit", fit)
     data = job.make_data(tmp_path, **job.WITH_HELD)
-    trainer = job.make_trainer(tmp_path, data, epochs="auto", max_steps=2)
+    options = {"epochs": "auto", "max_steps": 2, "ranker": EnsembleRanker()}
+    trainer = job.make_trainer(tmp_path, data, **options)
     trainer.fit()
-    assert seen == [trainer.held_split]
+    assert seen == [(trainer.train_split, trainer.held_split, data.train)]
 
 
 def graph_data(rows=60):

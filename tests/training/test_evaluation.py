@@ -91,7 +91,7 @@ def test_fewer_outputs_than_places():
         network.output.weight.zero_()
         network.output.bias.copy_(torch.tensor([1.0, 0.0]))
     split = Split(rows, labels, 2, 2)
-    assert predict_split(network, split, "exact").tolist() == [[0, 1, -1, -1, -1]] * 3
+    assert predict_split(network, split, "exact").ids.tolist() == [[0, 1, -1, -1, -1]] * 3
     found = evaluate(network, split, np.ones(2))
     # A row without labels counts as a miss.
     assert found["p_at_1"] == pytest.approx(1 / 3)

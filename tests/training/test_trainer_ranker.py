@@ -65,7 +65,7 @@ def test_the_run_folder_holds_the_ranker(tmp_path):
     ranker = EnsembleRanker()
     trainer, _ = finished(tmp_path, ranker)
     other, state = EnsembleRanker(), files.read_tensors(tmp_path / "run" / RANKER)
-    other.load_state_dict(state, trainer.train_split)
+    other.load_state_dict(state, trainer.every_split)
     part = trainer.network, trainer.eval_split.features, 5
     for one, two in zip(ranker.rank(*part), other.rank(*part), strict=True):
         np.testing.assert_array_equal(one, two)
