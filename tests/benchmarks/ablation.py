@@ -18,7 +18,7 @@ PAGES = RESULTS.parent
 HELD_OUT = {"debian": 0.1, "bibtex": 0.15, "delicious": 0.15}
 WITHOUT = {
     "default recipe": [],
-    "no linear classifiers": ["ranker=none"],
+    "no re-ranker": ["ranker=none"],
     "one learning rate for all layers": ["optimizer.input_rate=1"],
     "usual first weights": ["network.init_scale=1"],
     "rows not brought to length 1": ["transform.l2_norm=false"],
@@ -26,7 +26,10 @@ WITHOUT = {
     "output biases from zero": ["network.prior_bias=false"],
     "six epochs, a rate that falls from the start": ["trainer.epochs=6"],
     "six epochs, a constant rate": ["trainer.epochs=6", "lr_schedule=constant"],
-    "binary cross-entropy, no linear classifiers": ["loss=bce", "ranker=none"],
+    "binary cross-entropy": ["loss=bce"],
+    "the network names no candidates but the best one": ["ranker.depth=1"],
+    "neighbours name one candidate": ["ranker.voted=1"],
+    "features name one candidate": ["ranker.associated=1"],
     "uniform draws alone": ["sampler=uniform"],
     "uniform draws stand for the rest": ["sampler.weighting=stratified"],
 }
