@@ -11,9 +11,10 @@ CODE = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-import ablation, accuracy, selection, staleness, workload
+import ablation, accuracy, label_frequency, selection, staleness, workload
 from slide.config import read_config
 cases = [*ablation.WITHOUT.values(), *accuracy.OURS.values(), *staleness.CASES.values()]
+cases += label_frequency.PSP.values()
 cases += [[*workload.JOB, *case] for case in workload.CASES.values()]
 cases += [[*selection.COMMON, *case] for _, _, case in selection.CASES.values()]
 for case in cases:

@@ -34,7 +34,7 @@ class Route:
         length: whether the length is announced.
         wrong_range: parts begin elsewhere than asked for.
         pause: seconds before each piece of the content.
-        then: called with each answer, before its content is sent.
+        then: called with each answer, before it is sent.
     """
 
     content: bytes = b""
@@ -87,9 +87,10 @@ class Server:
             request.send_header(name, value)
         if route.length:
             request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
+        # A client that looks only at the headers may ask again at once.
         if route.then:
             route.then()
+        request.end_headers()
         cut = route.cuts.pop(0) if route.cuts else None
         for i in range(0, len(body[:cut]), 1 << 16):
             time.sleep(route.pause)
