@@ -223,7 +223,9 @@ class EnsembleRanker:
 
     def _choose_neighbours(self, train: Split, held: Split) -> Neighbours:
         """Neighbours by plain or by weighted features, the better ones for held-out rows."""
-        trial, found = held.slice(0, min(_TRIAL_ROWS, len(held))), []
+        # Files may be sorted, so the rows come from all of them.
+        rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
+        trial, found = held.take(rows), []
         for idf in (False, True):
             model = Neighbours(self.neighbours.count, idf)
             model.fit(train.features, train.labels, train.num_features, train.num_labels)

@@ -25,8 +25,9 @@ from report import publish, table
 
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
-from slide.data import SparseDataset, Split, holdout
+from slide.data import SparseDataset, Split
 from slide.data.formats.text_writer import write_xmc
+from slide.training.evaluation import choose_rows
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
 
 TOP = (1, 3, 5)
@@ -94,7 +95,7 @@ def measure(
     omikuji: Any, data: SparseDataset, share: float, seed: int, trees: int = 3
 ) -> dict[str, Any]:
     """Train on a data set and judge; with a ``share`` above 0, on training rows set aside."""
-    splits = holdout(data.train, share, seed) if share else (data.train, data.test)
+    splits = choose_rows(data, share, seed)
     found, times = answers(omikuji, *splits, trees)
     scores = scores_of(found, data, *splits)
     return {"dataset": data.name} | {k: round(v, 6) for k, v in (scores | times).items()}

@@ -7,7 +7,7 @@ from helpers import job
 
 from slide import FullSampler, SlideNetwork, files
 from slide.data import Split, holdout
-from slide.ranking import EnsembleRanker, LinearClassifiers
+from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours
 from slide.ranking.hits import hits
 from slide.sparse import CSR, Pattern
 
@@ -105,6 +105,24 @@ def test_the_better_neighbours_are_chosen(data, network, monkeypatch):
     ranker = EnsembleRanker().fit(network, train, held)
     assert ranker.neighbours.idf == max(found, key=found.__getitem__)
     assert found[True] != found[False]
+
+
+def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
+    """Files may be sorted."""
+    train, held = holdout(data.train, 0.3, 0)
+    asked = []
+    whole = Neighbours.votes
+
+    def votes(self, features, k):
+        asked.append(features)
+        return whole(self, features, k)
+
+    monkeypatch.setattr(Neighbours, "votes", votes)
+    monkeypatch.setattr("slide.ranking.ensemble._TRIAL_ROWS", 2)
+    EnsembleRanker().fit(network, train, held)
+    expected = held.take(np.array([0, len(held) - 1])).features
+    for one, other in zip(asked[0], expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_its_state_comes_back_from_a_file(data, network, fitted, tmp_path):
