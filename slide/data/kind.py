@@ -109,7 +109,8 @@ def labels_and_items(split: Split) -> Pattern:
     """
     rows, width = len(split), np.int64(split.num_labels)
     parts = split.labels, OwnItems(split.num_labels).of(split.features)
-    pairs = np.unique(np.concatenate([_pairs(part, width) for part in parts]))
+    pairs = np.sort(np.concatenate([_pairs(part, width) for part in parts]))
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     indptr = np.searchsorted(pairs, np.arange(rows + 1) * width).astype(np.int64)
     return Pattern(indptr, (pairs % width).astype(np.int32))
 

@@ -1,9 +1,11 @@
 """Which labels go with a feature: conditional frequencies, counted in the training rows."""
 
+from typing import Any
+
 import numpy as np
 
 from slide import checks
-from slide.search import column_lists, sparse_top_k
+from slide.search import shortened, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
 
 # Rows of the training set that are counted at a time.
@@ -64,17 +66,18 @@ class Associations:
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
         step = -(-count_pairs(features, labels) // _MOST_PAIRS)
-        pairs = scipy.sparse.csr_array((num_features, num_labels), dtype=np.float32)
+        pairs: Any = scipy.sparse.csr_array((num_features, num_labels), dtype=np.float32)
         counts = np.zeros(num_features)
         for begin in range(0, features.num_rows, _BLOCK):
             x = _ones(features, begin, num_features)[::step]
-            pairs = pairs + x.T @ _ones(labels, begin, num_labels)[::step]
+            found = x.T @ _ones(labels, begin, num_labels)[::step]
+            pairs = found if begin == 0 else pairs + found
             counts += np.bincount(x.indices, minlength=num_features)
         pairs = pairs.tocsr()
         values = pairs.data / np.repeat(counts + _PRIOR, np.diff(pairs.indptr))
         indices = pairs.indices.astype(np.int32)
-        found = CSR(pairs.indptr.astype(np.int64), indices, values.astype(np.float32))
-        self.lists = column_lists(column_lists(found, num_labels), num_features, self.longest)
+        lists = CSR(pairs.indptr.astype(np.int64), indices, values.astype(np.float32))
+        self.lists = shortened(lists, self.longest)
         self.num_labels = num_labels
         return self
 

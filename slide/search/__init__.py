@@ -7,4 +7,5 @@
 from slide.search.by_index import index_top_k as index_top_k
 from slide.search.exact import exact_top_k as exact_top_k
 from slide.search.sparse_top_k import column_lists as column_lists
+from slide.search.sparse_top_k import shortened as shortened
 from slide.search.sparse_top_k import sparse_top_k as sparse_top_k

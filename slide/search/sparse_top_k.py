@@ -18,7 +18,7 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
             None: all lists are complete.
 
     Returns:
-        A CSR matrix ``(D, R)``. If lists were shortened, the order within a list is by magnitude.
+        A CSR matrix ``(D, R)``; the rows in a list ascend.
 
     Raises:
         ValueError: for columns out of range, or ``longest`` below 1.
@@ -38,15 +38,41 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
     turned = scipy.sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape).tocsc()
     indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
     lists = CSR(indptr, indices, turned.data.astype(np.float32, copy=False))
-    if longest is None:
-        return lists
+    return lists if longest is None else shortened(lists, longest)
+
+
+def shortened(lists: CSR, longest: int) -> CSR:
+    """Lists without their smallest entries.
+
+    Args:
+        lists: ``(D, N)``.
+        longest: a longer list keeps only this number of entries, those of the largest magnitude.
+
+    Returns:
+        ``(D, N)``; the order within a list stays.
+
+    Raises:
+        ValueError: for ``longest`` below 1.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.search import shortened
+        >>> values = np.array([3, 1, 2, 5], np.float32)
+        >>> lists = slide.CSR(np.array([0, 3, 4]), np.array([0, 1, 2, 1], np.int32), values)
+        >>> shortened(lists, longest=2).indices
+        array([0, 2, 1], dtype=int32)
+    """
     checks.whole("longest", longest, 1)
     lengths = np.diff(lists.indptr)
-    if lengths.max(initial=0) <= longest:
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    entries = np.flatnonzero(lengths[owner] > longest)
+    if not len(entries):
         return lists
-    column = np.repeat(np.arange(num_columns), lengths)
-    order = np.lexsort((-np.abs(lists.values), column))
-    kept = order[np.arange(len(order)) - lists.indptr[column] < longest]
+    # Sorted by list, then by magnitude. The place in the list is that before sorting.
+    order = np.lexsort((-np.abs(lists.values[entries]), owner[entries]))
+    place = entries - lists.indptr[owner[entries]]
+    kept = np.ones(len(lists.indices), bool)
+    kept[entries[order[place >= longest]]] = False
     indptr = np.concatenate([[0], np.cumsum(np.minimum(lengths, longest))]).astype(np.int64)
     return CSR(indptr, lists.indices[kept], lists.values[kept])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
 
-from slide.search import column_lists, sparse_top_k
+from slide.search import column_lists, shortened, sparse_top_k
 
 
 def test_lists_are_the_transpose():
@@ -20,6 +20,20 @@ def test_long_lists_keep_the_largest_entries():
     for full, kept in zip(whole, cut, strict=True):
         expected = np.where(full >= full.sort(descending=True)[0][4], full, 0)
         np.testing.assert_array_equal(kept, expected)
+
+
+def test_only_lists_that_are_too_long_are_shortened():
+    rng = np.random.default_rng(0)
+    lists = make_csr(rng, [3, 9, 0, 4, 12], 20)
+    cut = shortened(lists, 4)
+    assert np.diff(cut.indptr).tolist() == [3, 4, 0, 4, 4]
+    for row in range(5):
+        a, b = lists.indptr[row : row + 2]
+        best = a + np.sort(np.argsort(-abs(lists.values[a:b]), kind="stable")[:4])
+        c, d = cut.indptr[row : row + 2]
+        assert cut.indices[c:d].tolist() == lists.indices[best].tolist(), "the order stays"
+        assert cut.values[c:d].tolist() == lists.values[best].tolist()
+    assert shortened(lists, 12) is lists
 
 
 def test_top_k_is_that_of_the_dense_product():
