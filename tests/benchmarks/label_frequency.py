@@ -13,7 +13,6 @@ Without it, writes results/label_frequency.{json,md} after each set.
 
 import argparse
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,12 @@ import numpy as np
 import omikuji as trees  # tests/benchmarks/omikuji.py
 from frequency import found_by_bin, sizes
 from report import RESULTS, publish, table
-from train_process import ROOT, warm_up
+from runs import trained
+from sets import place
+from train_process import ROOT, seconds_of, warm_up
 
 from slide import runtime
-from slide.config import build_trainer, read_config, user_errors
-from slide.config.compose import find_conf
+from slide.config import read_config, user_errors
 from slide.training import Trainer
 from slide.training.evaluation import predict_split
 
@@ -36,24 +36,10 @@ PSP = {"ours, objective: psp": ["ranker.objective=psp"]}
 OMIKUJI = "omikuji"
 
 
-def place(name: str, root: Path) -> list[str]:
-    """The overrides that choose a set in a folder of ``root``."""
-    known = (find_conf() / "dataset" / f"{name}.yaml").is_file()
-    chosen = [f"dataset={name}"] if known else ["dataset=xmc", f"dataset.name={name}"]
-    return [*chosen, f"dataset.root={root / name}"]
-
-
-def trained(overrides: list[str]) -> tuple[Trainer, dict[str, Any]]:
-    """A run of train.py within this process: its trainer and its summary."""
-    with tempfile.TemporaryDirectory() as scratch, user_errors():
-        trainer = build_trainer(read_config([*overrides, f"run_dir={scratch}/run"]))
-        return trainer, trainer.fit()
-
-
 def our_answers(trainer: Trainer) -> np.ndarray:
     """Ids ``(rows, 5)`` that a finished run answers to the rows that it was judged on."""
     search = trainer.options.evaluation
-    return predict_split(trainer.network, trainer.eval_split, search, trainer.ranker)
+    return predict_split(trainer.network, trainer.eval_split, search, trainer.ranker).ids
 
 
 def measure(package: Any, overrides: list[str], ours: dict[str, list[str]]) -> dict[str, Any]:
@@ -61,7 +47,7 @@ def measure(package: Any, overrides: list[str], ours: dict[str, list[str]]) -> d
     methods, trainer = {}, None
     for name, more in ours.items():
         trainer, summary = trained([*overrides, *more])
-        seconds = summary["train_seconds"] + summary["ranker_seconds"]
+        seconds = seconds_of(summary)
         methods[name] = judge(trainer, our_answers(trainer), seconds)
     assert trainer is not None
     found, times = trees.answers(package, trainer.train_split, trainer.eval_split)

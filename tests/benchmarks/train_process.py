@@ -18,10 +18,25 @@ def run_train(*overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        command = [sys.executable, str(ROOT / "train.py"), *overrides, f"run_dir={folder}"]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        summary = run_into(folder, *overrides)
         log = (folder / "metrics.jsonl").read_text().splitlines()
-        return json.loads((folder / "summary.json").read_text()), [json.loads(x) for x in log]
+        return summary, [json.loads(line) for line in log]
+
+
+def run_into(folder: Path, *overrides: str) -> dict[str, Any]:
+    """The summary of a run into a new folder.
+
+    Raises:
+        subprocess.CalledProcessError: the run failed; it has said why.
+    """
+    command = [sys.executable, str(ROOT / "train.py"), *overrides, f"run_dir={folder}"]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    return json.loads((folder / "summary.json").read_text())
+
+
+def seconds_of(summary: dict[str, Any]) -> float:
+    """Seconds of all training of a run: network, evaluations on held-out rows, and re-ranker."""
+    return summary["train_seconds"] + summary["held_seconds"] + summary["ranker_seconds"]
 
 
 def warm_up() -> None:
