@@ -194,8 +194,10 @@ def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> l
         if own and variant != DEFAULT:
             same = [recipe[row["seed"]] for row in own]
             out.append({"": variant} | {title(n): gain(own, same, n) for n in SCORES})
+    if not out:
+        return []
     first = {title(n): spread([row[n] for row in recipe.values()]) for n in SCORES}
-    return [{"": DEFAULT} | first, *out] if out else []
+    return [{"": DEFAULT} | first, *out]
 
 
 def gain(rows: list[Row], recipe: list[Row], name: str) -> str:

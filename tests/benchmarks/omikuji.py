@@ -51,16 +51,19 @@ def import_omikuji() -> Any:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Drops what native code writes to the standard error, such as thousands of progress bars."""
+    """Drops what native code writes to the terminal, such as thousands of progress bars."""
+    sys.stdout.flush()
     sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
+    kept = {number: os.dup(number) for number in (1, 2)}
+    with open(os.devnull, "w") as nothing:
+        for number in kept:
+            os.dup2(nothing.fileno(), number)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def train(omikuji: Any, split: Split, threads: int, trees: int = 3) -> tuple[Any, float]:
@@ -99,11 +102,15 @@ def predict(model: Any, split: Split, depths: np.ndarray | None = None) -> tuple
 
 
 def answers(
-    omikuji: Any, train_split: Split, judged: Split, trees: int = 3
+    omikuji: Any,
+    train_split: Split,
+    judged: Split,
+    trees: int = 3,
+    depths: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Train on rows and answer others: what `predict` finds, and the seconds of both."""
     model, train_seconds = train(omikuji, train_split, runtime.num_threads(), trees)
-    found, predict_seconds = predict(model, judged)
+    found, predict_seconds = predict(model, judged, depths)
     return found, {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
 
 

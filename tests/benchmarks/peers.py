@@ -12,7 +12,6 @@ import numpy as np
 import omikuji as trees  # tests/benchmarks/omikuji.py
 import scipy.sparse
 
-from slide import runtime
 from slide.data import KnownLabels, SparseDataset, Split, first_unknown, lists_all_labels
 from slide.sparse import CSR, Pattern
 
@@ -53,14 +52,10 @@ def omikuji() -> Peer:
     package = trees.import_omikuji()
 
     def answer(train: Split, judged: Split, left_out: np.ndarray) -> Answers:
-        model, seconds = trees.train(package, train, runtime.num_threads())
-        return Answers(*_swapped(trees.predict(model, judged, max(trees.TOP) + left_out), seconds))
+        ids, times = trees.answers(package, train, judged, depths=max(trees.TOP) + left_out)
+        return Answers(ids, times["train_seconds"], times["predict_seconds"])
 
     return Peer(f"omikuji {metadata.version('omikuji')}", answer)
-
-
-def _swapped(found: tuple[np.ndarray, float], seconds: float) -> tuple[np.ndarray, float, float]:
-    return found[0], seconds, found[1]
 
 
 def pecos(python: Path) -> Peer:

@@ -11,6 +11,7 @@ that there are for this commit and machine are not measured again (rows.py).
 """
 
 import argparse
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,14 @@ def chosen(name: str, root: Path) -> list[str]:
     return [*where, held_out, "ranker=none", "trainer.recall_every=0"]
 
 
-def values_of(overrides: list[str]) -> dict[str, float]:
-    """What the rules say for a data set."""
+def values_of(overrides: list[str]) -> Row:
+    """What the rules say for a data set, and about how many rows are held out and ``judged``."""
     with user_errors():
         config = read_config(overrides)
         data = open_dataset(config)
     fill_in(config, len(data.train), data.num_labels)
-    return {key: value_of(config, key) for key in RULES}
+    values = {key: value_of(config, key) for key in RULES}
+    return {"values": values, "judged": round(config.dataset.holdout * len(data.train))}
 
 
 def value_of(config: DictConfig, key: str) -> float:
@@ -80,14 +82,14 @@ def measure(store: Store, name: str, root: Path, seeds: list[int]) -> None:
     """All missing rows of a data set."""
     sides = [{"rule": rule, "factor": factor} for rule in RULES for factor in FACTORS]
     cases = [{"dataset": name, "seed": s} | case for s in seeds for case in [BASE, *sides]]
-    overrides, values = chosen(name, root), {}
+    overrides, known = chosen(name, root), {}
     for case in store.missing(cases):
-        values = values or values_of(overrides)
+        known = known or values_of(overrides)
         rule, more = case["rule"], []
         if case["factor"] in FACTORS:
-            more = [override(rule, FACTORS[case["factor"]] * values[rule])]
+            more = [override(rule, FACTORS[case["factor"]] * known["values"][rule])]
         summary, _ = run_train(*overrides, *more, f"seed={case['seed']}")
-        found = {key: summary[key] for key in KEPT} | {"values": values}
+        found = known | {key: summary[key] for key in KEPT}
         seconds = summary["train_seconds"] + summary["held_seconds"]
         store.add([case | found | {"train_seconds": round(seconds, 3)}])
 
@@ -101,8 +103,9 @@ def page(found: dict[str, Any]) -> str:
         "labels. Each of them is compared with half and with double of it, while the others stay. "
         "The network alone (`ranker=none`), in points, on training rows that are held out; "
         "training seconds hold the evaluations on held-out rows. Of several seeds the mean, and "
-        "half the range. synthetic and amazon670k_like (50,000 rows) are generated. With few "
-        "labels the labels of a batch fill its set, whatever the number of outputs.\n"
+        "half the range. The standard error is that of one P@1 from so many rows; differences that "
+        "are not larger say little. synthetic and amazon670k_like (50,000 rows) are generated. "
+        "With few labels the labels of a batch fill its set, whatever the number of outputs.\n"
     )
     names = [*HELD_OUT, *GENERATED, *sorted({row["dataset"] for row in rows})]
     for rule, title in RULES.items():
@@ -127,14 +130,18 @@ def line(rows: list[Row], name: str, rule: str) -> dict[str, str] | None:
             tried.append(found)
     if not tried:
         return None
-    value = tried[0][1]["values"][rule]
+    first = tried[0][1]
     columns = {"p_at_1": ("P@1", 100), "p_at_5": ("P@5", 100), "train_seconds": ("training, s", 1)}
     out = {"data set": name, "seeds": numbers(runs[0]["seed"] for runs in tried)}
-    out["by the rule"] = f"{value:,g}"
+    out["by the rule"] = f"{first['values'][rule]:,g}"
     for key, (title, scale) in columns.items():
         for place_of, factor in enumerate(("half", "rule", "double")):
             values = [runs[place_of][key] for runs in tried]
             out[f"{title}, {factor}"] = spread(values, scale=scale)
+        if key == "p_at_1":
+            share = first[key]
+            error = math.sqrt(share * (1 - share) / first["judged"])
+            out["its standard error"] = f"{100 * error:.1f}"
     return out
 
 

@@ -1,6 +1,7 @@
-"""The real data sets of the pages on precision: their names on the command line, and their shares.
+"""The real data sets of the pages on precision: how to choose one, and how much is held out.
 
-The files of a set lie in a folder of its name; /docs/benchmarks.md says what the sets are.
+debian: packages and what they depend on. bibtex, delicious: tags. fb15k: a knowledge graph,
+FB15k-237. gowalla: places that a user visits, and later ones. files: directories and their files.
 """
 
 from pathlib import Path
