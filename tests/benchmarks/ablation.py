@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from hydra.utils import instantiate
 from report import table
-from rows import SCORES, Row, Store, add_options, numbers, origin, spread
+from rows import SCORES, Row, Store, add_options, numbers, origin, parse, spread
 from runs import trained
 from sets import HELD_OUT, place
 from train_process import ROOT
@@ -217,8 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, list(HELD_OUT), [0, 1, 2])
     parser.add_argument("--only", choices=("ranker", "network"), help="variants of one of them")
-    arguments = parser.parse_args()
-    root = arguments.root.resolve()
+    arguments = parse(parser)
     runtime.set_threads(0)
     store = Store("ablation", ("dataset", "seed", "variant"), page, arguments)
     if arguments.render:
@@ -230,7 +229,7 @@ def main() -> None:
     for name in arguments.datasets:
         for seed in arguments.seeds:
             rows = [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
-            overrides = [*place(name, root), *rows, "trainer.recall_every=0"]
+            overrides = [*place(name, arguments.root), *rows, "trainer.recall_every=0"]
             cases = {"ranker": variants_of_ranker(overrides), "network": list(NETWORK)}
             cases = {
                 part: [{"dataset": name, "seed": seed, "variant": each} for each in variants]

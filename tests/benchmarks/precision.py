@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import peers
 import precision_page
-from rows import SCORES, Row, Store, add_options
+from rows import SCORES, Row, Store, add_options, parse
 from runs import reopened
 from sets import HELD_OUT, place
 from train_process import ROOT, run_into, seconds_of, warm_up
@@ -145,8 +145,7 @@ def main() -> None:
     add_options(parser, list(HELD_OUT), [0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--pecos-python", type=Path, help="an interpreter that can import pecos")
-    arguments = parser.parse_args()
-    arguments.root = arguments.root.resolve()
+    arguments = parse(parser)
     runtime.set_threads(0)
     store = Store("precision", ("dataset", "method", "seed"), precision_page.page, arguments)
     if not arguments.render:

@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import hashlib
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -106,10 +107,13 @@ class Store:
         for row in new:
             print("  ".join(f"{name} {shown(value)}" for name, value in row.items()), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f".{self.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # Another call may have added rows.
+        lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # Another call may add rows, too.
             self.rows = merge(self._read(), new, self.keys)
             self.render()
+        finally:
+            os.close(lock)
 
     def render(self) -> None:
         """Write figures and page."""
@@ -132,7 +136,8 @@ class Store:
 
     def _read(self) -> list[Row]:
         path = self.folder / f"{self.name}.json"
-        return json.loads(path.read_text())["rows"] if path.exists() else []
+        rows = json.loads(path.read_text())["rows"] if path.exists() else []
+        return [row for row in rows if set(self.keys) <= set(row)]  # No rows of an earlier form.
 
 
 def shown(value: object) -> str:
@@ -142,13 +147,22 @@ def shown(value: object) -> str:
 
 def add_options(parser: argparse.ArgumentParser, datasets: list[str], seeds: list[int]) -> None:
     """The options of all programs with a `Store`."""
-    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
+    parser.add_argument("--root", type=Path, help="folder with a folder a data set")
     parser.add_argument("--datasets", nargs="+", default=datasets)
     parser.add_argument("--seeds", nargs="+", type=int, default=seeds)
     parser.add_argument("--again", action="store_true", help="measure rows that there are, too")
     parser.add_argument("--minutes", type=float, default=0, help="begin no row later; 0: no limit")
     parser.add_argument("--results", type=Path, default=PAGES, help="folder of figures and page")
     parser.add_argument("--render", action="store_true", help="the page anew, without measuring")
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments of the command line; ends the process if the data sets have no folder."""
+    arguments = parser.parse_args()
+    if arguments.root is None and not arguments.render:
+        parser.error("--root is needed: the folder with a folder a data set")
+    arguments.root = arguments.root and arguments.root.resolve()
+    return arguments
 
 
 def spread(values: list[float], sign: str = "", scale: float = 100) -> str:

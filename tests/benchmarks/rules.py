@@ -18,7 +18,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 from report import table
-from rows import Row, Store, add_options, numbers, origin, spread
+from rows import Row, Store, add_options, numbers, origin, parse, spread
 from sets import HELD_OUT, place
 from train_process import ROOT, run_train, warm_up
 
@@ -148,8 +148,7 @@ def line(rows: list[Row], name: str, rule: str) -> dict[str, str] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, [*HELD_OUT, *GENERATED], [0])
-    arguments = parser.parse_args()
-    root = arguments.root.resolve()
+    arguments = parse(parser)
     runtime.set_threads(0)
     store = Store("rules", ("dataset", "seed", "rule", "factor"), page, arguments)
     if arguments.render:
@@ -157,7 +156,7 @@ def main() -> None:
     os.chdir(ROOT)  # Caches lie in its datasets/.
     warm_up()
     for name in arguments.datasets:
-        measure(store, name, root, arguments.seeds)
+        measure(store, name, arguments.root, arguments.seeds)
     store.render()
     store.report()
 
