@@ -39,6 +39,7 @@ GENERATED = {
         "dataset.train_samples=50000",
         "dataset.test_samples=1000",
         "dataset.cache=datasets/amazon670k_like/cache_50000",
+        "trainer.max_epochs=5",
     ],
 }
 FACTORS = {"half": 0.5, "double": 2}
@@ -104,7 +105,8 @@ def page(found: dict[str, Any]) -> str:
         "The network alone (`ranker=none`), in points, on training rows that are held out; "
         "training seconds hold the evaluations on held-out rows. Of several seeds the mean, and "
         "half the range. The standard error is that of one P@1 from so many rows; differences that "
-        "are not larger say little. synthetic and amazon670k_like (50,000 rows) are generated. "
+        "are not larger say little. synthetic and amazon670k_like (50,000 rows, at most five epochs) are "
+        "generated. "
         "With few labels the labels of a batch fill its set, whatever the number of outputs.\n"
     )
     names = [*HELD_OUT, *GENERATED, *sorted({row["dataset"] for row in rows})]
