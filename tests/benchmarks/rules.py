@@ -100,13 +100,12 @@ def page(found: dict[str, Any]) -> str:
     rows = found["rows"]
     text = (
         "# The values that follow from the data\n\n"
-        "[defaults.py](../slide/config/defaults.py) sets four values by the numbers of rows and "
-        "labels. Each of them is compared with half and with double of it, while the others stay. "
-        "The network alone (`ranker=none`), in points, on training rows that are held out; "
-        "training seconds hold the evaluations on held-out rows. Of several seeds the mean, and "
-        "half the range. The standard error is that of one P@1 from so many rows; differences that "
-        "are not larger say little. synthetic and amazon670k_like (50,000 rows, at most five epochs) are "
-        "generated. "
+        "`slide/config/defaults.py` sets four values by the numbers of rows and labels. Each of "
+        "them is compared with half and with double of it, while the others stay. The network "
+        "alone (`ranker=none`), in points, on training rows that are held out; training seconds "
+        "hold the evaluations on held-out rows. Of several seeds the mean, and half the range. The "
+        "standard error is that of one P@1 from so many rows; differences that are not larger say "
+        "little. synthetic and amazon670k_like (50,000 rows, at most five epochs) are generated. "
         "With few labels the labels of a batch fill its set, whatever the number of outputs.\n"
     )
     names = [*HELD_OUT, *GENERATED, *sorted({row["dataset"] for row in rows})]
