@@ -6,7 +6,15 @@ import numpy as np
 import torch
 
 from slide import checks
-from slide.data import KnownLabels, Split, lists_all_labels
+from slide.data import (
+    KnownLabels,
+    OwnItems,
+    Split,
+    first_unknown,
+    kind_of,
+    known_labels,
+    labels_and_items,
+)
 from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
 from slide.ranking.evidence import COLUMNS, Depths, Evidence, Experts, gather
@@ -18,8 +26,15 @@ from slide.sparse import CSR
 
 OBJECTIVES = ("p", "psp")
 _BATCH = 1024
-# Held-out rows for the choice of the neighbours' weights.
-_TRIAL_ROWS = 1000
+# What is left out of the answers for each kind of data.
+_KNOWN = {
+    "graph": "no answers to rows that repeat the features of a training row, because rows are "
+    "short and no two training rows are equal",
+    "items": "no answers to rows that have them as features, because no training row asks for its "
+    "own features; labels and features of the nearest rows are votes",
+}
+# Held-out rows for the choice of the neighbours' weights, and labels of each of them.
+_TRIAL_ROWS, _TRIAL_PLACES = 1000, 100
 # Share of the held-out rows from which on the classifiers learn from these in the end.
 _WORTH_LEARNING = 0.125
 
@@ -64,14 +79,16 @@ class EnsembleRanker:
             inverse propensity, which favours rare labels (Jain et al. 2016, "Extreme multi-label
             loss functions for recommendation, tagging, ranking and other missing label
             applications").
-        known: ``"exclude"`` leaves out labels of training rows with the same features;
-            ``"keep"`` does not; ``"auto"`` leaves them out if the training rows list all known
-            labels of their features (`slide.data.lists_all_labels`).
+        known: ``"exclude"`` leaves known labels out of the answers: the own items of a row in a
+            recommender, otherwise the labels of training rows with the same features. ``"keep"``
+            does not. ``"auto"`` does in a recommender and in a knowledge graph
+            (`slide.data.kind_of`).
 
     Raises:
         ValueError: for a number or name out of range.
 
     Attributes:
+        kind: `slide.data.kind_of` the rows of `fit`.
         notes: sentences about the choices that `fit` made.
 
     Example:
@@ -110,7 +127,8 @@ class EnsembleRanker:
         self.neighbours, self.associations = Neighbours(neighbours), Associations()
         self.judge = Judge(list(COLUMNS.values()))
         self.frequency = self.inverse = np.empty(0)
-        self.known_labels: KnownLabels | None = None
+        self.known_labels: KnownLabels | OwnItems | None = None
+        self.kind = "other"
         self.notes: list[str] = []
 
     def fit(
@@ -141,9 +159,9 @@ class EnsembleRanker:
             ValueError: for features that are not finite, or ``"index"`` with a sampler that has no
                 index.
         """
-        self.notes = []
+        self.kind, self.notes = kind_of(train), []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
-        self._count(train, self._excludes(train))
+        self._count(train, self._excludes())
         self.neighbours = self._choose_neighbours(train, held)
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
@@ -193,16 +211,20 @@ class EnsembleRanker:
 
     def _take_rows(self, train: Split, idf: bool, exclude: bool) -> None:
         """Take rows as neighbours, and count and look up their labels."""
-        self.neighbours = Neighbours(self.neighbours.count, idf)
-        sizes = train.num_features, train.num_labels
-        self.neighbours.fit(train.features, train.labels, *sizes)
+        self.neighbours = self._neighbours(train, idf)
         self._count(train, exclude)
+
+    def _neighbours(self, train: Split, idf: bool) -> Neighbours:
+        # What a near row of items holds is as good an answer as what it asks for.
+        labels = labels_and_items(train) if self.kind == "items" else train.labels
+        model = Neighbours(self.neighbours.count, idf)
+        return model.fit(train.features, labels, train.num_features, train.num_labels)
 
     def _count(self, train: Split, exclude: bool) -> None:
         sizes = train.num_features, train.num_labels
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
         self.associations.fit(train.features, train.labels, *sizes)
-        self.known_labels = KnownLabels(train) if exclude else None
+        self.known_labels = known_labels(train, self.kind) if exclude else None
 
     def _fit_classifiers(self, train: Split) -> None:
         """Train the classifiers, with the labels of near rows as negatives."""
@@ -210,16 +232,12 @@ class EnsembleRanker:
         sizes = train.num_features, train.num_labels
         self.classifiers.fit(train.features, train.labels, negatives, *sizes)
 
-    def _excludes(self, train: Split) -> bool:
+    def _excludes(self) -> bool:
         """Whether known labels are left out of the answers."""
-        if self.known != "auto":
-            return self.known == "exclude"
-        if exclude := lists_all_labels(train.features):
-            self.notes.append(
-                "known labels: no answers to rows that repeat the features of a training row, "
-                "because rows are short and no two training rows are equal"
-            )
-        return exclude
+        if self.known == "auto" and self.kind in _KNOWN:
+            self.notes.append(f"known labels: {_KNOWN[self.kind]}")
+            return True
+        return self.known == "exclude"
 
     def _choose_neighbours(self, train: Split, held: Split) -> Neighbours:
         """Neighbours by plain or by weighted features, the better ones for held-out rows."""
@@ -227,9 +245,11 @@ class EnsembleRanker:
         rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
         trial, found = held.take(rows), []
         for idf in (False, True):
-            model = Neighbours(self.neighbours.count, idf)
-            model.fit(train.features, train.labels, train.num_features, train.num_labels)
-            ids = model.votes(trial.features, min(5, train.num_labels)).ids
+            model = self._neighbours(train, idf)
+            ids = model.votes(trial.features, min(_TRIAL_PLACES, train.num_labels)).ids
+            if self.known_labels is not None:
+                ids = first_unknown(ids, self.known_labels.of(trial.features), ids.shape[1])
+            ids = ids[:, :5]
             found.append((100 * float(hits(ids, trial.labels).sum()) / max(ids.size, 1), model))
         (worse, _), (better, model) = sorted(found, key=lambda pair: pair[0])
         self.notes.append(
@@ -246,6 +266,7 @@ class EnsembleRanker:
         """
         parts = {"classifiers": self.classifiers, "judge": self.judge}
         numbers = {"idf": self.neighbours.idf, "exclude": self.known_labels is not None}
+        numbers["kind"] = self.kind
         states = {name: part.state_dict() for name, part in parts.items()}
         return states | numbers | {"inverse": torch.from_numpy(self.inverse)}
 
@@ -258,5 +279,5 @@ class EnsembleRanker:
         """
         self.classifiers.load_state_dict(state["classifiers"])
         self.judge.load_state_dict(state["judge"])
-        self.inverse = state["inverse"].numpy()
+        self.inverse, self.kind = state["inverse"].numpy(), state["kind"]
         self._take_rows(train, state["idf"], state["exclude"])

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from slide.active_set import ActiveSet
-from slide.data import KnownLabels
+from slide.data import KnownLabels, OwnItems
 from slide.functional import active_linear
 from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
@@ -58,7 +58,7 @@ class Experts(NamedTuple):
     neighbours: Neighbours
     associations: Associations
     frequency: np.ndarray
-    known_labels: KnownLabels | None
+    known_labels: KnownLabels | OwnItems | None
 
 
 class Depths(NamedTuple):

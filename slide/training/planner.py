@@ -6,7 +6,7 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from slide.data import Batches, KnownLabels, Split, first_unknown, lists_all_labels
+from slide.data import Batches, Split, first_unknown, kind_of, known_labels
 from slide.nn import SlideNetwork
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
@@ -30,15 +30,15 @@ class HeldRows:
         rows = np.linspace(0, len(held) - 1, min(_ROWS, len(held))).astype(np.int64)
         self.split = held.take(rows)
         self.known: Pattern | None = None
-        if lists_all_labels(train.features):
-            self.known = KnownLabels(train).of(self.split.features)
+        kind = kind_of(train)
+        if kind != "other":
+            self.known = known_labels(train, kind).of(self.split.features)
 
     def precision(self, network: SlideNetwork) -> float:
         """The mean of P@1, P@3 and P@5 by exact search, in [0, 1].
 
-        Where each training row lists all known labels of its features
-        (`slide.data.lists_all_labels`), the predictions for a row leave out the labels of the equal
-        training row.
+        In a knowledge graph, the predictions for a row leave out the labels of the equal training
+        row; in a recommender, its own items (`slide.data.kind_of`).
         """
         labels, found = network.output.out_features, []
         for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):

@@ -86,6 +86,31 @@ def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
     assert any(note.startswith("known labels") for note in ranker.notes) == left_out
 
 
+@pytest.mark.parametrize("known", ["auto", "keep"])
+def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known):
+    """Each row has ten items next to one another: six are features, four labels."""
+    rng = np.random.default_rng(0)
+    sets = [(rng.integers(60) + rng.permutation(10)) % 60 for _ in range(600)]
+    features = CSR(
+        *Pattern.from_lists([sorted(row[:6]) for row in sets]), np.ones(3600, np.float32)
+    )
+    labels = Pattern.from_lists([sorted(row[6:]) for row in sets])
+    every = Split(features, labels, 60, 80)
+    train, held = every.slice(0, 400), every.slice(400, 600)
+    ranker = EnsembleRanker(known=known).fit(network, train, held)
+    own = Pattern(held.features.indptr, held.features.indices)
+    assert ranker.kind == "items"
+    found = ranker.rank(network, held.features, 3).ids
+    if known == "auto":
+        assert not hits(found, own).any()
+        assert any(note.startswith("known labels") for note in ranker.notes)
+    votes = ranker.neighbours.votes(held.features, 10).ids
+    assert hits(votes, own).any(), "what near rows hold is a vote"
+    again = EnsembleRanker(known=known)
+    again.load_state_dict(ranker.state_dict(), train)
+    assert (again.rank(network, held.features, 3).ids == found).all()
+
+
 def test_rows_of_a_text_keep_their_labels(data, network, fitted):
     again = hits(fitted.rank(network, data.train.features, 3).ids, data.train.labels)
     assert again.any()

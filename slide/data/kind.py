@@ -1,0 +1,127 @@
+"""What training rows are, where it decides what may be an answer: a graph, items, or others."""
+
+import numpy as np
+
+from slide.data.dataset import Split
+from slide.data.known_labels import KnownLabels, lists_all_labels
+from slide.sparse import CSR, Pattern
+
+__all__ = ["OwnItems", "are_items", "kind_of", "known_labels", "labels_and_items"]
+
+# Rows are items if chance would give so many pairs of a row and a label that is its feature, and
+# there is at most this share of them, in so many rows.
+_EXPECTED, _SHARE, _ROWS = 30, 0.05, 20_000
+
+
+def kind_of(train: Split) -> str:
+    """What training rows are: ``"graph"``, ``"items"`` or ``"other"``.
+
+    Args:
+        train: training rows. `slide.data.lists_all_labels` holds for a graph, `are_items` for
+            items.
+    """
+    if lists_all_labels(train.features):
+        return "graph"
+    return "items" if are_items(train) else "other"
+
+
+def are_items(train: Split) -> bool:
+    """Whether features and labels are the same items, and rows ask for other ones than their own.
+
+    So it is in a recommender: places visited are features, places visited later are labels, each
+    place has one number for both, and a place that was visited is no answer. It is assumed if
+    chance alone would make a feature a label of its row, too, at least 30 times, and it occurs at
+    most a twentieth as often, in 20,000 rows at most.
+
+    Args:
+        train: training rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split, are_items
+        >>> from slide.sparse import CSR, Pattern
+        >>> rng = np.random.default_rng(0)
+        >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
+        >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
+        >>> are_items(Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20))
+        True
+    """
+    # Files may be sorted, so the rows come from all of them.
+    rows = np.linspace(0, len(train) - 1, min(len(train), _ROWS)).astype(np.int64)
+    train, width = train.take(rows), min(train.num_features, train.num_labels)
+    features, labels = (
+        np.bincount(ids, minlength=width)[:width].astype(np.float64)
+        for ids in (train.features.indices, train.labels.indices)
+    )
+    expected = float(features @ labels) / max(len(train), 1)
+    return expected >= _EXPECTED and _own_labels(train) <= _SHARE * expected
+
+
+class OwnItems:
+    """Finds the items of a row, which are no answers where `are_items` holds.
+
+    Args:
+        num_labels: number of labels, N.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import OwnItems
+        >>> from slide.sparse import CSR, Pattern
+        >>> rows = CSR(*Pattern.from_lists([[0, 5], [9]]), np.ones(3, np.float32))
+        >>> OwnItems(num_labels=8).of(rows).indices
+        array([0, 5], dtype=int32)
+    """
+
+    def __init__(self, num_labels: int):
+        self.num_labels = num_labels
+
+    def of(self, features: CSR) -> Pattern:
+        """The features of R rows that are labels, too: R rows."""
+        kept = features.indices < self.num_labels
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
+        return Pattern(ends[features.indptr], np.asarray(features.indices[kept]))
+
+
+def known_labels(train: Split, kind: str) -> KnownLabels | OwnItems:
+    """Finds the labels of rows to come that are known, so that they are no answers.
+
+    Args:
+        train: training rows.
+        kind: `kind_of` the training rows. The own items of a row are known if it is ``"items"``,
+            else the labels of training rows with the same features.
+    """
+    return OwnItems(train.num_labels) if kind == "items" else KnownLabels(train)
+
+
+def labels_and_items(split: Split) -> Pattern:
+    """The labels and the own items of each row, in ascending order.
+
+    Args:
+        split: R rows of items.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split, labels_and_items
+        >>> from slide.sparse import CSR, Pattern
+        >>> rows = CSR(*Pattern.from_lists([[3, 7]]), np.ones(2, np.float32))
+        >>> labels_and_items(Split(rows, Pattern.from_lists([[1, 3]]), 8, 8)).indices
+        array([1, 3, 7], dtype=int32)
+    """
+    rows, width = len(split), np.int64(split.num_labels)
+    parts = split.labels, OwnItems(split.num_labels).of(split.features)
+    pairs = np.unique(np.concatenate([_pairs(part, width) for part in parts]))
+    indptr = np.searchsorted(pairs, np.arange(rows + 1) * width).astype(np.int64)
+    return Pattern(indptr, (pairs % width).astype(np.int32))
+
+
+def _own_labels(train: Split) -> int:
+    """Number of labels that are features of their row."""
+    width = np.int64(max(train.num_features, train.num_labels))
+    features, labels = (_pairs(part, width) for part in (train.features, train.labels))
+    return int(np.isin(labels, features).sum())
+
+
+def _pairs(pattern: CSR | Pattern, width: np.int64) -> np.ndarray:
+    """A number for each entry, which differs from those of all other rows and columns."""
+    rows = np.repeat(np.arange(pattern.num_rows), np.diff(pattern.indptr))
+    return rows * width + pattern.indices

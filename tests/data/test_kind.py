@@ -1,0 +1,104 @@
+"""What training rows are, and which labels of rows to come are known."""
+
+import numpy as np
+import pytest
+
+from slide.data import (
+    KnownLabels,
+    OwnItems,
+    Split,
+    are_items,
+    kind_of,
+    known_labels,
+    labels_and_items,
+)
+from slide.sparse import CSR, Pattern
+
+
+def matrix(rows):
+    pattern = Pattern.from_lists(rows)
+    return CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+
+
+def baskets(rows=300, own=0, seed=0, rising=0):
+    """Rows of 10 of 30 items, 6 of them as features; the first ``own`` rows ask for one of these.
+
+    ``rising`` makes items with high numbers popular.
+    """
+    weights = 1 + rising * np.arange(30)
+    order = np.argsort(-np.random.default_rng(seed).random((rows, 30)) * weights, axis=1)
+    labels = [list(row[6:10]) + list(row[: int(n < own)]) for n, row in enumerate(order)]
+    return Split(matrix(order[:, :6].tolist()), Pattern.from_lists(labels), 30, 30)
+
+
+def by_chance(split):
+    """How often a feature would be a label of its row."""
+    features, labels = (
+        np.bincount(ids, minlength=30) for ids in (split.features.indices, split.labels.indices)
+    )
+    return features @ labels / len(split)
+
+
+def test_baskets_are_items():
+    assert kind_of(baskets()) == "items"
+    assert are_items(baskets(rising=1))
+
+
+@pytest.mark.parametrize(("own", "expected"), [(11, True), (14, False)])
+def test_the_share_of_own_items_decides(own, expected):
+    split = baskets(own=own)
+    assert (own / by_chance(split) < 0.05) == expected
+    assert are_items(split) == expected
+
+
+def test_few_rows_say_nothing():
+    found = {rows: (by_chance(baskets(rows)) >= 30, are_items(baskets(rows))) for rows in (30, 50)}
+    assert found == {30: (False, False), 50: (True, True)}
+    assert not are_items(Split(matrix([]), Pattern.from_lists([]), 30, 30))
+
+
+def test_labels_that_have_nothing_to_do_with_features_are_no_items():
+    split = baskets(rising=1)
+    assert not are_items(Split(split.features, baskets(seed=1, rising=1).labels, 30, 30))
+    shifted = Pattern(split.labels.indptr, split.labels.indices + np.int32(30))
+    assert not are_items(Split(split.features, shifted, 30, 60)), "no number is both"
+
+
+def test_rows_of_the_whole_file_are_looked_at(monkeypatch):
+    monkeypatch.setattr("slide.data.kind._ROWS", 200)
+    assert not are_items(baskets(rows=400, own=30)), "own items are in the first rows"
+    assert are_items(baskets(rows=400))
+
+
+def test_short_rows_that_all_differ_are_a_graph():
+    rows = matrix([[a, 10 + b] for a in range(10) for b in range(20)])
+    split = Split(rows, Pattern.from_lists([[20 + r % 7] for r in range(200)]), 30, 30)
+    assert kind_of(split) == "graph"
+    assert isinstance(known_labels(split, "graph"), KnownLabels)
+    assert kind_of(Split(matrix([[1, 2], [1, 2]]), Pattern.from_lists([[0], [1]]), 3, 3)) == "other"
+
+
+def test_own_items_are_features_below_the_number_of_labels():
+    rows = OwnItems(8).of(matrix([[3, 9, 7], [], [8], [0]]))
+    assert rows.indptr.tolist() == [0, 2, 2, 2, 3]
+    assert rows.indices.tolist() == [3, 7, 0]
+    assert isinstance(known_labels(baskets(), "items"), OwnItems)
+
+
+def test_labels_and_items_are_joined():
+    rng = np.random.default_rng(3)
+    split = baskets(rows=40, own=20)
+    wide = Split(
+        matrix(
+            [[*row, 30 + int(rng.integers(5))] for row in split.features.indices.reshape(-1, 6)]
+        ),
+        split.labels,
+        35,
+        30,
+    )
+    joined = labels_and_items(wide)
+    for row in range(40):
+        a, b = joined.indptr[row : row + 2]
+        own = set(split.take(np.array([row])).labels.indices.tolist())
+        own |= set(split.features.indices[6 * row : 6 * row + 6].tolist())
+        assert joined.indices[a:b].tolist() == sorted(own)
