@@ -25,7 +25,7 @@ from train_process import ROOT
 
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
-from slide.data import lists_all_labels
+from slide.data import kind_of
 from slide.ranking import EnsembleRanker
 from slide.ranking.evidence import COLUMNS
 from slide.ranking.judge import Judge
@@ -115,8 +115,8 @@ def variants_of_ranker(overrides: list[str]) -> list[str]:
     """The variants of the re-ranker that differ from the recipe on a data set."""
     with user_errors():
         data = open_dataset(read_config(overrides))
-    lists_all = lists_all_labels(data.train.features)
-    return [name for name in RANKER if name != KEEP or lists_all]
+    left_out = kind_of(data.train) != "other"
+    return [name for name in RANKER if name != KEEP or left_out]
 
 
 def measure_rankers(store: Store, overrides: list[str], cases: list[Row]) -> None:

@@ -130,8 +130,8 @@ def page(found: dict[str, Any]) -> str:
         "learn. Recall@5 of a bin is the share of its true labels that are among the five answers "
         "of their row. The parts of P@5 add up to P@5. All in per cent; training seconds as in "
         "[accuracy.md](accuracy.md). Known labels are those of a training row with the same "
-        "features; our default call leaves them out of its answers where rows are those of a "
-        "knowledge graph, so they are left out of omikuji's there, too.\n"
+        "features in a knowledge graph, and a row's own items in a recommender; our default call "
+        "leaves them out of its answers, so they are left out of omikuji's there, too.\n"
         + "".join(section(row) for row in found["rows"])
     )
 

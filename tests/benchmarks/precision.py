@@ -4,10 +4,10 @@
     python tests/benchmarks/precision.py --root path/to/data --pecos-python pecos/bin/python
     python tests/benchmarks/precision.py --root path/to/data --datasets bibtex --methods slide
 
-slide is train.py without any setting but the seed, a process of its own. omikuji has its default
-settings. PECOS XR-Linear needs an environment of its own (xr_linear.py says how to make it);
-without --pecos-python its rows are left out. All on all cores, one after another, on whole test
-sets, which are used for nothing else. Writes results/precision.{json,md} after each row, and
+slide is what train.py does without any setting but the seed, in a process of its own. omikuji has
+its default settings. PECOS XR-Linear needs an environment of its own (xr_linear.py says how to make
+it); without --pecos-python its rows are left out. All on all cores, one after another, on whole
+test sets, which are used for nothing else. Writes results/precision.{json,md} after each row, and
 results/precision_reliability.png; rows that there are for this commit and machine are not measured
 again (rows.py). A name that conf/dataset/ does not know is a folder of train.txt and test.txt in
 XMC text.
@@ -15,8 +15,6 @@ XMC text.
 
 import argparse
 import os
-import tempfile
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,17 +23,15 @@ import numpy as np
 import peers
 import precision_page
 from rows import SCORES, Row, Store, add_options, parse
-from runs import reopened
+from runs import answered
 from sets import HELD_OUT, place
-from train_process import ROOT, run_into, seconds_of, warm_up
+from train_process import ROOT, seconds_of, warm_up
 
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
 from slide.data import SparseDataset
 from slide.ranking.hits import hits
 from slide.sparse import Pattern
-from slide.training import Trainer
-from slide.training.evaluation import predict_split
 
 METHODS = ("slide", "omikuji", "pecos")
 # Bins of equal width, as those of slide.training.metrics.calibration_error.
@@ -44,39 +40,13 @@ BINS = 10
 
 def ours(overrides: list[str]) -> Row:
     """A row of the default call."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "run"
-        summary = run_into(folder, *overrides)
-        with reopened(folder) as trainer:
-            again = answers(trainer, summary["p_at_1"])
+    summary, found = answered(overrides)
+    labels = Pattern(found["indptr"], found["indices"])
     keep = (*SCORES, *(f"network_{name}" for name in SCORES), "calibration_error", "peak_rss_mb")
     times = {"train_seconds": seconds_of(summary), "ranker_seconds": summary["ranker_seconds"]}
-    return {name: summary[name] for name in keep} | peers.rounded(times) | again
-
-
-def answers(trainer: Trainer, expected: float) -> Row:
-    """How fast a finished run answers its test rows, and how often answers of a score are right.
-
-    Args:
-        trainer: of the run.
-        expected: P@1 of the run.
-
-    Raises:
-        RuntimeError: if these answers are not those of the run.
-    """
-    network, judged, ranker = trainer.network, trainer.eval_split, trainer.ranker
-    search = trainer.options.evaluation
-    predict_split(network, judged.slice(0, 16), search, ranker)  # Compiles, or loads, kernels.
-    begin = time.perf_counter()
-    found = predict_split(network, judged, search, ranker)
-    seconds = time.perf_counter() - begin
-    first = float(hits(found.ids[:, :1], judged.labels).mean())
-    if abs(first - expected) > 1e-4:
-        raise RuntimeError(f"the run had a P@1 of {expected}, but its files answer with {first}")
-    return {
-        "predict_rows_per_second": round(len(judged) / seconds, 1),
-        "reliability": reliability(found.scores, found.ids, judged.labels),
-    }
+    times["predict_rows_per_second"] = labels.num_rows / float(found["seconds"])
+    bins = reliability(found["scores"], found["ids"], labels)
+    return {name: summary[name] for name in keep} | peers.rounded(times) | {"reliability": bins}
 
 
 def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[str, list[float]]:

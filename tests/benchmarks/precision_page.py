@@ -31,13 +31,13 @@ another. No setting is chosen by the test rows: `train.py` makes its choices on 
 it holds out.
 """
 FILTERED = """
-In {sets} a test row may repeat the features of a training row and ask for further labels. Our \
-default call leaves the labels of equal training rows out of its answers there \
-(`ranker.known=auto`, the filtered setting for knowledge graphs). The peers do not do that by \
-themselves, and would lose by it. So their answers are judged both as they are and with these \
-labels left out in the same way, and the first table compares with the latter. The peers name as \
-many more labels there as are left out of a row, as far as their beams hold so many, and their \
-prediction takes as much longer.
+In {sets} our default call leaves labels out of its answers that are known (`ranker.known=auto`): \
+in a knowledge graph those of a training row with the same features, the filtered setting, and in \
+a recommender the items that the row itself holds. The peers do not do that by themselves, and \
+lose by it. So their answers are judged both as they are and with these labels left out in the \
+same way, and the first table compares with the latter. The peers name as many more labels there \
+as are left out of a row, as far as their beams hold so many, and their prediction takes as much \
+longer.
 """
 BEST = """
 ## The best peer and ours

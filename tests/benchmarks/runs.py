@@ -1,15 +1,25 @@
-"""Runs of train.py whose networks and answers a benchmark looks at."""
+"""Runs of train.py whose networks and answers a benchmark looks at.
 
+    python tests/benchmarks/runs.py FOLDER dataset=bibtex seed=1
+
+As a program it does what `python train.py dataset=bibtex seed=1` does, and answers the rows that
+the run is judged on once more. It writes summary.json and answers.npz into FOLDER.
+"""
+
+import json
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import time
 from pathlib import Path
 from typing import Any
 
-from slide.config import build_trainer, read_config, resumed, user_errors
-from slide.files import read_tensors
+import numpy as np
+from train_process import ROOT
+
+from slide.config import build_trainer, read_config, user_errors
 from slide.training import Trainer
-from slide.training.summary import RANKER
+from slide.training.evaluation import predict_split
 
 
 def trained(overrides: list[str]) -> tuple[Trainer, dict[str, Any]]:
@@ -19,14 +29,36 @@ def trained(overrides: list[str]) -> tuple[Trainer, dict[str, Any]]:
         return trainer, trainer.fit()
 
 
-@contextmanager
-def reopened(folder: Path) -> Iterator[Trainer]:
-    """The trainer of a finished run with a ranker, both as they were at its end."""
-    overrides = [f"resume={folder}"]
-    with user_errors():
-        trainer = build_trainer(resumed(read_config(overrides), overrides))
-    assert trainer.ranker is not None
-    assert trainer.every_split is not None
-    trainer.ranker.load_state_dict(read_tensors(folder / RANKER), trainer.every_split)
-    with closing(trainer.monitor):
-        yield trainer
+def answered(overrides: list[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A run of train.py in a process of its own.
+
+    Returns:
+        Its summary, and its answers to the rows that it is judged on: ``scores`` and ``ids``
+        ``(rows, 5)``, the ``indptr`` and ``indices`` of the true labels, and how many ``seconds``
+        the answers took.
+
+    Raises:
+        subprocess.CalledProcessError: the run failed; it has said why.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, __file__, scratch, *overrides]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        summary = json.loads((Path(scratch) / "summary.json").read_text())
+        with np.load(Path(scratch) / "answers.npz") as arrays:
+            return summary, dict(arrays)
+
+
+def main() -> None:
+    folder, *overrides = sys.argv[1:]
+    trainer, summary = trained(overrides)
+    begin = time.perf_counter()
+    search, judged = trainer.options.evaluation, trainer.eval_split
+    found = predict_split(trainer.network, judged, search, trainer.ranker)
+    seconds = time.perf_counter() - begin
+    arrays = {"scores": found.scores, "ids": found.ids, **judged.labels._asdict()}
+    np.savez(Path(folder) / "answers.npz", seconds=seconds, **arrays)
+    (Path(folder) / "summary.json").write_text(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

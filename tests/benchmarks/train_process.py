@@ -18,20 +18,10 @@ def run_train(*overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        summary = run_into(folder, *overrides)
+        command = [sys.executable, str(ROOT / "train.py"), *overrides, f"run_dir={folder}"]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         log = (folder / "metrics.jsonl").read_text().splitlines()
-        return summary, [json.loads(line) for line in log]
-
-
-def run_into(folder: Path, *overrides: str) -> dict[str, Any]:
-    """The summary of a run into a new folder.
-
-    Raises:
-        subprocess.CalledProcessError: the run failed; it has said why.
-    """
-    command = [sys.executable, str(ROOT / "train.py"), *overrides, f"run_dir={folder}"]
-    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    return json.loads((folder / "summary.json").read_text())
+        return json.loads((folder / "summary.json").read_text()), [json.loads(x) for x in log]
 
 
 def seconds_of(summary: dict[str, Any]) -> float:
