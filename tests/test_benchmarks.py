@@ -11,10 +11,12 @@ CODE = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-import ablation, accuracy, label_frequency, selection, staleness, workload
+import ablation, accuracy, label_frequency, rules, selection, staleness, workload
 from slide.config import read_config
 cases = [*ablation.WITHOUT.values(), *accuracy.OURS.values(), *staleness.CASES.values()]
 cases += label_frequency.PSP.values()
+sizes = [rules.override(key, 64) for key in rules.RULES]
+cases += [[*case, *sizes] for case in rules.GENERATED.values()]
 cases += [[*workload.JOB, *case] for case in workload.CASES.values()]
 cases += [[*selection.COMMON, *case] for _, _, case in selection.CASES.values()]
 for case in cases:

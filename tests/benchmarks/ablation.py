@@ -1,24 +1,63 @@
 """What each part of the default recipe is worth: precision on held-out rows when it is left out.
 
     python tests/benchmarks/ablation.py --root path/to/data
+    python tests/benchmarks/ablation.py --root path/to/data --datasets files --seeds 0 --only ranker
 
-Runs of train.py with different seeds, each with other rows held out (a tenth of debian's training
-rows, 15 % of the others'); the recipe and its variants see the same rows under one seed. The test
-rows are not touched. Writes results/ablation.{json,md} after each data set.
+A seed chooses the training rows that are held out, and the recipe and its variants see the same
+rows under one seed. For each data set and seed one network is trained, and all variants of the
+re-ranker learn from this network; only the variants of the network train again, and their
+re-ranker is that of the recipe. The test rows are not touched. Writes results/ablation.{json,md}
+after each row; rows that there are for this commit and machine are not measured again (rows.py).
 """
 
 import argparse
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import os
+from collections.abc import Iterable
+from typing import Any
 
-from report import RESULTS, publish, table
-from train_process import run_train
+import numpy as np
+from hydra.utils import instantiate
+from report import table
+from rows import SCORES, Row, Store, add_options, numbers, origin, parse, spread
+from runs import trained
+from sets import HELD_OUT, place
+from train_process import ROOT
 
-PAGES = RESULTS.parent
-HELD_OUT = {"debian": 0.1, "bibtex": 0.15, "delicious": 0.15}
-WITHOUT = {
-    "default recipe": [],
-    "no re-ranker": ["ranker=none"],
+from slide import runtime
+from slide.config import open_dataset, read_config, user_errors
+from slide.data import kind_of
+from slide.ranking import EnsembleRanker
+from slide.ranking.evidence import COLUMNS
+from slide.ranking.judge import Judge
+from slide.training import Trainer
+from slide.training.evaluation import evaluate
+
+DEFAULT = "default recipe"
+ALONE = "network alone"
+KEEP = "known labels are answers, too"
+# Overrides of the re-ranker, which learns from one and the same network.
+RANKER = {
+    DEFAULT: [],
+    ALONE: ["ranker=none"],
+    "no network": ["ranker.depth=1"],
+    "no linear classifiers": [],
+    "no nearest rows": ["ranker.voted=1"],
+    "no labels of the features": ["ranker.associated=1"],
+    "half as many candidates": ["ranker.depth=25", "ranker.voted=50", "ranker.associated=15"],
+    "ten negatives of a row": ["ranker.negatives=10"],
+    "ten neighbours of a row": ["ranker.neighbours=10"],
+    "objective: psp": ["ranker.objective=psp"],
+    KEEP: ["ranker.known=keep"],
+}
+# What the judge does not see if an expert is left out.
+UNSEEN = {
+    "no network": ["network", "network_behind", "network_rank", "network_best"],
+    "no linear classifiers": ["linear", "linear_behind", "linear_rank"],
+    "no nearest rows": ["votes", "sharp_votes", "votes_rank", "nearest", "mean_similarity"],
+    "no labels of the features": ["association", "association_rank"],
+}
+# Overrides of runs that train another network.
+NETWORK = {
     "one learning rate for all layers": ["optimizer.input_rate=1"],
     "usual first weights": ["network.init_scale=1"],
     "rows not brought to length 1": ["transform.l2_norm=false"],
@@ -27,82 +66,180 @@ WITHOUT = {
     "six epochs, a rate that falls from the start": ["trainer.epochs=6"],
     "six epochs, a constant rate": ["trainer.epochs=6", "lr_schedule=constant"],
     "binary cross-entropy": ["loss=bce"],
-    "the network names no candidates but the best one": ["ranker.depth=1"],
-    "neighbours name one candidate": ["ranker.voted=1"],
-    "features name one candidate": ["ranker.associated=1"],
     "uniform draws alone": ["sampler=uniform"],
     "uniform draws stand for the rest": ["sampler.weighting=stratified"],
 }
+WITHOUT = RANKER | NETWORK
 
 
-def run(dataset: str, root: Path, overrides: list[str], seed: int) -> dict:
-    """The summary of a run on one thread, since two runs go side by side."""
-    place = [f"dataset={dataset}", f"dataset.root={root / dataset}"]
-    judged = [f"seed={seed}", f"dataset.holdout={HELD_OUT[dataset]}"]
-    quick = ["runtime.threads=1", "trainer.recall_every=0"]
-    return run_train(*place, *overrides, *judged, *quick)[0]
+class PartlyBlind(Judge):
+    """A judge that does not see some columns of the evidence."""
+
+    def __init__(self, unseen: list[str]):
+        super().__init__(list(COLUMNS.values()))
+        self.unseen = [list(COLUMNS).index(name) for name in unseen]
+
+    def fit(self, columns: np.ndarray, hits: np.ndarray) -> "PartlyBlind":
+        super().fit(self._seen(columns), hits)
+        return self
+
+    def probabilities(self, columns: np.ndarray) -> np.ndarray:
+        return super().probabilities(self._seen(columns))
+
+    def _seen(self, columns: np.ndarray) -> np.ndarray:
+        columns = columns.copy()
+        columns[:, self.unseen] = 0
+        return columns
 
 
-SCORES = [f"{kind}_at_{k}" for kind in ("p", "psp") for k in (1, 3, 5)]
+def ranker_of(variant: str) -> EnsembleRanker:
+    """The re-ranker of a variant, not trained yet."""
+    ranker = instantiate(read_config(RANKER[variant]).ranker)
+    if variant in UNSEEN:
+        ranker.judge = PartlyBlind(UNSEEN[variant])
+    return ranker
 
 
-def page(found: dict) -> str:
+def judged(trainer: Trainer, variant: str) -> Row:
+    """The scores of a variant of the re-ranker on a trained network."""
+    network, train, held = trainer.network, trainer.train_split, trainer.held_split
+    search, ranker = trainer.options.evaluation, None
+    if variant != ALONE:
+        rows = train, held, trainer.inverse, search, trainer.every_split
+        ranker = ranker_of(variant).fit(network, *rows)
+    scores = evaluate(network, trainer.eval_split, trainer.inverse, search, ranker)
+    return {name: round(scores[name], 6) for name in SCORES}
+
+
+def variants_of_ranker(overrides: list[str]) -> list[str]:
+    """The variants of the re-ranker that differ from the recipe on a data set."""
+    with user_errors():
+        data = open_dataset(read_config(overrides))
+    left_out = kind_of(data.train) != "other"
+    return [name for name in RANKER if name != KEEP or left_out]
+
+
+def measure_rankers(store: Store, overrides: list[str], cases: list[Row]) -> None:
+    """Train a network, if rows are missing, and all missing re-rankers on it."""
+    trainer = None
+    for case in store.missing(cases):
+        if trainer is None:
+            trainer, _ = trained([*overrides, "ranker=none"])
+        store.add([case | judged(trainer, case["variant"])])
+
+
+def measure_networks(store: Store, overrides: list[str], cases: list[Row]) -> None:
+    """Train missing networks with the default re-ranker."""
+    for case in store.missing(cases):
+        _, summary = trained([*overrides, *NETWORK[case["variant"]]])
+        store.add([case | {n: summary[n] for n in (*SCORES, *map(alone, SCORES))}])
+
+
+def alone(name: str) -> str:
+    """The name of a score of the network alone."""
+    return f"network_{name}"
+
+
+def page(found: dict[str, Any]) -> str:
     """The generated page."""
     text = (
         "# What each part of the default recipe is worth\n\n"
-        f"Precision in points: the mean of {found['seeds']} seeds, each with other training rows "
-        "held out, and half the range between them. In brackets the difference to the recipe on "
-        "the same rows, mean and half its range; bold where it has one sign for all seeds. With "
+        "Precision in points on training rows that are held out: the mean of the seeds, each with "
+        "other rows held out, and half the range between them. In brackets the difference to the "
+        "recipe on the same rows, mean and half its range; bold where several seeds agree on the "
+        "sign. The variants of the re-ranker learn from the network of the recipe. An expert that "
+        "is left out names one candidate at most, and the judge does not see its numbers. With "
         "few labels (bibtex, delicious) the labels of a batch fill a shared set, so that the ways "
         "to choose one hardly differ.\n"
     )
-    for dataset in dict.fromkeys(row["dataset"] for row in found["rows"]):
-        rows = [row for row in found["rows"] if row["dataset"] == dataset]
-        text += f"\n## {dataset}\n\n" + table([cells(row, rows[0]) for row in rows])
+    rows = found["rows"]
+    for name in [*HELD_OUT, *sorted({row["dataset"] for row in rows} - set(HELD_OUT))]:
+        if own := [row for row in rows if row["dataset"] == name]:
+            text += section(name, own)
+    return text + origin(rows)
+
+
+def section(name: str, rows: list[Row]) -> str:
+    """The tables of a data set: only variants whose recipe was measured of the same commit."""
+    full = {row["seed"]: row for row in rows if row["variant"] == DEFAULT}
+    base = {row["seed"]: row for row in rows if row["variant"] == ALONE}
+    own = [row for row in rows if full.get(row["seed"], {}).get("code") == row["code"]]
+    text = f"\n## {name}\n\n"
+    if len(own) < len(rows):
+        text += f"Rows without a row of the recipe of their commit: {len(rows) - len(own)}.\n\n"
+    if not own:
+        return text
+    share = HELD_OUT.get(name)
+    held = f"{100 * share:.0f} % of the training rows held out" if share else "rows held out"
+    text += f"Seeds {numbers(row['seed'] for row in own)}; {held}.\n\n"
+    if cells := lines(own, WITHOUT, full):
+        text += table(cells)
+    networks = [row | {n: row[alone(n)] for n in SCORES} for row in own if alone(SCORES[0]) in row]
+    if cells := lines(networks, NETWORK, base):
+        text += "\nThe network alone, without a re-ranker:\n\n" + table(cells)
     return text
 
 
-def cells(row: dict, full: dict) -> dict[str, str]:
-    """A row in words."""
-    out = {"": row["without"]}
-    for key in SCORES:
-        gained = [x - y for x, y in zip(row[key], full[key], strict=True)]
-        cell = f"{spread(row[key])}"
-        if row is not full:
-            same = min(gained) > 0 or max(gained) < 0
-            cell += f" (**{spread(gained, '+')}**)" if same else f" ({spread(gained, '+')})"
-        out[key.replace("_at_", "@").upper()] = cell
-    return out
+def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> list[dict[str, str]]:
+    """A line a variant, after that of the recipe; no lines if there is only the recipe.
+
+    Args:
+        rows: of all variants and seeds.
+        variants: names of the variants, in their order.
+        recipe: the row of the recipe of each seed.
+    """
+    out = []
+    for variant in variants:
+        own = [row for row in rows if row["variant"] == variant and row["seed"] in recipe]
+        if own and variant != DEFAULT:
+            same = [recipe[row["seed"]] for row in own]
+            out.append({"": variant} | {title(n): gain(own, same, n) for n in SCORES})
+    if not out:
+        return []
+    first = {title(n): spread([row[n] for row in recipe.values()]) for n in SCORES}
+    return [{"": DEFAULT} | first, *out]
 
 
-def spread(values: list[float], sign: str = "") -> str:
-    """Mean and half the range, in points."""
-    mean = 100 * sum(values) / len(values)
-    return f"{mean:{sign}.1f} ± {50 * (max(values) - min(values)):.1f}"
+def gain(rows: list[Row], recipe: list[Row], name: str) -> str:
+    """A score of a variant in words, and its difference to that of the recipe of the same seeds."""
+    gained = [row[name] - same[name] for row, same in zip(rows, recipe, strict=True)]
+    agree = len(gained) > 1 and (min(gained) > 0 or max(gained) < 0)
+    mark = "**" if agree else ""
+    return f"{spread([row[name] for row in rows])} ({mark}{spread(gained, '+')}{mark})"
+
+
+def title(name: str) -> str:
+    """The title of a column: P@1 for p_at_1."""
+    return name.replace("_at_", "@").upper()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
-    root, seeds = arguments.root.resolve(), range(arguments.seeds)
-    rows = []
-    with ThreadPoolExecutor(2) as pool:
-        for dataset in HELD_OUT:
-            for overrides in (["ranker=none"], ["ranker=none", "transform.l2_norm=false"]):
-                # Prepared once, before two runs want it.
-                run(dataset, root, [*overrides, "trainer.max_steps=1"], 0)
-            pending = {
-                name: [pool.submit(run, dataset, root, overrides, seed) for seed in seeds]
-                for name, overrides in WITHOUT.items()
+    add_options(parser, list(HELD_OUT), [0, 1, 2])
+    parser.add_argument("--only", choices=("ranker", "network"), help="variants of one of them")
+    arguments = parse(parser)
+    runtime.set_threads(0)
+    store = Store("ablation", ("dataset", "seed", "variant"), page, arguments)
+    if arguments.render:
+        return store.render()
+    os.chdir(ROOT)  # Caches lie in its datasets/.
+    with user_errors():  # A misspelt setting is found before the first run.
+        for variant in WITHOUT.values():
+            read_config([*variant])
+    for name in arguments.datasets:
+        for seed in arguments.seeds:
+            rows = [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
+            overrides = [*place(name, arguments.root), *rows, "trainer.recall_every=0"]
+            cases = {"ranker": variants_of_ranker(overrides), "network": list(NETWORK)}
+            cases = {
+                part: [{"dataset": name, "seed": seed, "variant": each} for each in variants]
+                for part, variants in cases.items()
+                if arguments.only in (None, part)
             }
-            for name, futures in pending.items():
-                summaries = [each.result() for each in futures]
-                scores = {key: [summary[key] for summary in summaries] for key in SCORES}
-                rows.append({"dataset": dataset, "without": name} | scores)
-                print(rows[-1], flush=True)
-            publish("ablation", {"seeds": len(seeds), "rows": rows}, page, PAGES)
+            measure_rankers(store, overrides, cases.get("ranker", []))
+            measure_networks(store, overrides, cases.get("network", []))
+    store.render()
+    store.report()
 
 
 if __name__ == "__main__":

@@ -12,9 +12,12 @@ share and seed, and nothing is written. Without it, writes results/benchmarks/om
 
 import argparse
 import importlib
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -46,6 +49,23 @@ def import_omikuji() -> Any:
         sys.path[:] = path
 
 
+@contextmanager
+def silence() -> Iterator[None]:
+    """Drops what native code writes to the terminal, such as thousands of progress bars."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {number: os.dup(number) for number in (1, 2)}
+    with open(os.devnull, "w") as nothing:
+        for number in kept:
+            os.dup2(nothing.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+            os.close(copy)
+
+
 def train(omikuji: Any, split: Split, threads: int, trees: int = 3) -> tuple[Any, float]:
     """A model, and the seconds it took, reading the rows as text included."""
     settings = omikuji.Model.default_hyper_param()
@@ -54,31 +74,43 @@ def train(omikuji: Any, split: Split, threads: int, trees: int = 3) -> tuple[Any
         path = Path(folder) / "train.txt"
         write_xmc(path, split)
         begin = time.perf_counter()
-        model = omikuji.Model.train_on_data(str(path), settings, n_threads=threads)
+        with silence():
+            model = omikuji.Model.train_on_data(str(path), settings, n_threads=threads)
         return model, time.perf_counter() - begin
 
 
-def predict(model: Any, split: Split) -> tuple[np.ndarray, float]:
-    """Ids ``(rows, 5)`` of the best labels, best first (-1: no more), and the seconds it took."""
+def predict(model: Any, split: Split, depths: np.ndarray | None = None) -> tuple[np.ndarray, float]:
+    """Ids ``(rows, k)`` of the best labels, best first (-1: no more), and the seconds it took.
+
+    Args:
+        model: from `train`.
+        split: the rows.
+        depths: ``(rows,)`` number of labels of each row; None: 5.
+    """
     indptr, indices, values = split.features
-    found = np.full((len(split), max(TOP)), -1, np.int64)
+    depths = np.full(len(split), max(TOP)) if depths is None else depths
+    found = np.full((len(split), int(depths.max(initial=max(TOP)))), -1, np.int64)
     pairs = [
         list(zip(indices[a:b].tolist(), values[a:b].tolist(), strict=True))
         for a, b in pairwise(indptr)
     ]
     begin = time.perf_counter()
-    for row, features in enumerate(pairs):
-        ids = [label for label, _ in model.predict(features, top_k=max(TOP))]
+    for row, (features, depth) in enumerate(zip(pairs, depths.tolist(), strict=True)):
+        ids = [label for label, _ in model.predict(features, top_k=depth)]
         found[row, : len(ids)] = ids
     return found, time.perf_counter() - begin
 
 
 def answers(
-    omikuji: Any, train_split: Split, judged: Split, trees: int = 3
+    omikuji: Any,
+    train_split: Split,
+    judged: Split,
+    trees: int = 3,
+    depths: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Train on rows and answer others: what `predict` finds, and the seconds of both."""
     model, train_seconds = train(omikuji, train_split, runtime.num_threads(), trees)
-    found, predict_seconds = predict(model, judged)
+    found, predict_seconds = predict(model, judged, depths)
     return found, {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
 
 

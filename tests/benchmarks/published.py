@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from report import RESULTS, machine, table
-from train_process import ROOT, run_train, warm_up
+from train_process import ROOT, run_train, seconds_of, warm_up
 
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
@@ -72,7 +72,7 @@ def measure(name: str, root: Path | None, seeds: list[int]) -> dict[str, Any]:
     runs = []
     for seed in seeds:
         summary, _ = run_train(*place(name, root), f"seed={seed}")
-        seconds = summary["train_seconds"] + summary["ranker_seconds"]
+        seconds = seconds_of(summary)
         scores = {key: summary[key] for key in SCORES}
         runs.append({"seed": seed} | scores | {"train_seconds": round(seconds, 3)})
     return {

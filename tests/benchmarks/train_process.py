@@ -24,6 +24,11 @@ def run_train(*overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return json.loads((folder / "summary.json").read_text()), [json.loads(x) for x in log]
 
 
+def seconds_of(summary: dict[str, Any]) -> float:
+    """Seconds of all training of a run: network, evaluations on held-out rows, and re-ranker."""
+    return summary["train_seconds"] + summary["held_seconds"] + summary["ranker_seconds"]
+
+
 def warm_up() -> None:
     """A short run, after which no other run on this machine pays for compiling kernels."""
     with tempfile.TemporaryDirectory() as cache:

@@ -1,0 +1,174 @@
+"""The page and the picture of precision.py."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+from matplotlib import pyplot as plt
+from peers import LEFT_OUT
+from report import table
+from rows import Row, numbers, origin, spread
+from sets import HELD_OUT
+
+OURS = "slide"
+TITLES = {"slide": "**slide**", "omikuji": "omikuji, 3 trees", "pecos": "PECOS XR-Linear, 3 models"}
+PICTURE = "precision_reliability.png"
+# Bins of fewer answers are not drawn.
+LEAST = 50
+
+ABOUT = """\
+# Precision beside the peers
+
+slide is `train.py` without any setting but the seed: the mean of the seeds, and half the range \
+between them. omikuji has its default settings (three trees); PECOS XR-Linear has its default \
+settings (C = 1, threshold 0.1), a beam of 20, and three models with different seeds of the \
+clustering, whose scores are added up. Each peer ran once. All see rows of length 1 of the same \
+training rows, are judged by the same code on the whole test set, and ran on all cores, one after \
+another. No setting is chosen by the test rows: `train.py` makes its choices on training rows that \
+it holds out.
+"""
+FILTERED = """
+In {sets} our default call leaves labels out of its answers that are known (`ranker.known=auto`): \
+in a knowledge graph those of a training row with the same features, the filtered setting, and in \
+a recommender the items that the row itself holds. The peers do not do that by themselves, and \
+lose by it. So their answers are judged both as they are and with these labels left out in the \
+same way, and the first table compares with the latter. The peers name as many more labels there \
+as are left out of a row, as far as their beams hold so many, and their prediction takes as much \
+longer.
+"""
+BEST = """
+## The best peer and ours
+
+In points; the best peer is the better one for that number. A difference that is smaller than half \
+the range between our seeds says nothing.
+
+"""
+ALL = """
+## All methods
+
+Training seconds hold all of a method's training. Ours: steps of the network, evaluations on \
+held-out rows, and the re-ranker; reading the rows once into a cache is not in it. omikuji's hold \
+reading the rows as text; those of PECOS hold the embeddings of labels, the clustering and the \
+training of all three models, and not the start of its process. Prediction: test rows a second; \
+omikuji takes a call from Python for each row, and the others take many rows at a time. Peak \
+memory is that of the whole run, evaluation included. Calibration error: mean distance of the \
+scores of answers from the share of right ones (ten bins), over five answers a test row.
+"""
+RELIABLE = f"""
+## Are the scores right?
+
+The scores of slide's answers are meant to be probabilities. The five answers of all test rows, of \
+all seeds, are in bins by their score; the picture shows for each bin of at least {LEAST} answers \
+the share that is right against the mean score. On the diagonal both are equal.
+
+![share of right answers against the score]({PICTURE})
+"""
+
+
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    rows = in_order(found["rows"])
+    text = ABOUT
+    if filtered := dict.fromkeys(r["dataset"] for r in rows if r["method"].endswith(LEFT_OUT)):
+        text += FILTERED.format(sets=", ".join(filtered))
+    if not any(row["method"].startswith("pecos") for row in rows):
+        text += "\nPECOS was not measured: `--pecos-python` was not given.\n"
+    sets = list(dict.fromkeys(row["dataset"] for row in rows))
+    compared = [cells for name in sets for cells in comparisons(name, of(rows, dataset=name))]
+    if compared:
+        text += BEST + table(compared)
+    text += ALL
+    for name in sets:
+        own = of(rows, dataset=name)
+        methods = dict.fromkeys(row["method"] for row in own)
+        text += f"\n### {name}\n\n" + table([line(each, of(own, method=each)) for each in methods])
+    return text + RELIABLE + origin(rows)
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    """Data sets as in `HELD_OUT`, then others; methods as in `TITLES`."""
+    sets, methods = list(HELD_OUT), list(TITLES)
+
+    def place(row: Row) -> tuple[Any, ...]:
+        name, method = row["dataset"], row["method"].removesuffix(LEFT_OUT)
+        known = sets.index(name) if name in sets else len(sets)
+        return known, name, methods.index(method), row["method"], row["seed"] or 0
+
+    return sorted(rows, key=place)
+
+
+def of(rows: list[Row], **case: Any) -> list[Row]:
+    """The rows of a case."""
+    return [row for row in rows if case.items() <= row.items()]
+
+
+def comparisons(name: str, rows: list[Row]) -> list[dict[str, str]]:
+    """Lines of the first table: a data set, ours and the best peer; none without one of them."""
+    own = of(rows, method=OURS)
+    left_out = [row for row in rows if row["method"].endswith(LEFT_OUT)]
+    theirs = left_out or [row for row in rows if row["method"] != OURS]
+    if not own or not theirs:
+        return []
+    lines = []
+    for k in (1, 3, 5):
+        cells = {"data set": name, "k": str(k)}
+        for kind, title in (("p", "P@k"), ("psp", "PSP@k")):
+            values = [row[f"{kind}_at_{k}"] for row in own]
+            best = max(theirs, key=lambda row: row[f"{kind}_at_{k}"])
+            most = best[f"{kind}_at_{k}"]
+            cells[f"{title}, ours"] = spread(values)
+            short = best["method"].removesuffix(LEFT_OUT)
+            cells[f"{title}, best peer"] = f"{100 * most:.1f} ({short})"
+            cells[f"{title}, difference"] = f"{100 * (sum(values) / len(values) - most):+.1f}"
+        lines.append(cells)
+    return lines
+
+
+def line(method: str, rows: list[Row]) -> dict[str, str]:
+    """The line of a method on a data set."""
+    short = method.removesuffix(LEFT_OUT)
+    title = TITLES[short] + method[len(short) :]
+    if method == OURS:
+        title += f", seeds {numbers(row['seed'] for row in rows)}"
+
+    def triple(kind: str) -> str:
+        return " / ".join(spread([row[f"{kind}_at_{k}"] for row in rows]) for k in (1, 3, 5))
+
+    def mean(name: str, digits: int, scale: float = 1) -> str:
+        values = [scale * row[name] for row in rows if name in row]
+        return f"{sum(values) / len(values):,.{digits}f}" if values else ""
+
+    return {
+        "method": title,
+        "P@1 / P@3 / P@5": triple("p"),
+        "PSP@1 / PSP@3 / PSP@5": triple("psp"),
+        "training, s": mean("train_seconds", 1),
+        "prediction, rows/s": mean("predict_rows_per_second", 0),
+        "peak memory, MB": mean("peak_rss_mb", 0),
+        "calibration error, points": mean("calibration_error", 1, 100),
+    }
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The picture of scores against shares of right answers, a line a data set."""
+    figure, axes = plt.subplots(figsize=(6, 5.5))
+    axes.plot([0, 1], [0, 1], "--", color="gray", linewidth=1)
+    own = of(in_order(rows), method=OURS)
+    for name in dict.fromkeys(row["dataset"] for row in own):
+        bins = [row["reliability"] for row in of(own, dataset=name)]
+        answers, scores, right = (
+            np.sum([each[key] for each in bins], axis=0) for key in ("answers", "scores", "right")
+        )
+        drawn = answers >= LEAST
+        axes.plot(scores[drawn] / answers[drawn], right[drawn] / answers[drawn], ".-", label=name)
+    axes.set(xlabel="mean score of the answers", ylabel="share of right answers")
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.grid(alpha=0.3)
+    if own:
+        axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(folder / PICTURE, dpi=120)
+    plt.close(figure)

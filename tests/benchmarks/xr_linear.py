@@ -1,0 +1,76 @@
+"""PECOS's XR-Linear in a process of its own, whose interpreter can import pecos and not slide.
+
+    python3 -m venv pecos
+    pecos/bin/pip install --no-deps libpecos==1.2.8
+    pecos/bin/pip install 'numpy<2' 'scipy<1.14' scikit-learn
+    pecos/bin/python -I tests/benchmarks/xr_linear.py FOLDER --top 20
+
+pecos (github.com/amzn/pecos) pins an old numpy, so it cannot live beside slide. --no-deps leaves
+out what only its transformers need. FOLDER holds X.npz, Y.npz and judged.npz of scipy.sparse:
+features and labels of the training rows, and features of the rows to answer; ids.npy and
+measured.json are written into it. Three models with default settings and different seeds of the
+clustering; their scores are added up.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as smat
+
+SEEDS = (0, 1, 2)
+BEAM = 20
+
+
+def train(X, Y, seed: int):
+    """A model with default settings, C = 1 and threshold = 0.1 among them."""
+    from pecos.xmc import Indexer, LabelEmbeddingFactory
+    from pecos.xmc.xlinear.model import XLinearModel
+
+    embedding = LabelEmbeddingFactory.create(Y, X, method="pifa")
+    clusters = Indexer.gen(embedding, seed=seed)
+    return XLinearModel.train(X, Y, C=clusters, threshold=0.1)
+
+
+def best(scores, top: int) -> np.ndarray:
+    """Ids ``(rows, top)`` int32 of the largest scores, best first; -1: no more."""
+    found = np.full((scores.shape[0], top), -1, np.int32)
+    for row in range(scores.shape[0]):
+        own = slice(scores.indptr[row], scores.indptr[row + 1])
+        order = np.argsort(-scores.data[own], kind="stable")[:top]
+        found[row, : len(order)] = scores.indices[own][order]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--top", type=int, required=True, help="number of labels of a row")
+    arguments = parser.parse_args()
+    folder, top = arguments.folder, arguments.top
+    X, Y, judged = (
+        smat.csr_matrix(smat.load_npz(folder / f"{name}.npz"), dtype=np.float32)
+        for name in ("X", "Y", "judged")
+    )
+    for matrix in (X, Y, judged):
+        matrix.sort_indices()
+    total, train_seconds, predict_seconds = None, 0.0, 0.0
+    for seed in SEEDS:
+        begin = time.perf_counter()
+        model = train(X, Y, seed)
+        train_seconds += time.perf_counter() - begin
+        begin = time.perf_counter()
+        scores = model.predict(judged, only_topk=top, beam_size=BEAM)
+        total = scores if total is None else total + scores
+        predict_seconds += time.perf_counter() - begin
+    np.save(folder / "ids.npy", best(smat.csr_matrix(total), top))
+    version = importlib.metadata.version("libpecos")
+    measured = {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
+    (folder / "measured.json").write_text(json.dumps(measured | {"version": version}))
+
+
+if __name__ == "__main__":
+    main()
