@@ -1,23 +1,30 @@
 """A data set, a network, an optimizer and a trainer from a configuration."""
 
+import time
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import checks, runtime
 from slide.config.defaults import fill_in
 from slide.config.samplers import build_sampler, hidden_samplers
-from slide.data import SparseDataset, transform
+from slide.config.search import choose_settings, race_steps, variants
+from slide.data import Batches, SparseDataset, transform, validation_split
 from slide.data.transforms import check_transform
 from slide.files import check_run_dir, make_run_folder, write_text
-from slide.nn import SlideNetwork
+from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
+from slide.sparse import Pattern
 from slide.training import Trainer, TrainingOptions
 from slide.training.checkpoint import CHECKPOINT
-from slide.training.evaluation import check_search
+from slide.training.evaluation import check_search, choose_rows
+from slide.training.planner import HeldRows
+from slide.training.race import Contender
 
 CONFIG = "config.yaml"
 
@@ -114,14 +121,17 @@ def check_settings(config: DictConfig) -> None:
     check_search(network, _options(config).evaluation)
     instantiate(config.loss)
     instantiate(config.ranker)
+    variants(config)
+    race_steps(config.search, 1)
 
 
-def build_trainer(config: DictConfig) -> Trainer:
+def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
     """The trainer of a new or resumed run; makes its folder and opens its data set.
 
     Args:
         config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
             in (`slide.config.fill_in`).
+        given: keys that the search leaves as they are, since a user set them.
 
     Raises:
         ValueError: for impossible settings, or a ``run_dir`` that holds a run.
@@ -141,13 +151,18 @@ def build_trainer(config: DictConfig) -> Trainer:
         check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])
     data = open_dataset(config)
     fill_in(config, len(data.train), data.num_labels)
+    begin = time.perf_counter()
+    if not resumed and variants(config, given):
+        config = _searched(config, data, given)
+    search_seconds = time.perf_counter() - begin
     network = build_network(config, data.num_features, data.num_labels)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
     folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
     trainer = Trainer(*parts, _options(config), folder, schedule, resumed, ranker)
+    trainer.counters.search_seconds += search_seconds
     if config.network.prior_bias and trainer.step == 0:
-        _start_biases(trainer)
+        _start_biases(network, trainer.learner.loss, trainer.train_split.labels)
     noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
     write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
     return trainer
@@ -160,12 +175,32 @@ def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:
     return sampler.func is not FullSampler and (takes_sparse or not first)
 
 
-def _start_biases(trainer: Trainer) -> None:
+def _start_biases(network: SlideNetwork, loss: ActiveLoss, labels: Pattern) -> None:
     """Start the biases of the outputs from the frequencies of the labels."""
-    loss, output = trainer.learner.loss, trainer.network.output
+    output = network.output
     assert output.bias is not None
-    prior = loss.record.prior_scores(trainer.train_split.labels, output.out_features)
-    output.bias.data.copy_(prior)
+    output.bias.data.copy_(loss.record.prior_scores(labels, output.out_features))
+
+
+def _searched(config: DictConfig, data: SparseDataset, given: Collection[str]) -> DictConfig:
+    """The configuration after the races of ``search``, on rows that the trainer holds out, too."""
+    rows, _ = choose_rows(data, config.dataset.holdout, config.seed)
+    train, held = validation_split(rows, config.seed)
+    judge = HeldRows(train, held)
+    batches = Batches(train, config.trainer.batch_size, config.seed)
+
+    def make(config: DictConfig, steps: int) -> Contender:
+        torch.manual_seed(config.seed)
+        network, loss = (
+            build_network(config, data.num_features, data.num_labels),
+            instantiate(config.loss),
+        )
+        if config.network.prior_bias:
+            _start_biases(network, loss, train.labels)
+        return Contender(network, build_optimizer(config, network), loss, batches, judge, steps)
+
+    with torch.random.fork_rng(devices=[]):
+        return choose_settings(config, make, race_steps(config.search, len(batches)), given)
 
 
 def _options(config: DictConfig) -> TrainingOptions:

@@ -53,7 +53,8 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
     """
     try:
         with user_errors():
-            trainer = build_trainer(resumed(composed, overrides))
+            given = {word.partition("=")[0].lstrip("+") for word in overrides}
+            trainer = build_trainer(resumed(composed, overrides), given)
     except KeyboardInterrupt:
         sys.exit("interrupted before the first step")
     try:

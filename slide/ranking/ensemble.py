@@ -266,7 +266,7 @@ class EnsembleRanker:
         """
         parts = {"classifiers": self.classifiers, "judge": self.judge}
         numbers = {"idf": self.neighbours.idf, "exclude": self.known_labels is not None}
-        numbers["kind"] = self.kind
+        numbers |= {"kind": self.kind}
         states = {name: part.state_dict() for name, part in parts.items()}
         return states | numbers | {"inverse": torch.from_numpy(self.inverse)}
 

@@ -69,4 +69,5 @@ class Checkpoint:
         state = files.read_tensors(self.path)
         for name, (_, load) in self._parts.items():
             load(state[name])
-        return Counters(**{field.name: state[field.name] for field in fields(Counters)})
+        known = [field.name for field in fields(Counters) if field.name in state]
+        return Counters(**{name: state[name] for name in known})

@@ -1,5 +1,7 @@
 """One step of training: loss, gradients, update."""
 
+from pathlib import Path
+
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -7,7 +9,6 @@ from slide.active_set import ActiveSet
 from slide.data import Batch
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.training.checkpoint import Checkpoint
 from slide.training.divergence import check_loss
 from slide.training.progress import Counters
 
@@ -21,7 +22,8 @@ class Learner:
         loss: see `slide.SampledLinear.loss`.
         scheduler: scheduler of the learning rates, at the next step.
         counters: counters of the run; each step updates them.
-        checkpoint: checkpoint of the run; an error about a loss that is not finite names its path.
+        checkpoint: path of the checkpoint of the run; an error about a loss that is not finite
+            names it.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class Learner:
         loss: ActiveLoss,
         scheduler: LRScheduler,
         counters: Counters,
-        checkpoint: Checkpoint,
+        checkpoint: Path,
     ):
         self.network = network
         self.optimizer = optimizer
@@ -52,7 +54,7 @@ class Learner:
         hidden = self.network.encode(batch.features)
         loss, active = self.network.output.loss(hidden, batch.labels, self.loss)
         value = loss.item()
-        check_loss(value, self.counters.step + 1, self.checkpoint.path)
+        check_loss(value, self.counters.step + 1, self.checkpoint)
         self.counters.samples += len(batch.rows)
         self.counters.active_total += active.mean_size()
         self.counters.loss_total += value

@@ -19,6 +19,7 @@ class Counters:
         held_seconds: seconds of evaluation on held-out rows, which decide how long to train.
         eval_seconds: seconds of evaluation on the rows that the run is evaluated on.
         ranker_seconds: seconds of training of the ranker.
+        search_seconds: seconds of races between settings, before the first step.
     """
 
     step: int = 0
@@ -30,6 +31,7 @@ class Counters:
     held_seconds: float = 0.0
     eval_seconds: float = 0.0
     ranker_seconds: float = 0.0
+    search_seconds: float = 0.0
 
     def __sub__(self, before: "Counters") -> "Counters":
         earlier = asdict(before)

@@ -29,7 +29,7 @@ def write_summary(
         data: the data set.
         splits: rows that the run trained on, and rows that it was evaluated on.
         counters: at the end of the run. ``train_seconds`` are those of the network, as in the log;
-            ``held_seconds`` and ``ranker_seconds`` come on top.
+            ``search_seconds``, ``held_seconds`` and ``ranker_seconds`` come on top.
         steps_per_epoch: number of batches in a pass over the rows.
         scores: of the last evaluation.
     """
@@ -43,6 +43,7 @@ def write_summary(
         "steps": counters.step,
         "train_seconds": round(counters.train_seconds, 3),
         "ranker_seconds": round(counters.ranker_seconds, 3),
+        "search_seconds": round(counters.search_seconds, 3),
         "held_seconds": round(counters.held_seconds, 3),
         "eval_seconds": round(counters.eval_seconds, 3),
         "rebuild_seconds": round(counters.rebuild_seconds, 3),

@@ -109,7 +109,8 @@ class Trainer:
             if self.plan is not None:  # The limits may have changed.
                 self.plan.check_limits(self.step, self.counters.train_seconds)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
-        self.learner = Learner(network, optimizer, loss, scheduler, self.counters, self.checkpoint)
+        parts = network, optimizer, loss, scheduler
+        self.learner = Learner(*parts, self.counters, self.checkpoint.path)
         self.monitor = Monitor(folder, self.step)
 
     @property

@@ -130,7 +130,7 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_an_interrupt_before_the_first_step(tmp_path, monkeypatch):
-    def interrupted(config):
+    def interrupted(config, given):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("slide.config.command.build_trainer", interrupted)

@@ -1,0 +1,108 @@
+"""Settings that races choose: what is tried, what wins, and what a user fixed."""
+
+import json
+
+import pytest
+from helpers import job
+from omegaconf import OmegaConf
+
+from slide.config import read_config
+from slide.config.search import choose_settings, race_steps, variants, with_value
+from slide.training.race import Contender
+
+
+class Runner(Contender):
+    """Its precision is that of its settings."""
+
+    def __init__(self, config, steps, precision):
+        self.steps, self.precision = steps, precision(config)
+
+    def run_to(self, step):
+        return self.precision * step / self.steps
+
+
+def choose(config, precision, given=()):
+    return choose_settings(config, lambda each, steps: Runner(each, steps, precision), 10, given)
+
+
+def test_the_best_value_of_each_key_is_taken(capsys):
+    config = read_config(["search=quick"])
+
+    def precision(config):
+        name = config.loss._args_[0]
+        rate = config.optimizer.input_rate if name == "softmax" else -config.optimizer.input_rate
+        return {"softmax": 0.4, "squared_hinge": 0.3, "bce": 0.2}[name] + rate / 100
+
+    found = choose(config, precision)
+    assert found.loss._args_ == ["softmax"]
+    assert found.optimizer.input_rate == 16.0
+    assert found.network.dropout == config.network.dropout, "all are equal"
+    said = capsys.readouterr().err
+    assert "loss: softmax, 44.0 against 26.0 of squared_hinge after 10 steps" in said
+    assert "optimizer.input_rate: 16.0, 56.0 against 44.0 of 4.0 after 10 steps" in said
+    assert "network.dropout: 0.3, 56.0 against 56.0 of " in said
+    assert config.loss._args_ == ["squared_hinge"], "the argument stays as it is"
+
+
+def test_a_small_gain_does_not_count():
+    config = read_config(["search=quick", "search.least_gain=0.1"])
+    for gain, expected in ((1.05, 0.3), (1.15, 0.0)):
+        found = choose(
+            config, lambda each, gain=gain: 0.5 * (gain if not each.network.dropout else 1)
+        )
+        assert found.network.dropout == expected
+
+
+def test_what_a_user_fixed_stays():
+    config = read_config(["search=quick"])
+    found = choose(config, lambda each: 1 - each.network.dropout, given={"network.dropout"})
+    assert found == config
+    assert "network.dropout" not in variants(config, {"network.dropout"})
+    assert choose(read_config([]), lambda _: pytest.fail("no race")) == read_config([])
+
+
+@pytest.mark.parametrize("name", ["quick", "full"])
+def test_all_values_of_the_searches_exist(name):
+    config = read_config([f"search={name}"])
+    found = variants(config)
+    assert list(found) == [line.partition("=")[0] for line in config.search.tries]
+    for key, others in found.items():
+        assert others, key
+        for each in others.values():
+            assert OmegaConf.select(each, key) != OmegaConf.select(config, key)
+
+
+def test_values_that_do_not_exist_are_named():
+    config = read_config([])
+    for key, value in (("loss", "hings"), ("network.width", "3"), ("los", "bce")):
+        with pytest.raises(ValueError, match=f"there is no {key}={value}"):
+            with_value(config, key, value)
+
+
+def test_the_steps_of_a_race_have_a_limit():
+    search = read_config(["search=quick"]).search
+    assert race_steps(search, 100) == 100
+    assert race_steps(search, 10_000) == 500
+    assert race_steps(search, 1) == 2
+    with pytest.raises(ValueError, match="epochs must be"):
+        race_steps(read_config(["search.epochs=0"]).search, 10)
+
+
+def test_a_run_notes_what_it_chose(tmp_path, capsys):
+    more = ["search=quick", "search.tries=['network.dropout=0.0,0.9']", "search.least_gain=0"]
+    job.main(*job.tiny(tmp_path, *more))
+    said = capsys.readouterr().err
+    saved = OmegaConf.load(tmp_path / "run/config.yaml")
+    assert f"network.dropout: {saved.network.dropout}, " in said
+    assert json.loads((tmp_path / "run/summary.json").read_text())["search_seconds"] > 0
+    fixed = f"network.dropout={saved.network.dropout}"
+    other = job.tiny(tmp_path, fixed, f"run_dir={tmp_path}/other")
+    job.main(*other)
+    scores = [
+        json.loads((tmp_path / name / "summary.json").read_text())["p_at_1"]
+        for name in ("run", "other")
+    ]
+    assert scores[0] == scores[1], "the races leave no trace in the draws"
+    capsys.readouterr()
+    job.main(*job.tiny(tmp_path, *more, "network.dropout=0.2", f"run_dir={tmp_path}/third"))
+    assert "network.dropout" not in capsys.readouterr().err
