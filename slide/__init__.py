@@ -16,6 +16,8 @@ from slide.hashing import DWTA as DWTA
 from slide.hashing import HashFamily as HashFamily
 from slide.hashing import HashTables as HashTables
 from slide.hashing import SimHash as SimHash
+from slide.inputs import as_csr as as_csr
+from slide.inputs import as_pattern as as_pattern
 from slide.nn import Activation as Activation
 from slide.nn import ActiveLoss as ActiveLoss
 from slide.nn import SampledConv2d as SampledConv2d
