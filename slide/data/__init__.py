@@ -6,6 +6,7 @@ from slide.data.errors import DataError
 from slide.data.fetching.download import download
 from slide.data.formats.text_writer import write_xmc
 from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
+from slide.data.row_transform import RowTransform
 from slide.data.sources.debian import build_debian
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic
@@ -19,6 +20,7 @@ __all__ = [
     "Batches",
     "DataError",
     "KnownLabels",
+    "RowTransform",
     "SparseDataset",
     "Split",
     "build_debian",

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slide.data.row_transform import RowTransform
 from slide.kernels.ragged import gather_ragged
 from slide.sparse import CSR, Pattern
 
@@ -157,6 +158,7 @@ class SparseDataset:
             5). The default is that of the paper for sets that are not from Amazon or Wikipedia.
         folder: the cache folder of the arrays; None: they are in memory only.
         source: what the arrays were made from; see `slide.data.cache.cached`.
+        steps: what was done to the rows of the source, in this order (`slide.data.transform`).
 
     Example:
         >>> import tempfile
@@ -177,6 +179,7 @@ class SparseDataset:
     propensity: tuple[float, float] = PROPENSITY
     folder: Path | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[RowTransform, ...] = ()
 
 
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
