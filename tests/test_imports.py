@@ -26,8 +26,9 @@ ROOMS = {
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
     "ranking": "ground kernels structures functional data search nn",
+    "model": "ground kernels structures data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
-    "config": "ground data optim sampling nn training",
+    "config": "ground data optim sampling nn model training",
 }
 # Within data, likewise. Its core is what lies in no folder.
 DATA_ROOMS = {
@@ -48,6 +49,7 @@ ONLY = {
     "filelock": ("slide.data",),
     "matplotlib": (),
     "sklearn": ("slide.ranking.judge",),
+    "safetensors": ("slide.model.folder",),
 }
 # Commands, which stand above all rooms.
 ENTRIES = {"slide.data.__main__"}
@@ -188,7 +190,7 @@ def test_importing_slide_is_light():
         "import sys, slide; "
         "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
         "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn', 'scipy.sparse', "
-        "'slide.data', 'requests', 'gdown', 'filelock'}; "
+        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -94,4 +94,5 @@ class RowTransform:
         cls, settings: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
     ) -> "RowTransform":
         """The object that had these `settings` and `arrays`."""
-        return cls(**settings, **arrays)
+        options: dict[str, Any] = {**settings, **arrays}
+        return cls(**options)
