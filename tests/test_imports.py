@@ -28,6 +28,7 @@ ROOMS = {
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels structures data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
+    "predict": "ground data model training",
     "config": "ground data optim sampling nn model training",
 }
 # Within data, likewise. Its core is what lies in no folder.
@@ -52,7 +53,7 @@ ONLY = {
     "safetensors": ("slide.model.folder",),
 }
 # Commands, which stand above all rooms.
-ENTRIES = {"slide.data.__main__"}
+ENTRIES = {"slide.data.__main__", "slide.predict.__main__"}
 
 
 def find_modules():

@@ -16,7 +16,7 @@ from slide.config.resume import resumed
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.model import Model
-from slide.model.model import write_model
+from slide.model.saving import write_model
 from slide.training import DivergenceError, Trainer
 
 DATA_USAGE = """\

@@ -5,19 +5,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from slide import checks
 from slide.data import RowTransform
 from slide.inputs import as_csr
-from slide.model.folder import MODEL_FILE, read_folder, read_tensors_of, write_folder
 from slide.model.names import Names
-from slide.model.network_state import (
-    network_settings,
-    network_tensors,
-    restored_network,
-)
-from slide.model.ranker_state import ranker_settings, ranker_tensors, restored_ranker
+from slide.model.restrict import kept_network, kept_ranker
+from slide.model.saving import check_target, write_model
 from slide.nn import SlideNetwork
 from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import EnsembleRanker
@@ -162,6 +156,37 @@ class Model:
         scores = np.where(ids < 0, 0, scores).astype(np.float64)
         return np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
 
+    def restricted(self, labels: Iterable[Any]) -> "Model":
+        """A model that answers with some of the labels only; weights of the others are left out.
+
+        A re-ranker compares candidates, so its probabilities are not quite those of all labels.
+        The model keeps the names of all labels, and can be saved.
+
+        Args:
+            labels: names or numbers of labels, in any order.
+
+        Raises:
+            ValueError: for a label that the model does not have, or none at all.
+        """
+        numbers = np.array([self._number(label) for label in labels], np.int64)
+        outputs = np.arange(self.network.output.out_features)
+        own = outputs if self._label_ids is None else self._label_ids
+        kept = outputs[np.isin(own, numbers)].astype(np.int32)
+        if not len(kept):
+            raise ValueError("restricted needs at least one label that the model can answer with")
+        network = self.network
+        step = RowTransform(network.first.in_features, len(outputs), label_ids=kept)
+        ranker = None if self.ranker is None else kept_ranker(self.ranker, kept)
+        names = {"label_names": self.label_names, "feature_names": self.feature_names}
+        more = {"settings": self.settings, "name": self.name}
+        return Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
+
+    def _number(self, label: Any) -> int:
+        number = label if self.label_names is None else self.label_names.number(label)
+        if not isinstance(number, int | np.integer) or not 0 <= number < self.num_labels:
+            raise ValueError(f"the model has no label {label!r}")
+        return int(number)
+
     def save(self, path: str | Path, dtype: str = "float32") -> None:
         """Write the model into a folder; `slide.load` opens it.
 
@@ -180,102 +205,6 @@ class Model:
         write_model(folder, self, dtype)
 
 
-def check_target(folder: Path) -> None:
-    """Raise ValueError if a model cannot be saved as ``folder``: something else is there."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: a model needs a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MODEL_FILE).exists():
-        raise ValueError(f"{folder} holds something else than a model: name a new folder")
-
-
-def write_model(folder: Path, model: Model, dtype: str = "float32") -> None:
-    """Write a model beside what is in a folder; see `Model.save`."""
-    network, ranker = model.network, model.ranker
-    files = {"network": network_tensors(network, dtype)}
-    content: dict[str, Any] = {
-        "name": model.name,
-        "features": model.num_features,
-        "labels": model.num_labels,
-        "network": network_settings(network, dtype),
-        "ranker": None if ranker is None else ranker_settings(ranker),
-        "steps": [step.settings() for step in model.steps],
-        "label_names": _kind(model.label_names),
-        "feature_names": _kind(model.feature_names),
-        "settings": model.settings,
-    }
-    if ranker is not None:
-        files["ranker"] = ranker_tensors(ranker)
-    steps = {
-        f"{place}.{name}": torch.from_numpy(np.array(array))
-        for place, step in enumerate(model.steps)
-        for name, array in step.arrays().items()
-    }
-    names = {}
-    for prefix in ("label_names", "feature_names"):
-        found: Names | None = getattr(model, prefix)
-        if found is not None:
-            names |= found.tensors(prefix)
-    files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
-    write_folder(folder, content, files)
-
-
-def load(path: str | Path, verify: bool = False) -> Model:
-    """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
-
-    The weights are mapped, not read: pages come from the disk when they are used, and processes
-    that open the same folder share them.
-
-    Args:
-        path: the folder.
-        verify: whether to read all files first and compare their SHA-256 with ``model.json``.
-            Without it, sizes are compared, and the SHA-256 of files up to 4 MB.
-
-    Raises:
-        FileNotFoundError: if there is no model, or one of its files is missing.
-        ValueError: if the format is another one, or a file is not the one that was written.
-
-    Example:
-        See `Model`.
-
-        >>> import slide
-        >>> slide.load("results")
-        Traceback (most recent call last):
-        FileNotFoundError: there is no model in results: no model.json
-    """
-    folder = Path(path)
-    content = read_folder(folder, verify)
-    try:
-        return _restored(folder, content)
-    except (KeyError, TypeError, IndexError, RuntimeError) as error:
-        raise ValueError(f"the files of {folder} do not fit each other: {error!r}") from error
-
-
-def _restored(folder: Path, content: dict[str, Any]) -> Model:
-    def tensors(name: str) -> dict[str, torch.Tensor]:
-        there = f"{name}.safetensors" in content["files"]
-        return read_tensors_of(folder, name) if there else {}
-
-    network = restored_network(content["network"], tensors("network"))
-    ranker = content["ranker"]
-    if ranker is not None:
-        ranker = restored_ranker(ranker, tensors("ranker"))
-    arrays = {name: tensor.numpy() for name, tensor in tensors("steps").items()}
-    steps = []
-    for place, settings in enumerate(content["steps"]):
-        prefix = f"{place}."
-        own = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-        steps.append(RowTransform.restored(settings, own))
-    text = tensors("names")
-    names = {
-        which: Names.restored(text, which, content[which])
-        for which in ("label_names", "feature_names")
-        if content[which] is not None
-    }
-    return Model(
-        network, ranker, steps, **names, settings=content["settings"], name=content["name"]
-    )
-
-
 def _names(names: Iterable[Any] | None, count: int, what: str) -> Names | None:
     if names is None:
         return None
@@ -283,10 +212,6 @@ def _names(names: Iterable[Any] | None, count: int, what: str) -> Names | None:
     if len(found) != count:
         raise ValueError(f"{len(found)} {what} do not fit {count} of them")
     return found
-
-
-def _kind(names: Names | None) -> str | None:
-    return None if names is None else names.kind
 
 
 def _blocks(x: CSR) -> Iterable[CSR]:
