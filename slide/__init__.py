@@ -5,6 +5,8 @@ gradients are written by hand, and a row-sparse Adam updates their rows (SLIDE: 
 2020).
 """
 
+import typing
+
 # This import comes first: it sets up threading before torch and numba are loaded.
 from slide import runtime as runtime  # isort: skip
 from slide.active_set import ActiveSet as ActiveSet
@@ -16,6 +18,8 @@ from slide.hashing import DWTA as DWTA
 from slide.hashing import HashFamily as HashFamily
 from slide.hashing import HashTables as HashTables
 from slide.hashing import SimHash as SimHash
+from slide.inputs import as_csr as as_csr
+from slide.inputs import as_pattern as as_pattern
 from slide.nn import Activation as Activation
 from slide.nn import ActiveLoss as ActiveLoss
 from slide.nn import SampledConv2d as SampledConv2d
@@ -37,4 +41,25 @@ from slide.search import exact_top_k as exact_top_k
 from slide.sparse import CSR as CSR
 from slide.sparse import Pattern as Pattern
 
+if typing.TYPE_CHECKING:
+    from slide.model import Model as Model
+    from slide.model import load as load
+
 __version__ = runtime.VERSION
+
+# Imported when they are asked for: they bring the data sets, and what these need.
+_LATER = {"Model": "slide.model", "load": "slide.model"}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'slide' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(_LATER[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_LATER]

@@ -48,12 +48,13 @@ class CSR(NamedTuple):
         indices: ``(nnz,)`` int32 column numbers.
         values: ``(nnz,)`` float32.
 
-    Example:
-        From a SciPy matrix:
+    `slide.as_csr` makes one from a SciPy matrix, a tensor or an array.
 
-        >>> import numpy as np, scipy.sparse, slide
-        >>> m = scipy.sparse.csr_array(np.array([[0, 0.5, 2], [0, 0, 0]], np.float32))
-        >>> x = slide.CSR(m.indptr.astype(np.int64), m.indices.astype(np.int32), m.data)
+    Example:
+        >>> import numpy as np, slide
+        >>> x = slide.CSR(
+        ...     np.array([0, 2, 2]), np.array([1, 2], np.int32), np.array([0.5, 2], np.float32)
+        ... )
         >>> x.num_rows, x.values
         (2, array([0.5, 2. ], dtype=float32))
     """

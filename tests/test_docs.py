@@ -66,7 +66,7 @@ def test_keys_in_the_text_exist(page):
         assert key.partition(".")[0] not in groups or key in known or FILE.search(key), key
 
 
-FILE = re.compile(r"\.(?:py|md|yaml|json|txt|pt)$")
+FILE = re.compile(r"\.(?:py|md|yaml|json|txt|pt|safetensors)$")
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("checks", "files", "runtime", "sparse")
+GROUND = ("checks", "files", "inputs", "runtime", "sparse")
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.
@@ -26,8 +26,10 @@ ROOMS = {
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
     "ranking": "ground kernels structures functional data search nn",
+    "model": "ground kernels structures data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
-    "config": "ground data optim sampling nn training",
+    "predict": "ground data model training",
+    "config": "ground data optim sampling nn model training",
 }
 # Within data, likewise. Its core is what lies in no folder.
 DATA_ROOMS = {
@@ -48,9 +50,10 @@ ONLY = {
     "filelock": ("slide.data",),
     "matplotlib": (),
     "sklearn": ("slide.ranking.judge",),
+    "safetensors": ("slide.model.folder",),
 }
 # Commands, which stand above all rooms.
-ENTRIES = {"slide.data.__main__"}
+ENTRIES = {"slide.data.__main__", "slide.predict.__main__"}
 
 
 def find_modules():
@@ -188,7 +191,7 @@ def test_importing_slide_is_light():
         "import sys, slide; "
         "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
         "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn', 'scipy.sparse', "
-        "'slide.data', 'requests', 'gdown', 'filelock'}; "
+        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -3,18 +3,21 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from slide.config.build import build_trainer, open_dataset
+from slide.config.build import CONFIG, build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.resume import resumed
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
-from slide.training import DivergenceError
+from slide.model import Model
+from slide.model.saving import write_model
+from slide.training import DivergenceError, Trainer
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -59,6 +62,7 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
         sys.exit("interrupted before the first step")
     try:
         summary = trainer.fit()
+        write_run_model(trainer)
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
@@ -69,6 +73,14 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
         )
     scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     print(f"{scores}  {trainer.folder}")
+
+
+def write_run_model(trainer: Trainer) -> None:
+    """Write the trained model into the folder of its run; `slide.load` opens it."""
+    data, settings = trainer.data, OmegaConf.load(trainer.folder / CONFIG)
+    parts = trainer.network, trainer.ranker, data.steps
+    found = cast(dict[str, Any], OmegaConf.to_container(settings))
+    write_model(trainer.folder, Model(*parts, settings=found, name=data.name))
 
 
 def data() -> None:

@@ -7,6 +7,7 @@ from slide.data.fetching.download import download
 from slide.data.formats.text_writer import write_xmc
 from slide.data.kind import OwnItems, are_items, kind_of, known_labels, labels_and_items
 from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
+from slide.data.row_transform import RowTransform
 from slide.data.sources.debian import build_debian
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic
@@ -21,6 +22,7 @@ __all__ = [
     "DataError",
     "KnownLabels",
     "OwnItems",
+    "RowTransform",
     "SparseDataset",
     "Split",
     "are_items",

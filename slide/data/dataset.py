@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slide.data.row_transform import RowTransform
 from slide.kernels.ragged import gather_ragged
 from slide.sparse import CSR, Pattern
 
@@ -126,18 +127,15 @@ class Split:
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             bad = rows[(rows < 0) | (rows >= len(self))][0]
             raise IndexError(f"row {bad} is not in [0, {len(self)})")
-        features, labels = self.features, self.labels
+        features = self.features
         indptr = _gathered_indptr(features.indptr, rows)
         indices = np.empty(indptr[-1], np.int32)
         values = np.empty(indptr[-1], np.float32)
         gather_ragged(features.indptr, features.indices, rows, indptr, indices)
         gather_ragged(features.indptr, features.values, rows, indptr, values)
-        label_indptr = _gathered_indptr(labels.indptr, rows)
-        label_indices = np.empty(label_indptr[-1], np.int32)
-        gather_ragged(labels.indptr, labels.indices, rows, label_indptr, label_indices)
         return Split(
             CSR(indptr, indices, values),
-            Pattern(label_indptr, label_indices),
+            take_labels(self.labels, rows),
             self.num_features,
             self.num_labels,
         )
@@ -157,6 +155,7 @@ class SparseDataset:
             5). The default is that of the paper for sets that are not from Amazon or Wikipedia.
         folder: the cache folder of the arrays; None: they are in memory only.
         source: what the arrays were made from; see `slide.data.cache.cached`.
+        steps: what was done to the rows of the source, in this order (`slide.data.transform`).
 
     Example:
         >>> import tempfile
@@ -177,6 +176,7 @@ class SparseDataset:
     propensity: tuple[float, float] = PROPENSITY
     folder: Path | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[RowTransform, ...] = ()
 
 
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
@@ -211,6 +211,14 @@ def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     aside = min(max(round(fraction * len(split)), 1), len(split) - 1)
     order = np.random.default_rng(seed).permutation(len(split))
     return split.take(np.sort(order[aside:])), split.take(np.sort(order[:aside]))
+
+
+def take_labels(labels: Pattern, rows: np.ndarray) -> Pattern:
+    """Copies the labels of rows ``(B,)`` int64, in the given order."""
+    indptr = _gathered_indptr(labels.indptr, rows)
+    indices = np.empty(indptr[-1], np.int32)
+    gather_ragged(labels.indptr, labels.indices, rows, indptr, indices)
+    return Pattern(indptr, indices)
 
 
 def _gathered_indptr(indptr: np.ndarray, rows: np.ndarray) -> np.ndarray:

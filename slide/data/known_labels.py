@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slide.data.dataset import Split
+from slide.data.dataset import Split, take_labels
 from slide.sparse import CSR, Pattern
 
 __all__ = ["KnownLabels", "first_unknown", "lists_all_labels", "row_keys"]
@@ -85,6 +85,11 @@ class KnownLabels:
     Args:
         train: training rows. If several of them are equal, one of them counts.
 
+    Attributes:
+        keys: ``(R,)`` uint64, `row_keys` of the training rows, ascending.
+        rows: ``(R,)`` int64, the rows of these keys.
+        labels: R rows, the labels of the training rows.
+
     Example:
         >>> import numpy as np
         >>> from slide.data import KnownLabels, Split
@@ -96,19 +101,26 @@ class KnownLabels:
     """
 
     def __init__(self, train: Split):
-        self._train, keys = train, row_keys(train.features)
-        self._rows = np.argsort(keys, kind="stable")
-        self._keys = keys[self._rows]
+        keys = row_keys(train.features)
+        self.rows = np.argsort(keys, kind="stable")
+        self.keys, self.labels = keys[self.rows], train.labels
+
+    @classmethod
+    def restored(cls, keys: np.ndarray, rows: np.ndarray, labels: Pattern) -> "KnownLabels":
+        """The object with these attributes."""
+        known = cls.__new__(cls)
+        known.keys, known.rows, known.labels = keys, rows, labels
+        return known
 
     def of(self, features: CSR) -> Pattern:
         """The known labels of R rows of features: R rows, empty for features that are new."""
         wanted = row_keys(features)
         sizes = np.zeros(len(wanted) + 1, np.int64)
-        if not len(self._keys):
+        if not len(self.keys):
             return Pattern(sizes, np.empty(0, np.int32))
-        places = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        found = np.flatnonzero(self._keys[places] == wanted)
-        labels = self._train.take(self._rows[places[found]]).labels
+        places = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        found = np.flatnonzero(self.keys[places] == wanted)
+        labels = take_labels(self.labels, self.rows[places[found]])
         sizes[found + 1] = np.diff(labels.indptr)
         return Pattern(np.cumsum(sizes), labels.indices)
 

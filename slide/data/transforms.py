@@ -18,7 +18,10 @@ L2 norm
 Labels
     Labels of fewer training rows than asked for are left out. The other labels get new numbers, in
     the same order. All rows stay, even without labels, so metrics are about the labels that are
-    left. ``label_ids.npy`` (int32) in the folder of the result holds the old number of each label.
+    left.
+
+The attribute ``steps`` of the result does the same to rows to come. Its arrays lie in the folder of
+the result: ``label_ids.npy``, the old number of each label, and ``tf_idf_weights.npy``.
 
 References:
     K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
@@ -26,7 +29,8 @@ References:
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,27 +39,17 @@ from tqdm import tqdm
 from slide import checks
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
-from slide.data.transform_steps import (
-    frequent_labels,
-    hash_columns,
-    hash_features,
-    keep_labels,
-    normalize_rows,
-    row_counts,
-    tf_idf_values,
-    tf_idf_weights,
-)
+from slide.data.row_transform import STEP_ARRAYS, RowTransform
+from slide.data.transform_steps import frequent_labels, row_counts, tf_idf_weights
 
 __all__ = [
-    "LABEL_IDS",
     "check_transform",
+    "count_steps",
     "transform",
 ]
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
-TRANSFORM_VERSION = 1
-# A file in the folder of a set with ``min_label_count``: the old number of each label.
-LABEL_IDS = "label_ids"
+TRANSFORM_VERSION = 2
 
 
 def transform(
@@ -105,19 +99,22 @@ def transform(
             f"hashed_features must be below the number of features of {data.name}, "
             f"{data.num_features}, not {hashed_features}"
         )
-    recipe = _Recipe(data, **arguments)
-    return cached(
+    # Counted when the first block is asked for, if there is no cache.
+    steps = functools.cache(lambda: count_steps(data.train, **arguments))
+    found = cached(
         data.folder.parent,
         name=data.name,
         key={"transform": arguments, "version": TRANSFORM_VERSION, "of": data.folder.name},
         state=data.source["state"],
         num_features=hashed_features or data.num_features,
-        num_labels=(lambda: len(recipe.label_ids)) if min_label_count else data.num_labels,
-        train=lambda: recipe.blocks(data.train),
-        test=lambda: recipe.blocks(data.test),
-        extra=lambda: {LABEL_IDS: recipe.label_ids} if min_label_count else {},
+        num_labels=lambda: steps().num_columns[1],
+        train=lambda: _blocks(steps(), data.train),
+        test=lambda: _blocks(steps(), data.test),
+        extra=lambda: steps().arrays(),
         propensity=data.propensity,
     )
+    assert found.folder is not None
+    return replace(found, steps=(*data.steps, _opened(data, arguments, found.folder)))
 
 
 def check_transform(
@@ -134,46 +131,49 @@ def check_transform(
     checks.whole("min_label_count", min_label_count, 0)
 
 
-@dataclass
-class _Recipe:
-    """The steps of `transform`, and the counts of training rows that they need."""
+def count_steps(
+    train: Split,
+    *,
+    tf_idf: bool = False,
+    l2_norm: bool = False,
+    hashed_features: int = 0,
+    min_label_count: int = 0,
+) -> RowTransform:
+    """The steps of these arguments, with what they count in training rows.
 
-    data: SparseDataset
-    tf_idf: bool
-    l2_norm: bool
-    hashed_features: int
-    min_label_count: int
+    Args:
+        train: training rows.
+        tf_idf, l2_norm, hashed_features, min_label_count: see `transform`.
 
-    @functools.cached_property
-    def weights(self) -> np.ndarray:
-        counts = np.zeros(self.data.num_features, np.int64)
-        for part in self.data.train.blocks():
+    Raises:
+        ValueError: no label has enough rows.
+    """
+    weights = kept = None
+    if tf_idf:
+        counts = np.zeros(train.num_features, np.int64)
+        for part in train.blocks():
             counts += row_counts(part.features, len(counts))
-        return tf_idf_weights(counts, len(self.data.train))
-
-    @functools.cached_property
-    def hashed(self) -> tuple[np.ndarray, np.ndarray]:
-        return hash_columns(self.data.num_features, self.hashed_features)
-
-    @functools.cached_property
-    def label_ids(self) -> np.ndarray:
-        counts = np.zeros(self.data.num_labels, np.int64)
-        for part in self.data.train.blocks():
+        weights = tf_idf_weights(counts, len(train))
+    if min_label_count:
+        counts = np.zeros(train.num_labels, np.int64)
+        for part in train.blocks():
             counts += row_counts(part.labels, len(counts))
-        return frequent_labels(counts, self.min_label_count)
+        kept = frequent_labels(counts, min_label_count)
+    widths = train.num_features, train.num_labels
+    return RowTransform(*widths, l2_norm, hashed_features, weights, kept)
 
-    def blocks(self, split: Split) -> Iterator[Block]:
-        """The rows of a split, transformed."""
-        with tqdm(total=len(split), unit=" rows", desc="transforming", disable=None) as bar:
-            for part in split.blocks():
-                features, labels = part.features, part.labels
-                if self.tf_idf:
-                    features = tf_idf_values(features, self.weights)
-                if self.hashed_features:
-                    features = hash_features(features, *self.hashed, self.hashed_features)
-                if self.l2_norm:
-                    features = normalize_rows(features)
-                if self.min_label_count:
-                    labels = keep_labels(labels, self.label_ids, self.data.num_labels)
-                yield Block(features, labels)
-                bar.update(len(part))
+
+def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> RowTransform:
+    """The steps whose arrays are in a folder."""
+    files = {name: folder / f"{name}.npy" for name in STEP_ARRAYS}
+    arrays = {name: np.load(path) for name, path in files.items() if path.is_file()}
+    numbers = {name: arguments[name] for name in ("l2_norm", "hashed_features")}
+    return RowTransform(data.num_features, data.num_labels, **numbers, **arrays)
+
+
+def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:
+    """The rows of a split, transformed."""
+    with tqdm(total=len(split), unit=" rows", desc="transforming", disable=None) as bar:
+        for part in split.blocks():
+            yield Block(steps.features(part.features), steps.labels(part.labels))
+            bar.update(len(part))

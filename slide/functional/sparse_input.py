@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from slide.active_set import transpose
 from slide.functional.nonzero_rows import rows_to_visit, select_rows
+from slide.inputs import as_csr
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
 from slide.runtime import array_view, profiled, untraced
@@ -17,7 +18,7 @@ from slide.sparse import CSR, Pattern, check_pattern
 
 @untraced
 def sparse_linear(
-    x: CSR,
+    x: Any,
     weight: Tensor,
     bias: Tensor | None,
     scratch: Scratch | None = None,
@@ -26,7 +27,8 @@ def sparse_linear(
     """``x @ weight + bias`` for a sparse ``x``: sums of the weight rows of its entries.
 
     Args:
-        x: ``(B, D)`` CSR matrix; it gets no gradient.
+        x: ``(B, D)`` sparse or dense matrix, in any form that `slide.as_csr` takes; it gets no
+            gradient.
         weight: ``(D, H)`` float32 or float64, one row for each feature. Its gradient has rows (see
             `slide.functional`).
         bias: ``(H,)`` or None; its gradient is dense and goes through autograd.
@@ -51,6 +53,7 @@ def sparse_linear(
     """
     if weight.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
+    x = as_csr(x, len(weight))
     check_pattern("features", x, None, len(weight))
     if x.values.shape != x.indices.shape:
         raise ValueError(f"{x.values.shape} values do not fit {x.indices.shape} column numbers")

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.functional import drop_features, relu_dropout
+from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.sampling import Sampler
-from slide.sparse import CSR, Pattern
 
 SamplerFactory = Callable[[int, int], Sampler]
 
@@ -94,8 +94,9 @@ class SlideNetwork(nn.Module):
             init_scale=output_scale,
         )
 
-    def encode(self, features: CSR) -> Tensor:
-        """The last hidden layer ``(B, H)`` of a CSR matrix of features."""
+    def encode(self, features: Any) -> Tensor:
+        """The last hidden layer ``(B, H)`` of features ``(B, D)``, as `slide.as_csr` takes them."""
+        features = as_csr(features, self.first.in_features)
         if self.training:
             features = drop_features(features, self.input_dropout)
         x = self._activate(self.first(features))
@@ -108,12 +109,12 @@ class SlideNetwork(nn.Module):
         values = relu_dropout(activation.values, self.dropout if self.training else 0.0)
         return activation._replace(values=values).to_dense()
 
-    def forward(self, features: CSR, labels: Pattern | None = None) -> Activation:
+    def forward(self, features: Any, labels: Any = None) -> Activation:
         """Scores of the active outputs; the active set contains ``labels``."""
         return self.output(self.encode(features), labels)
 
     @torch.no_grad()
-    def embed(self, features: CSR) -> Tensor:
+    def embed(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` as prediction uses it: nothing is dropped."""
         training = self.training
         self.eval()
@@ -123,7 +124,7 @@ class SlideNetwork(nn.Module):
             self.train(training)
 
     @torch.no_grad()
-    def predict(self, features: CSR, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
+    def predict(self, features: Any, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
         """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
         return self.output.top_k(self.embed(features), k, search)
 

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.inputs import as_pattern
 from slide.sampling import FullSampler, Sampler
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR
 
 
 class SampledLayer(nn.Module):
@@ -46,13 +47,15 @@ class SampledLayer(nn.Module):
                 f"{out_features}"
             )
 
-    def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Pattern | None) -> ActiveSet:
+    def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
 
         Prediction computes all outputs, because it must not depend on draws or on the batch.
         """
         if not self.training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
+        if labels is not None:
+            labels = as_pattern(labels, self.out_features)
         self.sampler.update(rows, self.bias, x if self.training else None)
         return self.sampler.select(x, labels)
 

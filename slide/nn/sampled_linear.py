@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,12 +84,13 @@ class SampledLinear(SampledLayer):
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 
     @untraced
-    def forward(self, x: Tensor, labels: Pattern | None = None) -> Activation:
+    def forward(self, x: Tensor, labels: Any = None) -> Activation:
         """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
             x: inputs, of the type of the weight.
-            labels: outputs that must be in the set of each sample; a loss takes them as targets.
+            labels: outputs that must be in the set of each sample, in any form that
+                `slide.as_pattern` takes; a loss takes them as targets.
 
         Returns:
             The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set.
@@ -106,7 +108,7 @@ class SampledLinear(SampledLayer):
 
     @untraced
     def loss(
-        self, x: Tensor, labels: Pattern, loss: Callable[[Tensor, ActiveSet], Tensor]
+        self, x: Tensor, labels: Any, loss: Callable[[Tensor, ActiveSet], Tensor]
     ) -> tuple[Tensor, ActiveSet]:
         """The loss of `forward`, a scalar, and the active set.
 
@@ -115,7 +117,7 @@ class SampledLinear(SampledLayer):
 
         Args:
             x: ``(B, D)`` inputs.
-            labels: the targets, B rows.
+            labels: the targets, B rows in any form that `slide.as_pattern` takes.
             loss: maps scores ``(B, A)`` or ``(nnz,)``, and the set, to a scalar.
 
         Raises:
@@ -135,7 +137,7 @@ class SampledLinear(SampledLayer):
                 mean = loss(linear_on_set(*layer, products), active)
         return mean, active
 
-    def _active_set(self, x: Tensor, labels: Pattern | None) -> ActiveSet:
+    def _active_set(self, x: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs; checks the inputs and the set, which is not repeated later."""
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)

@@ -1,18 +1,19 @@
 """A linear layer with sparse input."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
 from slide import checks
 from slide import functional as F
+from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.scratch import Scratch
-from slide.sparse import CSR
 
 
 class SparseInputLinear(SampledLayer):
@@ -71,12 +72,17 @@ class SparseInputLinear(SampledLayer):
         self._scratch = Scratch(in_features)
 
     @untraced
-    def forward(self, x: CSR) -> Activation:
-        """The outputs of the active set of a CSR matrix ``(B, D)``; in ``eval()``, all H.
+    def forward(self, x: Any) -> Activation:
+        """The outputs of the active set of a matrix ``(B, D)``; in ``eval()``, all H.
+
+        Args:
+            x: any form that `slide.as_csr` takes.
 
         Raises:
             ValueError: for a column out of range, or a malformed matrix.
+            TypeError: for an object that is no matrix.
         """
+        x = as_csr(x, self.in_features)
         values = F.sparse_linear(x, self.weight, self.bias, self._scratch, self.sparse_grad)
         active = self._choose(x, self.weight.T, None)
         return Activation(F.gather_active(values, active), active, x.num_rows)

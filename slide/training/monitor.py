@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 from slide.files import write_text
 
 
@@ -29,6 +27,9 @@ class Monitor:
     """
 
     def __init__(self, folder: Path, step: int = 0):
+        # Imported here, because it takes a second.
+        from torch.utils.tensorboard import SummaryWriter
+
         path = folder / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         kept = [line for line in lines if _step_of(line) <= step]

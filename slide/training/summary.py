@@ -1,4 +1,4 @@
-"""The files that a finished run leaves: the summary, and the ranker."""
+"""The summary that a finished run leaves."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,6 @@ from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
 
 SUMMARY = "summary.json"
-RANKER = "ranker.pt"
 
 
 def write_summary(

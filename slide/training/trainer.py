@@ -9,7 +9,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from slide import files
 from slide.data import Batches, SparseDataset, validation_split
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
@@ -31,7 +30,7 @@ from slide.training.options import TrainingOptions
 from slide.training.plan import Plan
 from slide.training.planner import Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
-from slide.training.summary import RANKER, write_summary
+from slide.training.summary import write_summary
 
 
 class Trainer:
@@ -191,7 +190,6 @@ class Trainer:
         self.counters.ranker_seconds = time.perf_counter() - begin
         for note in ranker.notes:
             tqdm.write(note, file=sys.stderr)
-        files.write_tensors(self.folder / RANKER, ranker.state_dict())
         return self.evaluate(ranker=ranker)
 
     def evaluate(self, samples: int = 0, ranker: EnsembleRanker | None = None) -> dict[str, float]:

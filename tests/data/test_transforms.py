@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr
 
-from slide.data import SparseDataset, Split, synthetic, transform, transform_steps, transforms
+from slide.data import (
+    RowTransform,
+    SparseDataset,
+    Split,
+    synthetic,
+    transform,
+    transform_steps,
+)
 from slide.data.cache import cached
 from slide.data.dataset import Block
 from slide.sparse import CSR, Pattern
@@ -145,10 +152,10 @@ def test_the_result_is_cached_beside_its_source(tmp_path, monkeypatch):
     assert meta["source"]["key"]["of"] == data.folder.name
     assert isinstance(made.train.features.values.base, np.memmap)
 
-    def forbid(self, split):
+    def forbid(self, features):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(transforms._Recipe, "blocks", forbid)
+    monkeypatch.setattr(RowTransform, "features", forbid)
     assert to_lists(transform(data, l2_norm=True).train) == to_lists(made.train)
     assert transform(data, l2_norm=True).num_labels == LABELS
     with pytest.raises(AssertionError, match="computed again"):
@@ -236,3 +243,35 @@ def test_memory_is_bounded_by_a_block(tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100 * entries, "bytes; the features of all rows alone take 8 an entry"
+
+
+@pytest.mark.parametrize("hashed", [0, 15])
+def test_steps_do_the_same_to_rows_to_come(tmp_path, hashed):
+    data = make_data(tmp_path)
+    options = {"tf_idf": True, "l2_norm": True, "min_label_count": 9, "hashed_features": hashed}
+    made = transform(data, **options)
+    for found in (made, transform(data, **options)):  # Computed, and opened again.
+        (steps,) = found.steps
+        assert steps.num_columns == (made.num_features, made.num_labels)
+        again = RowTransform.restored(steps.settings(), steps.arrays())
+        for one in (steps, again):
+            for got, expected in zip(
+                one.features(data.test.features), made.test.features, strict=True
+            ):
+                np.testing.assert_array_equal(got, expected)
+            labels = one.labels(data.test.labels)
+            np.testing.assert_array_equal(labels.indices, made.test.labels.indices)
+    assert data.steps == ()
+    twice = transform(transform(data, tf_idf=True), l2_norm=True)
+    rows = data.test.features
+    for steps in twice.steps:
+        rows = steps.features(rows)
+    np.testing.assert_array_equal(rows.values, twice.test.features.values)
+
+
+def test_steps_without_arrays():
+    steps = RowTransform(4, 3)
+    assert steps.arrays() == {}
+    assert steps.num_columns == (4, 3)
+    labels = Pattern.from_lists([[2]])
+    assert steps.labels(labels) is labels

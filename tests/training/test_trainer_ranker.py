@@ -3,16 +3,13 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from helpers import job
 
-from slide import files
 from slide.data import validation_split
 from slide.ranking import EnsembleRanker
 from slide.training import evaluate
 from slide.training.learner import Learner
-from slide.training.summary import RANKER
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,16 +58,6 @@ def test_the_network_s_time_and_the_ranker_s_are_told_apart(tmp_path):
     assert summary["samples_per_second"] == round(summary["samples"] / counters.train_seconds, 1)
 
 
-def test_the_run_folder_holds_the_ranker(tmp_path):
-    ranker = EnsembleRanker()
-    trainer, _ = finished(tmp_path, ranker)
-    other, state = EnsembleRanker(), files.read_tensors(tmp_path / "run" / RANKER)
-    other.load_state_dict(state, trainer.every_split)
-    part = trainer.network, trainer.eval_split.features, 5
-    for one, two in zip(ranker.rank(*part), other.rank(*part), strict=True):
-        np.testing.assert_array_equal(one, two)
-
-
 def test_evaluations_on_the_way_are_the_network_s(tmp_path):
     finished(tmp_path / "a", None, eval_every=5)
     finished(tmp_path / "b", EnsembleRanker(), eval_every=5)
@@ -97,7 +84,7 @@ def test_a_holdout_does_not_leak_into_the_ranker(tmp_path, monkeypatch):
 
 def test_without_a_ranker(tmp_path):
     job.main(*job.tiny(tmp_path, "ranker=none"))
-    assert not (tmp_path / "run" / RANKER).exists()
+    assert not (tmp_path / "run" / "ranker.safetensors").exists()
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["ranker_seconds"] == 0
     assert "network_p_at_1" not in summary

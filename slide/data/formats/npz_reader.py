@@ -28,12 +28,12 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
     return Sizes(rows, num_features, num_labels)
 
 
-def read_npz_blocks(features: Path, labels: Path) -> Iterator[Block]:
+def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
     """Reads two matrices of any sparse kind. A stored zero is a feature, but not a label.
 
     Args:
         features: file of the features; their values are converted to float32.
-        labels: file of the labels: the entries that are not zero.
+        labels: file of the labels: the entries that are not zero; None: no row has labels.
 
     Yields:
         All rows at once.
@@ -42,6 +42,11 @@ def read_npz_blocks(features: Path, labels: Path) -> Iterator[Block]:
         DataError: a file is no sparse matrix, a value is not finite in float32, an entry occurs
             twice, or the two differ in their number of rows.
     """
+    if labels is None:
+        _read_shape(features)
+        rows = _read_matrix(features)
+        yield Block(rows, Pattern(np.zeros(len(rows.indptr), np.int64), np.empty(0, np.int32)))
+        return
     read_npz_sizes(features, labels)
     indptr, indices, values = _read_matrix(labels)
     kept = values != 0

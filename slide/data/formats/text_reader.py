@@ -8,7 +8,7 @@ columns of features that mostly begin at 1. In both, a row without labels begins
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import IO, NamedTuple, NoReturn
 
 import numpy as np
 from tqdm import tqdm
@@ -26,6 +26,8 @@ __all__ = [
     "Sizes",
     "Variant",
     "count_rows",
+    "parse_header",
+    "parse_text",
     "read_header",
     "read_text_blocks",
     "text_variant",
@@ -91,7 +93,15 @@ def read_header(path: str | Path) -> Sizes:
         DataError: the file is empty, or its first line is not three numbers in range.
     """
     with Path(path).open("rb") as file:
-        line = file.readline()
+        return parse_header(file.readline(), str(path))
+
+
+def parse_header(line: bytes, path: str) -> Sizes:
+    """Parses the first line of a file that has a header.
+
+    Raises:
+        DataError: the line is empty, or not three numbers in range.
+    """
     if not line.strip():
         what = "no header" if line else "the file is empty"
         raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
@@ -132,8 +142,31 @@ def read_text_blocks(
         DataError: a malformed line, or another number of rows than expected.
     """
     path = Path(path)
+    with path.open("rb") as file:
+        options = {"lenient": lenient, "chunk_bytes": chunk_bytes}
+        yield from parse_text(file, str(path), variant, sizes, path.stat().st_size, **options)
+
+
+def parse_text(
+    file: IO[bytes],
+    path: str,
+    variant: Variant,
+    sizes: Sizes | None = None,
+    num_bytes: int | None = None,
+    *,
+    lenient: bool = False,
+    chunk_bytes: int = PARSED_BYTES,
+) -> Iterator[Block]:
+    """Parses an open file or a pipe, from its first line; see `read_text_blocks`.
+
+    Args:
+        file: the file, opened for bytes.
+        path: its name, for messages.
+        num_bytes: size of the file, for the progress bar; None: it is not known.
+    """
+    header = file.readline() if variant.header else b""
     if variant.header:
-        sizes = read_header(path)
+        sizes = parse_header(header, path)
     sizes = sizes or Sizes()
     # Only a header tells which line is the first row too many.
     max_rows = sizes.rows if variant.header else None
@@ -145,7 +178,9 @@ def read_text_blocks(
     )
     line = int(variant.header)  # Lines that have been parsed.
     rows = 0  # Rows in these lines, with those that were left out.
-    for chunk in _line_chunks(path, variant.header, chunk_bytes):
+    bar = tqdm(total=num_bytes, unit="B", unit_scale=True, desc=path, disable=None)
+    bar.update(len(header))
+    for chunk in _line_chunks(file, chunk_bytes, bar):
         end = 0
         if max_rows is None or rows < max_rows:
             room = chunk.count(b"\n") if max_rows is None else max_rows - rows
@@ -172,12 +207,9 @@ def count_rows(path: str | Path) -> int:
         return sum(not line.startswith((b"#", b"\n", b"\r\n")) for line in file)
 
 
-def _line_chunks(path: Path, header: bool, size: int) -> Iterator[bytes]:
-    """Yields the lines after the header, in pieces that end with a line feed."""
-    bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=str(path), disable=None)
-    with path.open("rb") as file, bar:
-        if header:
-            bar.update(len(file.readline()))
+def _line_chunks(file: IO[bytes], size: int, bar: tqdm) -> Iterator[bytes]:
+    """Yields the lines that follow, in pieces that end with a line feed."""
+    with bar:
         pieces = []  # Of a line whose end has not been read yet.
         while piece := file.read(size):
             cut = piece.rfind(b"\n") + 1

@@ -1,0 +1,6 @@
+"""A trained model as one object and one folder: predicting, saving, opening."""
+
+from slide.model.model import Model as Model
+from slide.model.model import Predicted as Predicted
+from slide.model.names import Names as Names
+from slide.model.opening import load as load

@@ -1,0 +1,222 @@
+"""A trained model: from rows as people have them to the labels that they get."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slide import checks
+from slide.data import RowTransform
+from slide.inputs import as_csr
+from slide.model.names import Names
+from slide.model.restrict import kept_network, kept_ranker
+from slide.model.saving import check_target, write_model
+from slide.nn import SlideNetwork
+from slide.nn.sampled_linear import SEARCHES
+from slide.ranking import EnsembleRanker
+from slide.sparse import CSR, check_pattern
+
+_BATCH = 1024
+
+
+class Predicted(NamedTuple):
+    """The answers to B rows.
+
+    Attributes:
+        labels: ``(B, k)``, best first: names (objects; None: there are no more) if the labels of
+            the model have names, else int64 numbers (-1: there are no more).
+        scores: ``(B, k)`` float64: probabilities if the model has a re-ranker, else the scores of
+            the network; 0 where there are no more labels.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.model import Predicted
+        >>> labels, scores = Predicted(np.array([[3, 1]]), np.array([[0.9, 0.2]]))
+        >>> labels[scores > 0.5]
+        array([3])
+    """
+
+    labels: np.ndarray
+    scores: np.ndarray
+
+
+class Model:
+    """A trained network with its re-ranker, and all that rows and answers go through.
+
+    Args:
+        network: a trained network.
+        ranker: trained on it; None: the network alone answers.
+        steps: what is done to rows before the network sees them (`SparseDataset.steps`).
+        label_names: a name for each label before the ``steps``; None: labels are numbers.
+        feature_names: a name for each feature before the ``steps``; None: features are numbers.
+        settings: how the model was trained; JSON values, kept with it.
+        name: of the data set.
+
+    Raises:
+        ValueError: if names, steps and network differ in their numbers of features or labels.
+
+    Attributes:
+        num_features: number of features of a row.
+        num_labels: number of labels; answers are numbers below it, or their names.
+
+    Example:
+        >>> import numpy as np, slide, tempfile
+        >>> network = slide.SlideNetwork(100, [16], 3, slide.FullSampler)
+        >>> model = slide.Model(network, label_names=["fruit", "tree", "tool"])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(f"{folder}/mine")
+        ...     labels, scores = slide.load(f"{folder}/mine").predict(np.eye(100)[:2], k=2)
+        >>> labels.shape, labels[0, 0] in model.label_names
+        ((2, 2), True)
+    """
+
+    def __init__(
+        self,
+        network: SlideNetwork,
+        ranker: EnsembleRanker | None = None,
+        steps: Sequence[RowTransform] = (),
+        label_names: Iterable[Any] | None = None,
+        feature_names: Iterable[Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        name: str = "",
+    ):
+        self.network, self.ranker, self.steps = network, ranker, tuple(steps)
+        self.name, self.settings = name, dict(settings or {})
+        widths = network.first.in_features, network.output.out_features
+        self.num_features, self.num_labels = widths
+        for step in reversed(self.steps):
+            if step.num_columns != (self.num_features, self.num_labels):
+                raise ValueError(
+                    f"steps that give rows of {step.num_columns} features and labels do not fit "
+                    f"{(self.num_features, self.num_labels)}"
+                )
+            self.num_features, self.num_labels = step.num_features, step.num_labels
+        self.label_names = _names(label_names, self.num_labels, "label_names")
+        self.feature_names = _names(feature_names, self.num_features, "feature_names")
+        # The old number of each output; None: the outputs are numbered as the labels.
+        self._label_ids: np.ndarray | None = None
+        for kept in (step.label_ids for step in self.steps if step.label_ids is not None):
+            self._label_ids = kept if self._label_ids is None else self._label_ids[kept]
+
+    def predict(self, rows: Any, k: int = 5, search: str = "exact") -> Predicted:
+        """The k best labels of each row, with their names if they have any.
+
+        Args:
+            rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes. What was done to
+                the training rows is done to them.
+            k: number of labels.
+            search: ``"exact"``, or ``"index"`` if the model has one; see
+                `slide.SampledLinear.top_k`.
+
+        Raises:
+            ValueError: for a k below 1, another number of features, values that are not finite, or
+                ``"index"`` without an index.
+            TypeError: for rows that are no matrix.
+        """
+        ids, scores = self.predict_ids(rows, k, search)
+        return Predicted(ids if self.label_names is None else self.label_names.take(ids), scores)
+
+    def predict_ids(self, rows: Any, k: int = 5, search: str = "exact") -> Predicted:
+        """The same, but labels are always numbers.
+
+        Args:
+            rows: see `predict`.
+            k: see `predict`.
+            search: see `predict`.
+
+        Raises:
+            ValueError: see `predict`.
+            TypeError: see `predict`.
+        """
+        checks.whole("k", k, 1)
+        checks.one_of("search", search, SEARCHES)
+        x = as_csr(rows, self.num_features)
+        check_pattern("features", x, None, self.num_features)
+        parts = [self._answer(part, k, search) for part in _blocks(x)]
+        if not parts:
+            return Predicted(np.empty((0, k), np.int64), np.empty((0, k)))
+        ids, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
+        ids = ids.astype(np.int64, copy=False)
+        if self._label_ids is not None:
+            ids = np.where(ids < 0, -1, self._label_ids[ids].astype(np.int64))
+        return Predicted(ids, scores)
+
+    def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""
+        for step in self.steps:
+            x = step.features(x)
+        most = min(k, self.network.output.out_features)
+        if self.ranker is None:
+            found = self.network.predict(x, most, search)
+            scores, ids = (each.numpy() for each in found)
+        else:
+            scores, ids, _ = self.ranker.rank(self.network, x, most, search)
+        missing = ((0, 0), (0, k - ids.shape[1]))
+        scores = np.where(ids < 0, 0, scores).astype(np.float64)
+        return np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
+
+    def restricted(self, labels: Iterable[Any]) -> "Model":
+        """A model that answers with some of the labels only; weights of the others are left out.
+
+        A re-ranker compares candidates, so its probabilities are not quite those of all labels.
+        The model keeps the names of all labels, and can be saved.
+
+        Args:
+            labels: names or numbers of labels, in any order.
+
+        Raises:
+            ValueError: for a label that the model does not have, or none at all.
+        """
+        numbers = np.array([self._number(label) for label in labels], np.int64)
+        outputs = np.arange(self.network.output.out_features)
+        own = outputs if self._label_ids is None else self._label_ids
+        kept = outputs[np.isin(own, numbers)].astype(np.int32)
+        if not len(kept):
+            raise ValueError("restricted needs at least one label that the model can answer with")
+        network = self.network
+        step = RowTransform(network.first.in_features, len(outputs), label_ids=kept)
+        ranker = None if self.ranker is None else kept_ranker(self.ranker, kept)
+        names = {"label_names": self.label_names, "feature_names": self.feature_names}
+        more = {"settings": self.settings, "name": self.name}
+        return Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
+
+    def _number(self, label: Any) -> int:
+        number = label if self.label_names is None else self.label_names.number(label)
+        if not isinstance(number, int | np.integer) or not 0 <= number < self.num_labels:
+            raise ValueError(f"the model has no label {label!r}")
+        return int(number)
+
+    def save(self, path: str | Path, dtype: str = "float32") -> None:
+        """Write the model into a folder; `slide.load` opens it.
+
+        Args:
+            path: the folder; it is made if it does not exist. A model in it is replaced.
+            dtype: type of the weights of the network in the file: ``"float32"``, or
+                ``"bfloat16"``, which takes half the space. They are float32 again when they are
+                opened, which takes time and memory.
+
+        Raises:
+            ValueError: for another dtype, or a folder that holds something else.
+            OSError: if a file cannot be written.
+        """
+        folder = Path(path)
+        check_target(folder)
+        write_model(folder, self, dtype)
+
+
+def _names(names: Iterable[Any] | None, count: int, what: str) -> Names | None:
+    if names is None:
+        return None
+    found = Names.of(names, what)
+    if len(found) != count:
+        raise ValueError(f"{len(found)} {what} do not fit {count} of them")
+    return found
+
+
+def _blocks(x: CSR) -> Iterable[CSR]:
+    """The rows in parts."""
+    for start in range(0, x.num_rows, _BATCH):
+        bounds = x.indptr[start : start + _BATCH + 1]
+        inside = slice(bounds[0], bounds[-1])
+        yield CSR(bounds - bounds[0], x.indices[inside], x.values[inside])

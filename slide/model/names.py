@@ -1,0 +1,101 @@
+"""Names of labels or features: any number of them, decoded only where they are asked for."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_TYPES = {"text": str, "number": int}
+
+
+class Names(Sequence):
+    """A list of texts, or of whole numbers, whose characters lie in one array.
+
+    Args:
+        text: ``(bytes,)`` uint8, all names in UTF-8, one after the other.
+        ends: ``(n,)`` int64, where each name ends.
+        kind: ``"text"`` or ``"number"``.
+
+    Raises:
+        ValueError: for ends that do not rise to the number of bytes, or an unknown kind.
+
+    Example:
+        >>> from slide.model import Names
+        >>> names = Names.of(["fruit", "tree", "tool"])
+        >>> names[1], names.number("tool"), len(names)
+        ('tree', 2, 3)
+    """
+
+    def __init__(self, text: np.ndarray, ends: np.ndarray, kind: str = "text"):
+        if kind not in _TYPES:
+            raise ValueError(f"names must be one of {', '.join(_TYPES)}, not {kind!r}")
+        if len(ends) and ends[-1] != len(text):
+            raise ValueError(f"names end at byte {ends[-1]}, not at {len(text)}")
+        self.text, self.ends, self.kind = text, ends, kind
+
+    @classmethod
+    def of(cls, names: Iterable[Any], what: str = "names") -> "Names":
+        """The names of a list.
+
+        Args:
+            names: texts or whole numbers, each of them once.
+            what: what they name, for messages.
+
+        Raises:
+            ValueError: if a name occurs twice.
+            TypeError: for something that is neither text nor number.
+        """
+        if isinstance(names, Names):
+            return names
+        names = [name.item() if isinstance(name, np.generic) else name for name in names]
+        kind = "number" if names and all(type(name) is int for name in names) else "text"
+        for name in names:
+            if kind == "text" and not isinstance(name, str):
+                raise TypeError(f"{what} must be texts, or all of them numbers; one is {name!r}")
+        if len(set(names)) < len(names):
+            seen = set()
+            twice = next(name for name in names if name in seen or seen.add(name))
+            raise ValueError(f"{what} must differ; {twice!r} occurs twice")
+        words = [str(name).encode() for name in names]
+        ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(words), np.uint8), ends, kind)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, place: Any) -> Any:
+        """The name of a number in [0, n)."""
+        if not 0 <= place < len(self.ends):
+            raise IndexError(f"name {place} is not in [0, {len(self.ends)})")
+        begin = self.ends[place - 1] if place else 0
+        return _TYPES[self.kind](self.text[begin : self.ends[place]].tobytes().decode())
+
+    def take(self, ids: np.ndarray) -> np.ndarray:
+        """The names of ids, an array of objects of the same shape; None for ids below 0."""
+        found = np.full(ids.shape, None, object)
+        distinct, places = np.unique(ids, return_inverse=True)
+        words = np.array([None if each < 0 else self[each] for each in distinct], object)
+        if len(words):
+            found[...] = words[places.reshape(ids.shape)]
+        return found
+
+    def number(self, name: Any) -> int | None:
+        """The number of a name; None if there is no such name."""
+        return self._numbers.get(name)
+
+    @cached_property
+    def _numbers(self) -> dict[Any, int]:
+        return {name: number for number, name in enumerate(self)}
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """The arrays, for a file."""
+        text = torch.from_numpy(np.array(self.text))
+        return {f"{prefix}.text": text, f"{prefix}.ends": torch.from_numpy(self.ends)}
+
+    @classmethod
+    def restored(cls, tensors: dict[str, Tensor], prefix: str, kind: str) -> "Names":
+        """The object that had these `tensors`."""
+        return cls(tensors[f"{prefix}.text"].numpy(), tensors[f"{prefix}.ends"].numpy(), kind)

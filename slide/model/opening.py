@@ -1,0 +1,70 @@
+"""Opens the folder of a model."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slide.data import RowTransform
+from slide.model.folder import read_folder, read_tensors_of
+from slide.model.model import Model
+from slide.model.names import Names
+from slide.model.network_state import restored_network
+from slide.model.ranker_state import restored_ranker
+
+
+def load(path: str | Path, verify: bool = False) -> Model:
+    """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
+
+    The weights are mapped, not read: pages come from the disk when they are used, and processes
+    that open the same folder share them.
+
+    Args:
+        path: the folder.
+        verify: whether to read all files first and compare their SHA-256 with ``model.json``.
+            Without it, sizes are compared, and the SHA-256 of files up to 4 MB.
+
+    Raises:
+        FileNotFoundError: if there is no model, or one of its files is missing.
+        ValueError: if the format is another one, or a file is not the one that was written.
+
+    Example:
+        See `Model`.
+
+        >>> import slide
+        >>> slide.load("results")
+        Traceback (most recent call last):
+        FileNotFoundError: there is no model in results: no model.json
+    """
+    folder = Path(path)
+    content = read_folder(folder, verify)
+    try:
+        return _restored(folder, content)
+    except (KeyError, TypeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"the files of {folder} do not fit each other: {error!r}") from error
+
+
+def _restored(folder: Path, content: dict[str, Any]) -> Model:
+    def tensors(name: str) -> dict[str, torch.Tensor]:
+        there = f"{name}.safetensors" in content["files"]
+        return read_tensors_of(folder, name) if there else {}
+
+    network = restored_network(content["network"], tensors("network"))
+    ranker = content["ranker"]
+    if ranker is not None:
+        ranker = restored_ranker(ranker, tensors("ranker"))
+    arrays = {name: tensor.numpy() for name, tensor in tensors("steps").items()}
+    steps = []
+    for place, settings in enumerate(content["steps"]):
+        prefix = f"{place}."
+        own = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+        steps.append(RowTransform.restored(settings, own))
+    text = tensors("names")
+    names = {
+        which: Names.restored(text, which, content[which])
+        for which in ("label_names", "feature_names")
+        if content[which] is not None
+    }
+    return Model(
+        network, ranker, steps, **names, settings=content["settings"], name=content["name"]
+    )

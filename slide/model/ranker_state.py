@@ -1,0 +1,107 @@
+"""A trained re-ranker as numbers and tensors, with the lists that it searches.
+
+It holds what was made from the training rows (lists of neighbours and associations, known labels),
+and not the rows: these lists can be searched as they lie in the file.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.data import KnownLabels, OwnItems
+from slide.kernels.trees import Trees
+from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours
+from slide.sparse import CSR, Pattern
+
+
+def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
+    """The numbers of a ranker.
+
+    Raises:
+        RuntimeError: for a ranker that is not trained.
+    """
+    if not len(ranker.frequency):
+        raise RuntimeError("the ranker is not trained: call fit first")
+    return {
+        "depth": ranker.depths.network,
+        "voted": ranker.depths.neighbours,
+        "associated": ranker.depths.associations,
+        "negatives": ranker.negatives,
+        "objective": ranker.objective,
+        "known": ranker.known,
+        "kind": ranker.kind,
+        "excludes_known": ranker.known_labels is not None,
+        "neighbours": ranker.neighbours.count,
+        "idf": ranker.neighbours.idf,
+        "num_rows": ranker.neighbours.rows.num_rows,
+        "longest": ranker.associations.longest,
+        "bias": ranker.classifiers.solver.bias,
+        "judge_base": ranker.judge.base,
+    }
+
+
+def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
+    """The arrays of a trained ranker, by name."""
+    assert ranker.classifiers.weights is not None
+    found = {
+        **_named("classifiers", ranker.classifiers.weights),
+        **_named("neighbours", ranker.neighbours.lists),
+        **_named("row_labels", Pattern(*ranker.neighbours.labels[:2])),
+        **_named("associations", ranker.associations.lists),
+        "feature_weights": ranker.neighbours.weights,
+        "frequency": ranker.frequency,
+        "inverse": ranker.inverse,
+    }
+    if ranker.judge.trees is not None:
+        found |= _named("judge", ranker.judge.trees)
+    if isinstance(ranker.known_labels, KnownLabels):
+        found["known.keys"] = ranker.known_labels.keys.view(np.int64)
+        found["known.rows"] = ranker.known_labels.rows
+    whole = {name: np.require(array, requirements=("C", "W")) for name, array in found.items()}
+    return {name: torch.from_numpy(array) for name, array in whole.items()}
+
+
+def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> EnsembleRanker:
+    """The ranker that had these `ranker_settings` and `ranker_tensors`; the arrays are views."""
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    numbers = ("depth", "voted", "associated", "negatives", "objective", "known")
+    ranker = EnsembleRanker(
+        LinearClassifiers(bias=settings["bias"]),
+        neighbours=settings["neighbours"],
+        **{name: settings[name] for name in numbers},
+    )
+    ranker.frequency, ranker.inverse = arrays["frequency"], arrays["inverse"]
+    labels: Pattern = _taken(Pattern, "row_labels", arrays)
+    num_labels = len(ranker.frequency)
+    near = Neighbours(settings["neighbours"], settings["idf"])
+    near.lists, near.num_labels = _taken(CSR, "neighbours", arrays), num_labels
+    near.weights = arrays["feature_weights"]
+    near.labels = CSR(labels.indptr, labels.indices, np.ones(len(labels.indices), np.float32))
+    # Only the number of training rows counts, except for further training.
+    near.rows = near.rows._replace(indptr=np.zeros(settings["num_rows"] + 1, np.int64))
+    ranker.neighbours = near
+    ranker.associations = Associations(settings["longest"])
+    ranker.associations.lists = _taken(CSR, "associations", arrays)
+    ranker.associations.num_labels = num_labels
+    ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
+    ranker.classifiers.num_features = len(near.weights)
+    ranker.judge.base = settings["judge_base"]
+    if "judge.roots" in arrays:
+        ranker.judge.trees = _taken(Trees, "judge", arrays)
+    ranker.kind = settings["kind"]
+    if settings["excludes_known"] and ranker.kind == "items":
+        ranker.known_labels = OwnItems(num_labels)
+    elif settings["excludes_known"]:
+        keys = arrays["known.keys"].view(np.uint64)
+        ranker.known_labels = KnownLabels.restored(keys, arrays["known.rows"], labels)
+    return ranker
+
+
+def _named(prefix: str, arrays: Any) -> dict[str, np.ndarray]:
+    return {f"{prefix}.{name}": array for name, array in arrays._asdict().items()}
+
+
+def _taken(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
+    return kind(*(arrays[f"{prefix}.{name}"] for name in kind._fields))

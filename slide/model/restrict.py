@@ -1,0 +1,74 @@
+"""A model that knows fewer labels: the weights and lists of some labels, in a new order."""
+
+import copy
+
+import numpy as np
+import torch
+from torch import nn
+
+from slide.data import KnownLabels
+from slide.data.transform_steps import keep_labels
+from slide.nn import SlideNetwork
+from slide.ranking import EnsembleRanker
+from slide.sampling import FullSampler
+from slide.sparse import CSR, Pattern
+
+
+def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
+    """A network with some of the outputs; the other layers are shared.
+
+    Args:
+        network: a trained network.
+        kept: ``(n,)`` numbers of outputs.
+    """
+    small, layer = copy.copy(network), copy.copy(network.output)
+    small._modules, layer._parameters = dict(network._modules), dict(network.output._parameters)
+    layer._modules = dict(network.output._modules)
+    at = torch.from_numpy(kept.astype(np.int64))
+    for name in ("weight", "bias"):
+        values = network.output.get_parameter(name).detach()[at]
+        setattr(layer, name, nn.Parameter(values, requires_grad=False))
+    layer.out_features, layer.sampler = len(kept), FullSampler(layer.in_features, len(kept))
+    small.output = layer
+    return small
+
+
+def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
+    """A ranker of these labels only; classifiers, lists and rows are those of the other one.
+
+    Args:
+        ranker: a trained ranker.
+        kept: ``(n,)`` numbers of labels, ascending.
+    """
+    small, count = copy.copy(ranker), len(ranker.frequency)
+    small.frequency, small.inverse = ranker.frequency[kept], ranker.inverse[kept]
+    small.classifiers = copy.copy(ranker.classifiers)
+    assert ranker.classifiers.weights is not None
+    small.classifiers.weights = _rows(ranker.classifiers.weights, kept)
+    small.neighbours = copy.copy(ranker.neighbours)
+    small.neighbours.labels = _columns(ranker.neighbours.labels, kept, count)
+    small.associations = copy.copy(ranker.associations)
+    small.associations.lists = _columns(ranker.associations.lists, kept, count)
+    small.neighbours.num_labels = small.associations.num_labels = len(kept)
+    if (known := ranker.known_labels) is not None:
+        labels = keep_labels(known.labels, kept, count)
+        small.known_labels = KnownLabels.restored(known.keys, known.rows, labels)
+    return small
+
+
+def _rows(matrix: CSR, kept: np.ndarray) -> CSR:
+    import scipy.sparse
+
+    width = int(matrix.indices.max(initial=0)) + 1
+    shape = matrix.num_rows, width
+    found = scipy.sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape)[kept]
+    return CSR(found.indptr.astype(np.int64), found.indices.astype(np.int32), found.data)
+
+
+def _columns(matrix: CSR, kept: np.ndarray, count: int) -> CSR:
+    """The entries of some columns, in their order."""
+    numbers = np.full(count, -1, np.int32)
+    numbers[kept] = np.arange(len(kept), dtype=np.int32)
+    left = numbers[matrix.indices] >= 0
+    pattern = keep_labels(Pattern(matrix.indptr, matrix.indices), kept, count)
+    return CSR(pattern.indptr, pattern.indices, matrix.values[left])

@@ -1,0 +1,55 @@
+"""Writes a model into a folder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from slide.model.folder import MODEL_FILE, write_folder
+from slide.model.names import Names
+from slide.model.network_state import network_settings, network_tensors
+from slide.model.ranker_state import ranker_settings, ranker_tensors
+
+
+def check_target(folder: Path) -> None:
+    """Raise ValueError if a model cannot be saved as ``folder``: something else is there."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: a model needs a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MODEL_FILE).exists():
+        raise ValueError(f"{folder} holds something else than a model: name a new folder")
+
+
+def write_model(folder: Path, model: Any, dtype: str = "float32") -> None:
+    """Write a `slide.model.Model` beside what is in a folder; see `Model.save`."""
+    network, ranker = model.network, model.ranker
+    files = {"network": network_tensors(network, dtype)}
+    content: dict[str, Any] = {
+        "name": model.name,
+        "features": model.num_features,
+        "labels": model.num_labels,
+        "network": network_settings(network, dtype),
+        "ranker": None if ranker is None else ranker_settings(ranker),
+        "steps": [step.settings() for step in model.steps],
+        "label_names": _kind(model.label_names),
+        "feature_names": _kind(model.feature_names),
+        "settings": model.settings,
+    }
+    if ranker is not None:
+        files["ranker"] = ranker_tensors(ranker)
+    steps = {
+        f"{place}.{name}": torch.from_numpy(np.array(array))
+        for place, step in enumerate(model.steps)
+        for name, array in step.arrays().items()
+    }
+    names = {}
+    for prefix in ("label_names", "feature_names"):
+        found: Names | None = getattr(model, prefix)
+        if found is not None:
+            names |= found.tensors(prefix)
+    files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
+    write_folder(folder, content, files)
+
+
+def _kind(names: Names | None) -> str | None:
+    return None if names is None else names.kind

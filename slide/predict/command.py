@@ -1,0 +1,153 @@
+"""``slide-predict MODEL INPUT``, also ``python -m slide.predict``."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from slide import runtime
+from slide.model import Model, load
+from slide.predict.rows import ROW_FORMATS, RowSource, read_rows
+from slide.predict.scores import Scores
+from slide.predict.writers import ANSWER_FORMATS, AnswerWriter
+
+ABOUT = """\
+Predicts labels for rows with a trained model: the folder of a run, or what Model.save wrote.
+
+INPUT is a file, or - for standard input:
+  xmc       label,label feature:value feature:value ..., after a line rows features labels
+  svmlight  the same without that line, features from 1
+  npz       a SciPy matrix of features; --labels names that of the labels
+  jsonl     {"features": {"name or number": value, ...}, "labels": [...]} in each line
+Labels may be missing: a row without any begins with a space. If rows have labels, the precision is
+printed at the end. Text and lines of JSON are read and answered in pieces, in constant memory.
+"""
+SUFFIXES_OUT = {".npz": "npz", ".txt": "xmc", ".xmc": "xmc"}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Predicts; errors end the process with a sentence.
+
+    Args:
+        words: the arguments; None: those of the process.
+    """
+    options = _parser().parse_args(words)
+    try:
+        scores = predict_file(options)
+    except BrokenPipeError:  # Who reads the answers has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+    except (ValueError, TypeError, OSError) as error:
+        sys.exit(f"error: {error}")
+    if scores:
+        shown = {"p": "P", "ndcg": "nDCG"}
+        parts = (name.split("_at_") for name in scores)
+        names = [f"{shown[metric]}@{k}" for metric, k in parts]
+        values = zip(names, scores.values(), strict=True)
+        print("  ".join(f"{name} {value:.4f}" for name, value in values), file=sys.stderr)
+
+
+def predict_file(options: argparse.Namespace) -> dict[str, float]:
+    """Read, predict, write; returns the metrics, none if no row has labels.
+
+    Args:
+        options: the arguments of the command.
+
+    Raises:
+        ValueError: for options, rows or models that cannot be.
+        OSError: for files that cannot be read or written.
+    """
+    if options.k < 1:
+        raise ValueError(f"-k must be at least 1, not {options.k}")
+    runtime.set_threads(options.threads)
+    model = load(options.model, options.verify)
+    if options.restrict is not None:
+        model = model.restricted(_read_labels(Path(options.restrict), model))
+    names = None if options.ids else model.label_names
+    format = options.to or SUFFIXES_OUT.get(Path(options.output).suffix, "jsonl")
+    scores = Scores(options.k)
+    with ExitStack() as stack:
+        file = stack.enter_context(_output(options.output))
+        writer = AnswerWriter(file, format, model.num_labels, names)
+        for block in read_rows(RowSource(options.input, options.format, options.labels), model):
+            ids, found = model.predict_ids(block.features, options.k, options.search)
+            scores.add(ids, block.labels)
+            if options.threshold is not None:
+                ids = np.where(found < options.threshold, -1, ids)
+            writer.write(ids, found)
+        writer.close()
+    means = scores.means()
+    if options.metrics is not None:
+        Path(options.metrics).write_text(json.dumps(means, indent=2) + "\n")
+    return means
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m slide.predict" if sys.argv[0].endswith("__main__.py") else "slide-predict",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="folder of a model")
+    add("input", metavar="INPUT", help="file of rows; -: standard input")
+    add("-k", type=int, default=5, help="number of labels of a row (5)")
+    add("--threshold", type=float, metavar="SCORE", help="leave out answers with lower scores")
+    add("--ids", action="store_true", help="numbers of labels, where the model has their names")
+    add("--restrict", metavar="FILE", help="answer only labels of this file, one in each line")
+    add("--format", choices=ROW_FORMATS, help="of the input; by its name, or its first line")
+    add("--labels", metavar="FILE", help="npz: file of the labels of the rows")
+    add(
+        "-o",
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="file of the answers; -: standard output",
+    )
+    add("--to", choices=ANSWER_FORMATS, help="format of the answers; by its name, else jsonl")
+    add("--metrics", metavar="FILE", help="write the precision as JSON, too")
+    add("--search", choices=("exact", "index"), default="exact", help="how outputs are found")
+    add("--threads", type=int, default=0, help="cores to use; 0: all")
+    add("--verify", action="store_true", help="first compare the SHA-256 of all files of the model")
+    return parser
+
+
+def _output(path: str) -> Any:
+    """The file of the answers, as a context."""
+    if path != "-":
+        return open(path, "w+b")
+    return _Kept(sys.stdout.buffer)
+
+
+class _Kept:
+    """Standard output, which stays open."""
+
+    def __init__(self, file: IO[bytes]):
+        self.file = file
+
+    def __enter__(self) -> IO[bytes]:
+        return self.file
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def _read_labels(path: Path, model: Model) -> list[Any]:
+    """The labels of a file, numbers or names, one in each line."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    if model.label_names is not None and model.label_names.kind == "text":
+        return lines
+    bad = next((line for line in lines if not line.strip().lstrip("-").isdecimal()), None)
+    if bad is not None:
+        raise ValueError(f"{path}: {bad!r} is no number of a label")
+    return [int(line) for line in lines]

@@ -1,0 +1,196 @@
+"""Rows to predict: text, matrices or lines of JSON, read in pieces from files and pipes."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from slide.data import DataError
+from slide.data.dataset import Block
+from slide.data.formats.npz_reader import read_npz_blocks
+from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
+from slide.model import Model, Names
+from slide.sparse import CSR, Pattern
+
+ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl")
+_SUFFIXES = {
+    **{".npz": "npz", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"},
+    **{".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"},
+}
+# Bytes that are read at a time: a second of predictions or so, for the bar and for memory.
+_CHUNK = 1 << 20
+# Lines of JSON in a block.
+_LINES = 1024
+
+
+class RowSource(NamedTuple):
+    """Where rows come from.
+
+    Attributes:
+        path: a file; ``-`` is standard input.
+        format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
+        labels: npz: file of the labels; None: there are none.
+    """
+
+    path: str
+    format: str | None = None
+    labels: str | None = None
+
+
+def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
+    """Yields the rows in blocks.
+
+    Features are numbers, or names in lines of JSON. Labels may be missing. A label that the model
+    does not know gets a number that is none of its labels.
+
+    Args:
+        source: the rows.
+        model: says how many features and labels there are, and their names.
+
+    Raises:
+        DataError: a malformed line, or a feature that the model does not have.
+        FileNotFoundError: there is no such file.
+        ValueError: a source that cannot be read this way.
+    """
+    if source.path != "-" and not Path(source.path).is_file():
+        raise FileNotFoundError(f"there is no file {source.path}")
+    format = source.format or _SUFFIXES.get(Path(source.path).suffix)
+    if source.labels is not None and format != "npz":
+        raise ValueError("--labels is for npz; other formats have the labels in their rows")
+    if format == "npz":
+        yield from _matrices(source, model)
+        return
+    with _opened(source.path) as (file, size):
+        first = _first_line(file)
+        format = format or _guessed(first)
+        name = "standard input" if source.path == "-" else source.path
+        if format == "jsonl":
+            yield from _json_rows(file, name, size, model)
+            return
+        variant = VARIANTS[format]
+        if variant.header and first.endswith(b"\n"):
+            _check_width(parse_header(first, name).features, model, name)
+        sizes = Sizes(features=model.num_features)
+        yield from parse_text(file, name, variant, sizes, size, chunk_bytes=_CHUNK)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """A file that can be looked into, and its size if it is known."""
+    if path == "-":
+        yield sys.stdin.buffer, None
+        return
+    with open(path, "rb", buffering=_CHUNK) as file:
+        yield file, Path(path).stat().st_size
+
+
+def _first_line(file: Any) -> bytes:
+    """The first line, as far as it is in the buffer; it is not taken from the file."""
+    line, newline, _ = file.peek(1).partition(b"\n")
+    return line + newline
+
+
+def _guessed(line: bytes) -> str:
+    """The format of text, by its first line."""
+    if line.lstrip().startswith(b"{"):
+        return "jsonl"
+    words = line.split()
+    return "xmc" if len(words) == 3 and all(word.isdigit() for word in words) else "svmlight"
+
+
+def _check_width(found: int | None, model: Model, name: str) -> None:
+    if found is not None and found > model.num_features:
+        raise DataError(f"{name}: rows of {found} features, but the model has {model.num_features}")
+
+
+def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
+    if source.path == "-":
+        raise ValueError("npz is read from a file, not from standard input")
+    path = Path(source.path)
+    blocks = read_npz_blocks(path, Path(source.labels) if source.labels else None)
+    with tqdm(unit=" rows", desc=source.path, disable=None) as bar:
+        for block in blocks:
+            _check_width(int(block.features.indices.max(initial=-1)) + 1, model, source.path)
+            bar.total = block.features.num_rows
+            for start in range(0, block.features.num_rows, _LINES):
+                part = Block(*(_part(each, start) for each in block[:2]))
+                yield part
+                bar.update(part.features.num_rows)
+
+
+def _part(rows: Any, start: int) -> Any:
+    """Some rows of a `CSR` or `Pattern`."""
+    bounds = rows.indptr[start : start + _LINES + 1]
+    inside = slice(bounds[0], bounds[-1])
+    return type(rows)(bounds - bounds[0], *(array[inside] for array in rows[1:]))
+
+
+def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> Iterator[Block]:
+    """Rows of ``{"features": {feature: value}, "labels": [label]}``."""
+    rows: list[tuple[dict[int, float], list[int]]] = []
+    unknown: dict[Any, int] = {}
+    with tqdm(total=size, unit="B", unit_scale=True, desc=name, disable=None) as bar:
+        for number, line in enumerate(file, 1):
+            bar.update(len(line))
+            if not line.strip():
+                continue
+            try:
+                rows.append(_json_row(json.loads(line), model, unknown))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise DataError(f"{name}:{number}: {error}") from error
+            if len(rows) == _LINES:
+                yield _block(rows)
+                rows = []
+    if rows:
+        yield _block(rows)
+
+
+def _json_row(
+    row: Any, model: Model, unknown: dict[Any, int]
+) -> tuple[dict[int, float], list[int]]:
+    if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
+        raise ValueError('a line must be {"features": {feature: value, ...}, "labels": [...]}')
+    given = row["features"]
+    pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
+    features: dict[int, float] = {}
+    for feature, value in pairs:
+        if not isinstance(value, int | float) or not abs(value) < 3.4e38:
+            raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
+        place = _number_of(feature, model.feature_names, model.num_features)
+        if place is not None:  # Else a word, for example, that no training row has.
+            features[place] = features.get(place, 0.0) + value
+    labels = []
+    for label in row.get("labels") or []:
+        place = _number_of(label, model.label_names, model.num_labels, strict=False)
+        if place is None:
+            place = model.num_labels + unknown.setdefault(label, len(unknown))
+        labels.append(place)
+    return features, labels
+
+
+def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) -> int | None:
+    """The number of a feature or label; None if there is none of that name."""
+    if names is not None and isinstance(name, str | int):
+        number = names.number(int(name) if names.kind == "number" else name)
+        if number is not None:
+            return number
+        return None
+    number = int(name) if isinstance(name, str) and name.isdecimal() else name
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError(f"{name!r} is no number; the model has no names")
+    if not 0 <= number < count:
+        if strict:
+            raise ValueError(f"feature {number} is not in [0, {count})")
+        return None
+    return number
+
+
+def _block(rows: list[tuple[dict[int, float], list[int]]]) -> Block:
+    pattern = Pattern.from_lists([list(features) for features, _ in rows])
+    values = np.array([value for features, _ in rows for value in features.values()], np.float32)
+    return Block(CSR(*pattern, values), Pattern.from_lists([labels for _, labels in rows]))

@@ -1,0 +1,85 @@
+"""Answers as lines of JSON, text of the extreme classification repository, or a SciPy matrix."""
+
+import json
+from typing import IO
+
+import numpy as np
+
+from slide.model import Names
+
+ANSWER_FORMATS = ("jsonl", "xmc", "npz")
+# The first line of text has room for any number of rows, which is written in the end.
+_ROOM = 20
+
+
+class AnswerWriter:
+    """Writes answers block by block.
+
+    Args:
+        file: opened for bytes.
+        format: one of `ANSWER_FORMATS`.
+        num_labels: N.
+        names: names of the labels, for lines of JSON; None: numbers.
+
+    Raises:
+        ValueError: for a format that needs a file in which one can go back.
+    """
+
+    def __init__(self, file: IO[bytes], format: str, num_labels: int, names: Names | None):
+        if format != "jsonl" and not file.seekable():
+            raise ValueError(f"{format} needs a file: --output")
+        self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
+        self.rows = 0
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        if format == "xmc":
+            self._write_header()
+
+    def write(self, ids: np.ndarray, scores: np.ndarray) -> None:
+        """Write the answers to some rows.
+
+        Args:
+            ids: ``(B, k)`` int64, best first; -1: none.
+            scores: ``(B, k)``.
+        """
+        self.rows += len(ids)
+        known = ids >= 0
+        if self.format == "npz":
+            self._parts.append((known.sum(1), ids[known].astype(np.int32), scores[known]))
+            return
+        line = self._json_line if self.format == "jsonl" else self._text_line
+        lines = [line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
+        self.file.write("".join(lines).encode())
+        self.file.flush()
+
+    def _json_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
+        labels = ids.tolist() if self.names is None else self.names.take(ids).tolist()
+        shown = [float(f"{score:.6g}") for score in scores]
+        return json.dumps({"labels": labels, "scores": shown}, ensure_ascii=False) + "\n"
+
+    def _text_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
+        pairs = (f"{i}:{score:.6g}" for i, score in zip(ids, scores, strict=True))
+        return " ".join(pairs) + "\n"
+
+    def _write_header(self) -> None:
+        self.file.seek(0)
+        self.file.write(f"{self.rows} {self.num_labels}".ljust(_ROOM + _ROOM).encode() + b"\n")
+
+    def close(self) -> None:
+        """Write what needs the number of all rows."""
+        if self.format == "xmc":
+            self._write_header()
+        elif self.format == "npz":
+            self._save_matrix()
+        self.file.flush()
+
+    def _save_matrix(self) -> None:
+        import scipy.sparse
+
+        sizes, ids, scores = (
+            np.concatenate([np.empty(0, dtype), *(part[at] for part in self._parts)])
+            for at, dtype in enumerate((np.int64, np.int32, np.float64))
+        )
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        matrix = scipy.sparse.csr_array((scores, ids, bounds), (self.rows, self.num_labels))
+        matrix.sort_indices()
+        scipy.sparse.save_npz(self.file, matrix)

@@ -1,0 +1,246 @@
+"""A trained model: answers to raw rows, and the same answers after it was saved and opened."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from helpers import job
+
+import slide
+from slide.data import KnownLabels, Split, holdout, transform
+from slide.model import Model, load
+from slide.ranking import EnsembleRanker
+from slide.sparse import CSR, Pattern
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZES = {"train_samples": 400, "test_samples": 30}
+STEPS = {"l2_norm": True, "tf_idf": True, "min_label_count": 4, "hashed_features": 40}
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    return job.make_data(tmp_path_factory.mktemp("data"), **SIZES)
+
+
+def trained(data, **options):
+    """Network and ranker, hardly trained, but no two scores are equal."""
+    torch.manual_seed(0)
+    train, held = holdout(data.train, 0.5, seed=0)
+    network = job.make_network(data)
+    ranker = EnsembleRanker(depth=10, **options).fit(network, train, held, every=data.train)
+    return network, ranker
+
+
+@pytest.fixture(scope="module")
+def model(raw):
+    data = transform(raw, **STEPS)
+    names = [f"label {n}" for n in range(data.steps[0].num_labels)]
+    more = {"settings": {"seed": 3}, "name": data.name, "label_names": names}
+    return Model(*trained(data), data.steps, **more)
+
+
+def assert_same(one, other):
+    for found, expected in zip(one, other, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_it_comes_back_from_its_folder(model, raw, tmp_path):
+    model.save(tmp_path / "m")
+    rows = raw.test.features
+    expected = model.predict(rows, k=7)
+    opened = load(tmp_path / "m", verify=True)
+    assert_same(opened.predict(rows, k=7), expected)
+    assert_same(opened.predict_ids(rows, k=7), model.predict_ids(rows, k=7))
+    assert (opened.num_features, opened.num_labels) == (60, 80)
+    assert (opened.settings, opened.name) == ({"seed": 3}, "synthetic")
+    assert list(opened.label_names) == list(model.label_names)
+    assert opened.feature_names is None
+    opened.save(tmp_path / "m")  # In place of the folder that its weights are mapped from.
+    opened.save(tmp_path / "again")
+    for folder in ("m", "again"):
+        assert_same(load(tmp_path / folder).predict(rows, k=7), expected)
+    assert slide.load is load
+
+
+def test_answers_are_those_of_ranker_and_transformed_rows(model, raw):
+    """Numbers and names are those of the labels before rare ones were left out."""
+    data = transform(raw, **STEPS)
+    (steps,) = data.steps
+    assert len(steps.label_ids) < 80
+    scores, ids, _ = model.ranker.rank(model.network, data.test.features, 3)
+    found = model.predict_ids(raw.test.features, k=3)
+    assert found.labels.dtype == np.int64
+    assert_same(found, (steps.label_ids[ids], scores))
+    named = model.predict(scipy.sparse.csr_array(
+        (raw.test.features.values, raw.test.features.indices, raw.test.features.indptr), (30, 60)
+    ), k=3)  # fmt: skip
+    assert named.labels.tolist() == [[f"label {n}" for n in row] for row in found.labels]
+    assert_same(named.scores[None], scores[None])
+
+
+def test_the_network_alone(raw, tmp_path):
+    network = job.make_network(raw)
+    network.train()
+    Model(network).save(tmp_path / "m")
+    opened = load(tmp_path / "m")
+    ids, scores = opened.predict(raw.test.features, k=4)
+    expected, known = network.predict(raw.test.features, k=4)
+    assert_same((ids, scores), (known.numpy(), expected.double().numpy()))
+    assert not opened.network.training
+    assert not any(p.requires_grad for p in opened.network.parameters())
+    with pytest.raises(ValueError, match="search by index needs a sampler with an index"):
+        opened.predict(raw.test.features, search="index")
+
+
+def test_several_hidden_layers(raw, tmp_path):
+    network = slide.SlideNetwork(60, [8, 7, 6], 80, slide.FullSampler)
+    Model(network).save(tmp_path / "m")
+    found = load(tmp_path / "m").predict(raw.test.features, k=4)
+    assert_same(found, Model(network).predict(raw.test.features, k=4))
+
+
+def test_known_labels_stay_known(raw, tmp_path):
+    network, ranker = trained(raw, known="exclude")
+    Model(network, ranker).save(tmp_path / "m")
+    found = load(tmp_path / "m")
+    assert_same(
+        found.predict(raw.train.features), Model(network, ranker).predict(raw.train.features)
+    )
+    known = KnownLabels(raw.train).of(raw.train.features)
+    ids, _ = found.predict(raw.train.features, k=80)
+    for row, mine in enumerate(ids):
+        assert not set(mine) & set(known.indices[slice(*known.indptr[row : row + 2])])
+    assert (ids[:, -1] == -1).all()
+
+
+def test_own_items_stay_known(raw, tmp_path):
+    """Each row has ten items next to one another: six are features, four labels."""
+    rng = np.random.default_rng(0)
+    sets = [(rng.integers(60) + rng.permutation(10)) % 60 for _ in range(600)]
+    features = CSR(*Pattern.from_lists([sorted(r[:6]) for r in sets]), np.ones(3600, np.float32))
+    labels = Pattern.from_lists([sorted(row[6:]) for row in sets])
+    split = Split(features, labels, 60, 80)
+    network = job.make_network(raw)
+    ranker = EnsembleRanker().fit(network, split.slice(0, 400), split.slice(400, 600))
+    assert ranker.kind == "items"
+    Model(network, ranker).save(tmp_path / "m")
+    found = load(tmp_path / "m")
+    assert found.ranker.kind == "items"
+    assert_same(found.predict(features), Model(network, ranker).predict(features))
+    ids, _ = found.predict(features, k=5)
+    for row, mine in enumerate(ids):
+        assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
+
+
+@pytest.mark.parametrize("objective", ["p", "psp"])
+def test_few_labels_and_many_asked_for(raw, tmp_path, objective):
+    network, ranker = trained(raw, objective=objective)
+    model = Model(network, ranker, label_names=[str(n) for n in range(80)])
+    model.save(tmp_path / "m")
+    labels, scores = load(tmp_path / "m").predict(raw.test.features, k=90)
+    assert labels.shape == scores.shape == (30, 90)
+    assert labels[0, -1] is None
+    assert scores[0, -1] == 0
+    assert_same((labels, scores), model.predict(raw.test.features, k=90))
+    for ids, _ in (
+        model.predict(np.zeros((0, 60)), k=2),
+        model.predict_ids(np.zeros((0, 60)), k=2),
+    ):
+        assert ids.shape == (0, 2)
+
+
+def test_batches_do_not_matter(model, raw, monkeypatch):
+    expected = model.predict(raw.test.features, k=3)
+    monkeypatch.setattr("slide.model.model._BATCH", 7)
+    labels, scores = model.predict(raw.test.features, k=3)
+    assert labels.tolist() == expected.labels.tolist()
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-5)
+
+
+def test_half_the_size(raw, tmp_path):
+    network, ranker = trained(raw)
+    model = Model(network, ranker)
+    model.save(tmp_path / "whole")
+    model.save(tmp_path / "half", dtype="bfloat16")
+    sizes = [(tmp_path / f / "network.safetensors").stat().st_size for f in ("whole", "half")]
+    assert sizes[1] < 0.7 * sizes[0]
+    half = load(tmp_path / "half")
+    assert half.network.output.weight.dtype == torch.float32
+    torch.testing.assert_close(
+        half.network.output.weight.data, network.output.weight.data, rtol=0.01, atol=1e-3
+    )
+    assert half.predict(raw.test.features).labels.shape == (30, 5)
+    with pytest.raises(ValueError, match="dtype must be one of float32, bfloat16, not 'int4'"):
+        model.save(tmp_path / "other", dtype="int4")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "error", "message"),
+    [
+        (np.zeros((1, 61)), 5, ValueError, "a matrix of 61 columns does not fit 60 features"),
+        (np.full((1, 60), np.nan), 5, ValueError, "must be finite float32 values, not nan"),
+        (np.zeros((1, 60)), 0, ValueError, "k must be a whole number of at least 1, not 0"),
+        (-np.ones((1, 60)), 5, ValueError, "tf-idf needs counts"),
+        ("text", 5, TypeError, "features must be a slide.CSR"),
+        (slide.CSR(np.array([0, 1]), np.array([60], np.int32), np.ones(1, "f4")), 5, ValueError,
+         r"features must lie in \[0, 60\)"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be(model, rows, k, error, message):
+    with pytest.raises(error, match=message):
+        model.predict(rows, k)
+
+
+def test_parts_that_do_not_fit(raw, model, tmp_path):
+    network = job.make_network(raw)
+    with pytest.raises(ValueError, match="2 label_names do not fit 80 of them"):
+        Model(network, label_names=["a", "b"])
+    with pytest.raises(ValueError, match=r"steps that give rows of .* do not fit"):
+        Model(network, steps=model.steps)
+    with pytest.raises(RuntimeError, match="the ranker is not trained"):
+        Model(network, EnsembleRanker()).save(tmp_path / "m")
+    with pytest.raises(ValueError, match="search must be one of exact, index, not 'fast'"):
+        Model(network).predict(np.zeros((1, 60)), search="fast")
+
+
+def test_a_place_that_holds_something_else(raw, tmp_path):
+    model = Model(job.make_network(raw))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="is a file: a model needs a folder"):
+        model.save(tmp_path / "file")
+    with pytest.raises(ValueError, match="holds something else than a model: name a new folder"):
+        model.save(tmp_path)
+    (tmp_path / "empty").mkdir()
+    model.save(str(tmp_path / "empty"))
+
+
+def test_files_that_do_not_fit_each_other(raw, model, tmp_path):
+    from slide.model import folder
+
+    model.save(tmp_path / "m")
+    content = folder.read_folder(tmp_path / "m")
+    content["network"]["widths"] = [9, 80]
+    del content["files"]
+    tensors = folder.read_tensors_of(tmp_path / "m", "network")
+    folder.write_folder(tmp_path / "m", content, {"network": tensors})
+    with pytest.raises(ValueError, match=r"first\.weight must be \(40, 9\), but is \(40, 8\)"):
+        load(tmp_path / "m")
+
+
+def test_another_process_opens_it_without_hydra_or_scikit_learn(model, raw, tmp_path):
+    model.save(tmp_path / "m")
+    code = (
+        f"import sys, slide, numpy as np; model = slide.load(r'{tmp_path / 'm'}'); "
+        "labels, scores = model.predict(np.eye(60)[:2] * 3, k=2); print(labels.tolist()); "
+        "heavy = {'hydra', 'sklearn', 'tensorboard', 'faiss', 'slide.training'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=job.ROOT, capture_output=True, text=True, check=True
+    )
+    expected = model.predict(np.eye(60)[:2] * 3, k=2).labels.tolist()
+    assert done.stdout.splitlines() == [str(expected), "[]"]

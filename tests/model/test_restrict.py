@@ -1,0 +1,67 @@
+"""Models that answer with some of their labels only."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide.data import holdout, transform
+from slide.model import Model, load
+from slide.ranking import EnsembleRanker
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
+
+
+@pytest.mark.parametrize("steps", [{}, {"min_label_count": 4, "l2_norm": True}])
+@pytest.mark.parametrize("known", ["keep", "exclude"])
+def test_answers_are_the_others_without_the_labels_left_out(data, steps, known, tmp_path):
+    torch.manual_seed(0)
+    made = transform(data, **steps)
+    train, held = holdout(made.train, 0.5, seed=0)
+    network = job.make_network(made)
+    # As many candidates as there are labels, so that restricting adds none.
+    depths = {"depth": 80, "voted": 80, "associated": 80, "known": known}
+    ranker = EnsembleRanker(**depths).fit(network, train, held, every=made.train)
+    model = Model(network, ranker, made.steps)
+    some = np.arange(80)[5::3]
+    small = model.restricted(some[::-1])
+    rows = data.train.features if known == "exclude" else data.test.features
+    ids, scores = model.predict(rows, k=80)
+    few, values = small.predict(rows, k=80)
+    for row in range(len(ids)):
+        left = np.isin(ids[row], some)
+        found = few[row] >= 0
+        assert set(few[row][found]) == set(ids[row][left])
+        assert found.sum() < 80
+    assert (small.num_features, small.num_labels) == (60, 80)
+    small.save(tmp_path / "m")
+    again = load(tmp_path / "m").predict(rows, k=80)
+    np.testing.assert_array_equal(again.labels, few)
+    np.testing.assert_array_equal(again.scores, values)
+    size = [(model.network.output.weight.shape[0]), small.network.output.weight.shape[0]]
+    assert size[1] < size[0]
+    np.testing.assert_array_equal(model.predict(rows, k=80).scores, scores)  # It is as it was.
+
+
+def test_the_network_alone_has_equal_scores(data):
+    model = Model(job.make_network(data), label_names=[f"l{n}" for n in range(80)])
+    ids, scores = model.predict(data.test.features, k=80)
+    few, values = model.restricted(["l3", "l1", "l77"]).predict(data.test.features, k=3)
+    for row in range(30):
+        left = np.isin(ids[row], ["l3", "l1", "l77"])
+        assert few[row].tolist() == ids[row][left].tolist()
+        np.testing.assert_allclose(values[row], scores[row][left], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [([80], "the model has no label 80"), (["a"], "no label 'a'"), ([], "at least one label")],
+)
+def test_labels_that_cannot_be(data, labels, message):
+    with pytest.raises(ValueError, match=message):
+        Model(job.make_network(data)).restricted(labels)
