@@ -33,11 +33,18 @@ def test_commands_name_existing_files():
 def test_figures_are_the_generated_ones(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
     import accuracy
+    import main_job
+    import precision_page
 
-    found = json.loads((ROOT / "results" / "accuracy.json").read_text())
-    assert accuracy.summary_table(found["rows"]) in README
-    assert accuracy.expectation(found) in README
-    assert (ROOT / "results" / "accuracy.md").read_text().endswith(accuracy.page(found))
+    found = {
+        name: json.loads((ROOT / "results" / f"{name}.json").read_text())
+        for name in ("accuracy", "main_job", "precision")
+    }
+    assert main_job.sentences(found["main_job"]) in README
+    assert precision_page.summary(found["precision"]["rows"]) in README
+    pages = {"accuracy": accuracy.page, "main_job": main_job.page, "precision": precision_page.page}
+    for name, page in pages.items():
+        assert (ROOT / "results" / f"{name}.md").read_text().endswith(page(found[name]))
 
 
 def test_speed_is_the_generated_one(monkeypatch):

@@ -22,8 +22,8 @@ import matplotlib
 matplotlib.use("Agg")
 import omikuji as trees  # tests/benchmarks/omikuji.py
 from matplotlib import pyplot as plt
-from report import RESULTS, insert, last, publish, table
-from train_process import ROOT, run_train, seconds_of
+from report import RESULTS, last, publish, table
+from train_process import run_train, seconds_of
 from workload import job
 
 from slide import runtime
@@ -39,7 +39,6 @@ OURS = {
     "full": ["sampler=full"],
 }
 SMALL = "default recipe, half width, half set"
-NOT_IN_README = ("omikuji, trees: 1",)
 
 
 def train(dataset: str, root: Path | None, overrides: list[str]) -> tuple[dict, list[dict]]:
@@ -147,29 +146,6 @@ def page(found: dict[str, Any]) -> str:
     )
 
 
-def summary_table(rows: list[dict[str, Any]]) -> str:
-    """The README's table, at most six methods: P@1 / P@3 / P@5 and seconds of training."""
-    lines: dict[str, dict[str, object]] = {}
-    for row in rows:
-        if row["method"] in NOT_IN_README:
-            continue
-        line = lines.setdefault(row["method"], {"": row["method"]})
-        line[row["dataset"]] = f"{triple(row, 'p')}, {row['train_seconds']:.0f} s"
-    return table(list(lines.values()))
-
-
-def expectation(found: dict[str, Any]) -> str:
-    """What a newcomer may expect of the main job."""
-    summary = found["default"]
-    precision = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in dense.TOP)
-    return (
-        f"On {found['machine']} the training takes {summary['train_seconds']:.0f} seconds, and "
-        f"the last line reads\n`{precision}  results/synthetic/<time stamp>`.\n"
-        "Always answering the most frequent label would give a P@1 of "
-        f"{summary['majority_p_at_1']:.4f}.\n"
-    )
-
-
 def plot(name: str, rows: list[dict[str, Any]]) -> None:
     """P@1 against seconds, a line a method."""
     figure, axes = plt.subplots(figsize=(7, 4.5))
@@ -190,13 +166,10 @@ def plot(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def write(found: dict[str, Any]) -> None:
-    """Pages, plots, and the blocks of the README."""
+    """The page and the plots."""
     publish("accuracy", found, page, PAGES)
     for name in dict.fromkeys(row["dataset"] for row in found["rows"]):
         plot(name, [row for row in found["rows"] if row["dataset"] == name])
-    found = last("accuracy", PAGES)
-    insert(ROOT / "README.md", "accuracy", summary_table(found["rows"]))
-    insert(ROOT / "README.md", "expect", expectation(found))
 
 
 def main() -> None:
@@ -216,10 +189,9 @@ def main() -> None:
     for choice in OURS.values():
         train(DATASETS[0], root, [*choice, "trainer.max_steps=2"])
     rows = [row for name in arguments.dataset for row in measure(root, name, package, epochs)]
-    default, _ = train("synthetic", None, [])
     version = trees.metadata.version("omikuji")
     threads = runtime.num_threads()
-    write({"omikuji": version, "threads": threads, "rows": rows, "default": default})
+    write({"omikuji": version, "threads": threads, "rows": rows})
 
 
 if __name__ == "__main__":

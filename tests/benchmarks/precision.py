@@ -8,9 +8,9 @@ slide is what train.py does without any setting but the seed, in a process of it
 its default settings. PECOS XR-Linear needs an environment of its own (xr_linear.py says how to make
 it); without --pecos-python its rows are left out. All on all cores, one after another, on whole
 test sets, which are used for nothing else. Writes results/precision.{json,md} after each row, and
-results/precision_reliability.png; rows that there are for this commit and machine are not measured
-again (rows.py). A name that conf/dataset/ does not know is a folder of train.txt and test.txt in
-XMC text.
+at the end results/precision_reliability.png and the table of the README. Rows that there are for
+this commit and machine are not measured again (rows.py). A name that conf/dataset/ does not know is
+a folder of train.txt and test.txt in XMC text.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import peers
 import precision_page
-from rows import SCORES, Row, Store, add_options, parse
+from report import insert
+from rows import PAGES, SCORES, Row, Store, add_options, parse
 from runs import answered
 from sets import HELD_OUT, place
 from train_process import ROOT, seconds_of, warm_up
@@ -125,6 +126,8 @@ def main() -> None:
         measure(store, arguments, found)
     store.render()
     precision_page.draw(store.rows, store.folder)
+    if store.folder == PAGES:
+        insert(ROOT / "README.md", "precision", precision_page.summary(store.rows))
     store.report()
 
 

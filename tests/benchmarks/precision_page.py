@@ -152,6 +152,24 @@ def line(method: str, rows: list[Row]) -> dict[str, str]:
     }
 
 
+def summary(rows: list[Row]) -> str:
+    """The README's table: P@1 / P@3 / P@5 and seconds of training, a line a data set."""
+    lines, sets = [], dict.fromkeys(row["dataset"] for row in in_order(rows))
+    for name in sets:
+        cells = {"": name}
+        for method, title in TITLES.items():
+            own = of(rows, dataset=name, method=method + LEFT_OUT)
+            own = own or of(rows, dataset=name, method=method)
+            means = [
+                sum(row[f"p_at_{k}"] for row in own) / max(len(own), 1) * 100 for k in (1, 3, 5)
+            ]
+            seconds = sum(row["train_seconds"] for row in own) / max(len(own), 1)
+            shown = " / ".join(f"{mean:.1f}" for mean in means) + f", {seconds:.0f} s"
+            cells[title] = shown if own else ""
+        lines.append(cells)
+    return table(lines)
+
+
 def draw(rows: list[Row], folder: Path) -> None:
     """The picture of scores against shares of right answers, a line a data set."""
     figure, axes = plt.subplots(figsize=(6, 5.5))
