@@ -9,6 +9,8 @@ from slide.kernels.trees import Trees, sum_trees
 
 # Fewer true labels among the candidates do not suffice to fit a model.
 _LEAST_HITS = 50
+# Wrong candidates for each true label that the trees learn from, at most.
+_WRONG = 8
 _SETTINGS: dict[str, Any] = {
     "max_iter": 100,
     "learning_rate": 0.1,
@@ -25,7 +27,9 @@ class Judge:
     Columns in which more evidence can only speak for a label are monotone. The trees are those of
     ``sklearn.ensemble.HistGradientBoostingClassifier`` (Friedman 2001, "Greedy function
     approximation: a gradient boosting machine"; Ke et al. 2017, "LightGBM"). Scores that minimise
-    the logistic loss are probabilities, so they can be compared across rows.
+    the logistic loss are probabilities, so they can be compared across rows. Of many wrong
+    candidates a part is drawn for learning, and the scores are corrected for it (King and Zeng
+    2001, "Logistic regression in rare events data", section 4.1).
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
@@ -60,9 +64,13 @@ class Judge:
         self.trees = None
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
             return self
+        share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
+        drawn = hits | (np.random.default_rng(0).random(len(hits)) < share)
         model = HistGradientBoostingClassifier(**_SETTINGS, monotonic_cst=self.signs)
-        model.fit(columns, hits)
-        self.trees, self.base = _trees_of(model), float(model._baseline_prediction[0, 0])
+        model.fit(columns[drawn], hits[drawn])
+        # The odds are larger by 1 / share among the drawn ones.
+        base = float(model._baseline_prediction[0, 0] + np.log(share))
+        self.trees, self.base = _trees_of(model), base
         return self
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:

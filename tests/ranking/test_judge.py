@@ -30,6 +30,27 @@ def test_its_scores_are_probabilities(pairs):
         assert found[inside].mean() == pytest.approx(right[4000:][inside].mean(), abs=0.08)
 
 
+def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch):
+    rng = np.random.default_rng(0)
+    columns = rng.random((60_000, 2), dtype=np.float32)
+    right = rng.random(60_000) < 0.06 * columns[:, 0] ** 2
+    learnt = []
+    fit = HistGradientBoostingClassifier.fit
+
+    def noted(self, x, y):
+        learnt.append(y)
+        return fit(self, x, y)
+
+    monkeypatch.setattr(HistGradientBoostingClassifier, "fit", noted)
+    judge = Judge([1, 0]).fit(columns[:40_000], right[:40_000])
+    assert learnt[0].sum() == right[:40_000].sum(), "all true labels"
+    assert (~learnt[0]).sum() == pytest.approx(8 * learnt[0].sum(), rel=0.1)
+    found, later = judge.probabilities(columns[40_000:]), right[40_000:]
+    assert found.mean() == pytest.approx(later.mean(), rel=0.15)
+    high = columns[40_000:, 0] > 0.7
+    assert found[high].mean() == pytest.approx(later[high].mean(), rel=0.15)
+
+
 def test_its_trees_are_those_of_scikit_learn(pairs):
     columns, right, _ = pairs
     judge = Judge([1, -1, 0]).fit(columns, right)
