@@ -26,7 +26,7 @@ ROOMS = {
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
     "ranking": "ground kernels structures functional data search nn",
-    "model": "ground kernels structures data sampling nn ranking",
+    "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
     "config": "ground data optim sampling nn model training",
