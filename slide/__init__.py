@@ -42,13 +42,18 @@ from slide.sparse import CSR as CSR
 from slide.sparse import Pattern as Pattern
 
 if typing.TYPE_CHECKING:
+    from slide.estimator import SlideClassifier as SlideClassifier
     from slide.model import Model as Model
     from slide.model import load as load
 
 __version__ = runtime.VERSION
 
 # Imported when they are asked for: they bring the data sets, and what these need.
-_LATER = {"Model": "slide.model", "load": "slide.model"}
+_LATER = {
+    "Model": "slide.model",
+    "SlideClassifier": "slide.estimator",
+    "load": "slide.model",
+}
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -26,10 +26,11 @@ ROOMS = {
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
     "ranking": "ground kernels structures functional data search nn",
-    "model": "ground kernels structures data sampling nn ranking",
+    "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
     "config": "ground data optim sampling nn model training",
+    "estimator": "ground data optim sampling nn ranking model training config",
 }
 # Within data, likewise. Its core is what lies in no folder.
 DATA_ROOMS = {
@@ -49,7 +50,7 @@ ONLY = {
     "requests": ("slide.data.fetching",),
     "filelock": ("slide.data",),
     "matplotlib": (),
-    "sklearn": ("slide.ranking.judge",),
+    "sklearn": ("slide.ranking.judge", "slide.estimator"),
     "safetensors": ("slide.model.folder",),
 }
 # Commands, which stand above all rooms.

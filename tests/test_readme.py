@@ -1,21 +1,63 @@
 """The README's examples run as they stand."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+import scipy.sparse
 import torch
+from helpers import job
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
+def marked(name, language):
+    """The code behind a mark."""
+    (code,) = re.findall(rf"<!-- {name} -->\n+```{language}\n(.*?)```", README, re.DOTALL)
+    return code
+
+
+@pytest.mark.compiled_only
+def test_from_matrices_to_answers(tmp_path):
+    """The lines as they stand, each part in a process of its own; all of them are few."""
+    data = job.make_data(tmp_path / "data", train_samples=400)
+    x, y = data.train.features, data.train.labels
+    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (400, 60))
+    Y = scipy.sparse.csr_array((np.ones(len(y.indices)), y.indices, y.indptr), (400, 80))
+    scipy.sparse.save_npz(tmp_path / "features.npz", X)
+    scipy.sparse.save_npz(tmp_path / "labels.npz", Y)
+    fit, opened, shell = (
+        marked("fit", "python"),
+        marked("open", "python"),
+        marked("predict", "bash"),
+    )
+    assert len([line for line in (fit + opened + shell).splitlines() if line]) <= 15
+
+    def run(*words):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        more = {"env": environment, "capture_output": True, "text": True, "cwd": tmp_path}
+        done = subprocess.run([sys.executable, *words], **more)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    precision = float(run("-c", fit).stdout)
+    labels = run("-c", opened + "print(labels.shape, labels.dtype)").stdout
+    assert labels == "(400, 3) int64\n"
+    said = run(*shell.replace("slide-predict", "-m slide.predict").split()).stderr
+    assert float(re.search(r"P@1 ([\d.]+)", said)[1]) > precision > 0.1
+    assert scipy.sparse.load_npz(tmp_path / "answers.npz").shape == (400, 80)
+
+
 def test_library_example():
     torch.manual_seed(0)
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names: dict = {}
-    exec(code, names)
+    exec(marked("layer", "python"), names)
     assert names["ids"].shape == (2, 5)
     assert all(label in names["scores"].active.ids for label in (17, 99_123, 5))
     # The step moved the scores of the labels towards their targets.
@@ -56,7 +98,7 @@ def test_speed_is_the_generated_one(monkeypatch):
 
 
 def test_readme_is_short():
-    assert len(README.splitlines()) < 150
+    assert len(README.splitlines()) < 180
     tables = re.findall(r"(?:^\|.*\n)+", README.partition("## As a library")[0], re.MULTILINE)
     assert len(tables) == 2
     assert all(len(table.splitlines()) <= 2 + 6 for table in tables)

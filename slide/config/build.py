@@ -144,8 +144,9 @@ def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
         ```
     """
     runtime.set_threads(config.runtime.threads)
-    runtime.set_deterministic(config.runtime.deterministic, config.seed)
     check_settings(config)
+    # Afterwards: the first weights must not depend on what the check draws.
+    runtime.set_deterministic(config.runtime.deterministic, config.seed)
     resumed = config.resume is not None
     if not resumed:
         check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])

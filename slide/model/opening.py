@@ -7,6 +7,7 @@ import torch
 
 from slide.data import RowTransform
 from slide.model.folder import read_folder, read_tensors_of
+from slide.model.index_state import restored_index
 from slide.model.model import Model
 from slide.model.names import Names
 from slide.model.network_state import restored_network
@@ -50,6 +51,10 @@ def _restored(folder: Path, content: dict[str, Any]) -> Model:
         return read_tensors_of(folder, name) if there else {}
 
     network = restored_network(content["network"], tensors("network"))
+    if content["index"] is not None:
+        layer = network.output
+        sizes = layer.in_features, layer.out_features
+        layer.sampler = restored_index(content["index"], tensors("index"), *sizes)
     ranker = content["ranker"]
     if ranker is not None:
         ranker = restored_ranker(ranker, tensors("ranker"))

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from slide.model.folder import MODEL_FILE, write_folder
+from slide.model.index_state import index_settings, index_tensors
 from slide.model.names import Names
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
@@ -29,12 +30,15 @@ def write_model(folder: Path, model: Any, dtype: str = "float32") -> None:
         "features": model.num_features,
         "labels": model.num_labels,
         "network": network_settings(network, dtype),
+        "index": index_settings(network.output.sampler),
         "ranker": None if ranker is None else ranker_settings(ranker),
         "steps": [step.settings() for step in model.steps],
         "label_names": _kind(model.label_names),
         "feature_names": _kind(model.feature_names),
         "settings": model.settings,
     }
+    if index := index_tensors(network.output.sampler):
+        files["index"] = index
     if ranker is not None:
         files["ranker"] = ranker_tensors(ranker)
     steps = {

@@ -11,6 +11,7 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
 from slide.kernels.assemble_sets import count_updates
+from slide.kernels.buckets import Buckets
 from slide.kernels.shared_votes import PARTS, SharedScratch, vote_shared
 from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.runtime import num_threads, profiled, random_key
@@ -190,6 +191,18 @@ class LSHProposer(Proposer):
             "updates": self.updates.copy(),
             "moved": np.concatenate([np.empty(0, np.int32), *self.moved]),
         }
+
+    def restore_tables(self, buckets: Buckets, mean_input: Tensor, draw: int) -> None:
+        """Take tables for prediction, without a copy.
+
+        Args:
+            buckets: arrays of tables of the same shape.
+            mean_input: ``(D,)`` float32; see `slide.hashing.InnerProductHash`.
+            draw: number of changes of the hash functions when the tables were built.
+        """
+        if draw != self.draw:
+            self._redraw(draw)
+        self.tables.buckets, self.hash.mean_input = buckets, mean_input
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; hash functions are drawn again from their seed.

@@ -222,6 +222,15 @@ class ActiveSampler(Sampler):
         kernels.stratified_log_weights(indptr, num_known, self.out_features, out)
         return out
 
+    @property
+    def holds_index(self) -> bool:
+        """Whether the index of the proposer has been built; with sets of all outputs it is not."""
+        return self._built
+
+    def take_index(self) -> None:
+        """Use the index of the proposer as it is: it was restored, and not built here."""
+        self._built = True
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}

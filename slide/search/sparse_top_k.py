@@ -1,11 +1,27 @@
 """The largest products of sparse rows with a sparse matrix, by inverted lists."""
 
+import threading
+from weakref import ref
+
 import numpy as np
 
 from slide import checks
 from slide.kernels.largest import top_products
 from slide.runtime import num_threads
 from slide.sparse import CSR, check_pattern
+
+# Lists that were checked before: bounds, indices, and the number of outputs that they fit.
+_checked: dict[int, tuple[ref, ref, int]] = {}
+# Scratch arrays of calls before, of each Python thread. Filling them takes longer than a search.
+_MOST_KEPT = 4
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.arrays: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+
+_kept = _Kept()
 
 
 def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> CSR:
@@ -83,7 +99,7 @@ def sparse_top_k(
     """The k largest positive products of each sparse row with the columns of a sparse matrix.
 
     The time is proportional to the length of the lists of a row's columns; the other lists are not
-    read.
+    read, except in the first call with these lists, which checks them.
 
     Args:
         x: ``(B, D)``.
@@ -110,15 +126,36 @@ def sparse_top_k(
     """
     checks.whole("k", k, 1)
     check_pattern("columns", x, None, lists.num_rows)
-    check_pattern("lists", lists, None, num_outputs)
+    _check_once(lists, num_outputs)
     if left_out is None:
         left_out = np.empty(0, np.int64)
     elif left_out.shape != (x.num_rows,):
         raise ValueError(f"left_out of shape {left_out.shape} does not fit {x.num_rows} rows")
-    threads = num_threads()
-    sums = np.full((threads, num_outputs), -np.inf, np.float32)
-    touched = np.empty((threads, num_outputs), np.int32)
+    sums, touched = _borrowed(num_threads(), num_outputs)
     ids, scores = np.full((x.num_rows, k), -1, np.int32), np.zeros((x.num_rows, k), np.float32)
     top_products(x, lists, left_out.astype(np.int64, copy=False), sums, touched, ids, scores)
+    _kept.arrays[sums.shape] = sums, touched  # The kernel has put -inf everywhere again.
     order = np.argsort(-scores, axis=1, kind="stable")
     return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
+
+
+def _check_once(lists: CSR, num_outputs: int) -> None:
+    """Check lists in the first call with them: it reads all of them, and they can be very long."""
+    key = id(lists.indices)
+    bounds, indices, outputs = _checked.get(key, (int, int, -1))
+    if bounds() is lists.indptr and indices() is lists.indices and outputs == num_outputs:
+        return
+    check_pattern("lists", lists, None, num_outputs)
+    gone = ref(lists.indices, lambda _: _checked.pop(key, None))
+    _checked[key] = ref(lists.indptr), gone, num_outputs
+
+
+def _borrowed(threads: int, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scratch ``(T, N)``: float32 of -inf, and int32; nobody else has them meanwhile."""
+    found = _kept.arrays.pop((threads, num_outputs), None)
+    if found is not None:
+        return found
+    while len(_kept.arrays) >= _MOST_KEPT:
+        del _kept.arrays[next(iter(_kept.arrays))]
+    shape = threads, num_outputs
+    return np.full(shape, -np.inf, np.float32), np.empty(shape, np.int32)

@@ -1,0 +1,145 @@
+"""What a trained classifier answers, as scikit-learn asks for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from slide import checks
+from slide.estimator.targets import read_targets
+from slide.inputs import as_csr
+from slide.model import Model, Predicted
+from slide.sparse import CSR
+from slide.training.metrics import precision_at_k
+
+# Labels of a row in the matrices of scores, unless another number is asked for.
+_TOP = 100
+
+
+class AnswersMixin:
+    """Predictions of a classifier that has ``model_``, ``classes_`` and ``multilabel_``."""
+
+    model_: Model
+    classes_: np.ndarray
+    multilabel_: bool
+    threshold: float
+    n_features_in_: int
+
+    def predict(self, X: Any) -> Any:
+        """The labels of rows.
+
+        Args:
+            X: ``(B, D)`` features.
+
+        Returns:
+            If the training rows had one label each: ``(B,)`` of `classes_`. Else a SciPy matrix
+            ``(B, N)`` of ones where the probability is at least ``threshold``.
+        """
+        if not self._fitted().multilabel_:
+            return self.classes_[self._best(X, 1).labels[:, 0]]
+        found = self.predict_proba(X)
+        found.data = (found.data >= self.threshold).astype(np.int64)
+        found.eliminate_zeros()
+        return found
+
+    def predict_top_k(self, X: Any, k: int = 5) -> Predicted:
+        """Names ``(B, k)`` of the best labels, best first, and their scores ``(B, k)``.
+
+        Args:
+            X: ``(B, D)`` features.
+            k: number of labels of a row. Where a row has fewer, the names are None, in an array of
+                objects.
+        """
+        ids, scores = self._best(X, k)
+        if (ids >= 0).all():
+            return Predicted(self.classes_[ids], scores)
+        names = self.classes_.astype(object)[ids]
+        names[ids < 0] = None
+        return Predicted(names, scores)
+
+    def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
+        """Probabilities of the best labels, a SciPy matrix ``(B, N)``.
+
+        Without a re-ranker they follow from the loss of the network: a score of -1 means 0, and a
+        score of 1 means 1.
+
+        Args:
+            X: ``(B, D)`` features.
+            top_k: number of labels of a row in the matrix; None: 100, or all if there are fewer.
+        """
+        return self._matrix(
+            X, top_k, _probabilities if self._fitted().model_.ranker is None else None
+        )
+
+    def decision_function(self, X: Any, top_k: int | None = None) -> Any:
+        """Scores of the best labels, a SciPy matrix ``(B, N)``.
+
+        With a re-ranker they are log-odds; else they are the scores of the network.
+
+        Args:
+            X: ``(B, D)`` features.
+            top_k: see `predict_proba`.
+        """
+        ranked = self._fitted().model_.ranker is not None
+        return self._matrix(X, top_k, _log_odds if ranked else None)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
+
+        Args:
+            X: ``(B, D)`` features.
+            y: see `fit`.
+            sample_weight: ``(B,)``, for one label a row; None: all rows count the same.
+        """
+        if not self._fitted().multilabel_:
+            right = self.predict(X) == np.asarray(y)
+            return float(np.average(right, weights=sample_weight))
+        labels = read_targets(y, self.classes_).labels
+        return precision_at_k(self._best(X, 1).labels, labels, 1)
+
+    def _fitted(self) -> Any:
+        check_is_fitted(self, "model_")
+        return self
+
+    def _read_rows(self, X: Any, reset: bool, **options: Any) -> CSR:
+        """Features as they are; the first rows tell their number and names."""
+        found: Any = validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype="numeric", **options
+        )
+        return as_csr(found, self.n_features_in_)
+
+    def _best(self, X: Any, k: int) -> Predicted:
+        """Numbers and scores of the best labels."""
+        checks.whole("k", k, 1)
+        x = self._fitted()._read_rows(X, reset=False)
+        return self.model_.predict_ids(x, k)
+
+    def _matrix(
+        self, X: Any, top_k: int | None, change: Callable[[np.ndarray], np.ndarray] | None
+    ) -> Any:
+        """Scores of the best labels as a SciPy matrix."""
+        import scipy.sparse
+
+        ids, scores = self._best(X, _TOP if top_k is None else top_k)
+        known = ids >= 0
+        bounds = np.concatenate([[0], np.cumsum(known.sum(1))])
+        values = scores[known] if change is None else change(scores[known])
+        shape = len(ids), len(self.classes_)
+        found = scipy.sparse.csr_array((values, ids[known], bounds), shape)
+        found.sort_indices()
+        return found
+
+
+def _probabilities(scores: np.ndarray) -> np.ndarray:
+    """Probabilities of labels whose squared hinge is least at these scores.
+
+    T. Zhang 2004, "Statistical behavior and consistency of classification methods based on convex
+    risk minimization", section 2: the best score is 2 p - 1.
+    """
+    return np.clip((scores + 1) / 2, 0, 1)
+
+
+def _log_odds(probabilities: np.ndarray) -> np.ndarray:
+    inside = np.clip(probabilities, 1e-300, 1 - 1e-16)
+    return np.log(inside) - np.log1p(-inside)

@@ -1,0 +1,270 @@
+"""A classifier with the interface of scikit-learn."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_consistent_length, check_random_state
+
+from slide import checks
+from slide.data import Batches, RowTransform, SparseDataset, Split
+from slide.data.transforms import count_steps
+from slide.estimator.answers import AnswersMixin
+from slide.estimator.recipe import Recipe, start_biases
+from slide.estimator.silence import silence
+from slide.estimator.targets import Targets, label_names, read_targets
+from slide.files import check_run_dir
+from slide.model import Model
+from slide.model.folder import MODEL_FILE
+from slide.model.saving import write_model
+from slide.nn import SlideNetwork
+from slide.training.checkpoint import CHECKPOINT
+
+
+@dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.
+class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
+    """Multi-label or single-label classification with very many labels, as in scikit-learn.
+
+    It trains what ``train.py`` trains, with the same default recipe: a network with sampled
+    outputs, and a re-ranker whose scores are probabilities. Scores are sparse matrices of the best
+    labels of each row, never dense ones.
+
+    Args:
+        hidden: width of the hidden layer, or a list of widths; None: 512, and 256 for more than
+            100,000 labels.
+        sampler: how active sets are chosen: ``"lsh"``, ``"uniform"`` or ``"full"``.
+        active: outputs in an active set; None: a quarter of all labels, in [64, 2048].
+        ranker: ``"ensemble"``, or None: the network alone, without held-out rows.
+        label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
+            rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The
+            re-ranker ranks by probability times weight.
+        threshold: `predict` answers with the labels of at least this probability, in [0, 1].
+        tf_idf: whether features are counts that are weighted by tf-idf.
+        l2_norm: whether rows are brought to length 1.
+        epochs: passes over the rows; ``"auto"``: while precision on held-out rows rises.
+        max_epochs: largest number of passes with ``epochs="auto"``.
+        max_minutes: largest training time of the network with ``epochs="auto"``; 0: no limit.
+        batch_size: rows in a step; None: 64 to 512, by the number of rows.
+        lr: learning rate.
+        input_rate: learning rate of the first layer, as a multiple of ``lr``.
+        dropout: share of hidden values dropped in training.
+        random_state: None, a seed, or a generator of numpy.
+        verbose: whether bars and notes appear on standard error.
+        run_dir: folder for log, checkpoint and model of `fit`; None: a temporary one.
+
+    Attributes:
+        model_: `slide.Model`, which can be saved.
+        classes_: ``(N,)`` names of the labels.
+        n_features_in_: number of features.
+        feature_names_in_: ``(D,)`` names of the features, if X had any.
+        multilabel_: whether y was of several labels for a row.
+        summary_: what `slide.training.Trainer.fit` returned; not after `partial_fit` alone.
+
+    Example:
+        >>> import numpy as np, scipy.sparse, slide
+        >>> X = scipy.sparse.random_array((60, 40), density=0.2, rng=0, dtype=np.float32)
+        >>> Y = [["long"] * bool(n % 2) + [f"group {n % 3}"] for n in range(60)]
+        >>> model = slide.SlideClassifier(max_epochs=2, random_state=0).fit(X, Y)
+        >>> model.classes_.tolist()
+        ['group 0', 'group 1', 'group 2', 'long']
+        >>> labels, scores = model.predict_top_k(X, k=2)
+        >>> labels.shape, model.predict_proba(X, top_k=3).shape
+        ((60, 2), (60, 4))
+    """
+
+    hidden: Any = None
+    sampler: str = "lsh"
+    active: Any = None
+    ranker: Any = "ensemble"
+    label_weights: Any = None
+    threshold: float = 0.5
+    tf_idf: bool = False
+    l2_norm: bool = True
+    epochs: Any = "auto"
+    max_epochs: int = 20
+    max_minutes: float = 0.0
+    batch_size: Any = None
+    lr: float = 0.002
+    input_rate: float = 4.0
+    dropout: float = 0.3
+    random_state: Any = None
+    verbose: bool = False
+    run_dir: Any = None
+
+    def fit(self, X: Any, y: Any) -> "SlideClassifier":
+        """Train anew.
+
+        Args:
+            X: ``(R, D)`` features, sparse or dense.
+            y: a matrix ``(R, N)`` of zeros and ones; a list of label names for each row; or one
+                name for each row.
+
+        Raises:
+            ValueError: for parameters, features or targets that cannot be.
+            slide.training.DivergenceError: if the loss or a weight is NaN or infinite.
+        """
+        self._check_parameters()
+        split, targets = self._read(X, y, reset=True)
+        weights = _weights(self.label_weights, split.num_labels)
+        steps = count_steps(split, tf_idf=self.tf_idf, l2_norm=self.l2_norm)
+        train = _transformed(split, [steps])
+        # The last evaluation of a trainer needs a row; nothing is chosen by it.
+        data = SparseDataset(
+            *("classifier", train, train.slice(0, 1), split.num_features, split.num_labels),
+            steps=(steps,),
+        )
+        with _seeded(self._seed()) as seed, _folder(self.run_dir) as folder:
+            with silence(not self.verbose):
+                trainer = self._recipe().trainer(data, seed, folder)
+                trainer.inverse = trainer.inverse if weights is None else weights
+                self.summary_ = trainer.fit()
+            self._keep(Model(trainer.network, trainer.ranker, data.steps), targets)
+            self._optimizer, self._passes = trainer.learner.optimizer, 0
+            if self.run_dir is not None:
+                write_model(folder, self.model_)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "SlideClassifier":
+        """One pass over further rows, at a constant learning rate, without a re-ranker.
+
+        After `fit`, the network is trained on, and the re-ranker is dropped.
+
+        Args:
+            X: ``(R, D)`` features.
+            y: see `fit`.
+            classes: names of all labels; needed in the first call, unless y is a matrix.
+
+        Raises:
+            ValueError: for targets that are not among the classes, or ``tf_idf``, which needs all
+                rows.
+        """
+        self._check_parameters()
+        if self.tf_idf:
+            raise ValueError("tf_idf needs all rows: weight them before partial_fit")
+        first = not hasattr(self, "model_")
+        if first and classes is None and getattr(y, "ndim", 1) != 2:
+            raise ValueError("the first call of partial_fit needs all classes")
+        if not first and classes is not None and list(classes) != list(self.classes_):
+            raise ValueError("classes must be those of the first call")
+        split, targets = self._read(X, y, reset=first, classes=classes if first else self.classes_)
+        recipe, seed = self._recipe(), self._seed()
+        with _seeded(seed):
+            if first:
+                network = recipe.network(split.num_features, split.num_labels, seed)
+                start_biases(network, recipe.loss(), split.labels)
+                steps = (count_steps(split, l2_norm=self.l2_norm),)
+                self._optimizer, self._passes = recipe.optimizer(network), 0
+            else:
+                network, steps = self.model_.network, self.model_.steps
+                targets = targets._replace(multilabel=self.multilabel_)
+            self._learn(network, _transformed(split, steps), recipe)
+        self._keep(Model(network, None, steps), targets)
+        return self
+
+    def save(self, path: str | Path, dtype: str = "float32") -> None:
+        """Write the model into a folder, which `slide.load` opens; see `slide.Model.save`."""
+        self._fitted().model_.save(path, dtype)
+
+    def _read(self, X: Any, y: Any, reset: bool, classes: Any = None) -> tuple[Split, Targets]:
+        """Rows and targets as they are."""
+        x = self._read_rows(X, reset=reset, ensure_min_samples=2 if classes is None else 1)
+        targets = read_targets(y, classes)
+        check_consistent_length(x.indptr[1:], targets.labels.indptr[1:])
+        if not len(targets.classes):
+            raise ValueError("y holds no class")
+        return Split(x, targets.labels, self.n_features_in_, len(targets.classes)), targets
+
+    def _learn(self, network: SlideNetwork, split: Split, recipe: Recipe) -> None:
+        """A pass over rows, in another order each time."""
+        batches = Batches(split, recipe.rows_in_step(len(split)), seed=0)
+        loss, optimizer = recipe.loss(), self._optimizer
+        rates = network.parameter_groups(recipe.lr, recipe.input_rate)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate["lr"]  # After `fit` it is 0.
+        network.train()
+        for batch in batches.epoch(self._passes):
+            mean, _ = network.output.loss(network.encode(batch.features), batch.labels, loss)
+            optimizer.zero_grad()
+            mean.backward()
+            optimizer.step()
+        self._passes += 1
+
+    def _keep(self, model: Model, targets: Targets) -> None:
+        """Take a trained model; it learns how labels and features are called."""
+        self.classes_, self.multilabel_ = targets.classes, targets.multilabel
+        self.model_ = Model(
+            *(model.network, model.ranker, model.steps),
+            label_names=label_names(self.classes_),
+            feature_names=getattr(self, "feature_names_in_", None),
+            settings={name: repr(value) for name, value in self.get_params().items()},
+            name="classifier",
+        )
+
+    def _recipe(self) -> Recipe:
+        same = ("hidden", "sampler", "active", "ranker", "epochs", "max_epochs", "max_minutes")
+        same += ("batch_size", "lr", "input_rate", "dropout")
+        objective = "p" if self.label_weights is None else "psp"
+        return Recipe(**{name: getattr(self, name) for name in same}, objective=objective)
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _check_parameters(self) -> None:
+        checks.within("threshold", self.threshold, 0, 1)
+        for name in ("verbose", "tf_idf", "l2_norm"):
+            checks.flag(name, getattr(self, name))
+        if isinstance(self.label_weights, str):
+            checks.one_of("label_weights", self.label_weights, ("propensity",))
+        check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINT])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.classifier_tags.multi_label = True
+        return tags
+
+
+def _transformed(split: Split, steps: Sequence[RowTransform]) -> Split:
+    features = split.features
+    for step in steps:
+        features = step.features(features)
+    return Split(features, split.labels, split.num_features, split.num_labels)
+
+
+def _weights(given: Any, num_labels: int) -> np.ndarray | None:
+    """Weights of labels that were given as numbers."""
+    if given is None or isinstance(given, str):
+        return None
+    weights = np.asarray(given, np.float64)
+    if weights.shape != (num_labels,) or not np.isfinite(weights).all() or (weights <= 0).any():
+        raise ValueError(
+            f"label_weights must be None, propensity, or {num_labels} numbers above 0, not "
+            f"{given!r}"
+        )
+    return weights
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[int]:
+    """Draws of torch begin at a seed, and go on as before afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield seed
+
+
+@contextmanager
+def _folder(run_dir: Any) -> Iterator[Path]:
+    """The folder of a run."""
+    if run_dir is None:
+        with tempfile.TemporaryDirectory(prefix="slide-") as folder:
+            yield Path(folder)
+        return
+    Path(run_dir).mkdir(parents=True, exist_ok=True)
+    yield Path(run_dir)

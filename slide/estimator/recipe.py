@@ -1,0 +1,92 @@
+"""The default recipe of ``conf/`` from plain arguments; a test compares the two."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from slide import checks
+from slide.config.defaults import active_outputs, batch_size, hidden_width, output_scale
+from slide.data import SparseDataset
+from slide.nn import ActiveLoss, SlideNetwork
+from slide.optim import RowSparseAdam
+from slide.ranking import EnsembleRanker
+from slide.sampling import ActiveSampler, FullSampler, LSHProposer
+from slide.sparse import Pattern
+from slide.training import Trainer, TrainingOptions, linear
+
+SAMPLERS = ("lsh", "uniform", "full")
+RANKERS = ("ensemble", None)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a classifier is made of; `slide.SlideClassifier` explains the fields."""
+
+    hidden: int | list[int] | None = None
+    sampler: str = "lsh"
+    active: int | None = None
+    ranker: str | None = "ensemble"
+    epochs: int | str = "auto"
+    max_epochs: int = 20
+    max_minutes: float = 0.0
+    batch_size: int | None = None
+    lr: float = 0.002
+    input_rate: float = 4.0
+    dropout: float = 0.3
+    objective: str = "p"
+
+    def network(self, num_features: int, num_labels: int, seed: int) -> SlideNetwork:
+        """A network with its first weights."""
+        checks.one_of("sampler", self.sampler, SAMPLERS)
+        hidden = hidden_width(num_labels) if self.hidden is None else self.hidden
+        proposer = LSHProposer if self.sampler == "lsh" else None
+        options = {"mode": "shared", "weighting": "none", "candidate_share": 0.25, "seed": seed}
+        active = active_outputs(num_labels) if self.active is None else self.active
+        sampler = partial(ActiveSampler, proposer=proposer, active=active, **options)
+        return SlideNetwork(
+            num_features,
+            [hidden] if isinstance(hidden, int) else hidden,
+            num_labels,
+            FullSampler if self.sampler == "full" else sampler,
+            dropout=self.dropout,
+            precision="auto",
+            init_scale=0.2,
+            output_scale=output_scale(num_labels, shared=True),
+        )
+
+    def optimizer(self, network: SlideNetwork) -> RowSparseAdam:
+        """The optimizer of all weights."""
+        return RowSparseAdam(network.parameter_groups(self.lr, self.input_rate), self.lr)
+
+    def loss(self) -> ActiveLoss:
+        """The loss of the outputs."""
+        return ActiveLoss("squared_hinge")
+
+    def rows_in_step(self, num_rows: int) -> int:
+        """Rows in a step."""
+        return batch_size(num_rows) if self.batch_size is None else self.batch_size
+
+    def trainer(self, data: SparseDataset, seed: int, folder: Path) -> Trainer:
+        """A trainer of a new network, whose biases begin at the frequencies of the labels."""
+        if self.ranker not in RANKERS:
+            raise ValueError(f"ranker must be ensemble or None, not {self.ranker!r}")
+        options = TrainingOptions(
+            batch_size=self.rows_in_step(len(data.train)),
+            epochs=self.epochs,
+            max_epochs=self.max_epochs,
+            max_minutes=self.max_minutes,
+            seed=seed,
+        )
+        network = self.network(data.num_features, data.num_labels, seed)
+        ranker = None if self.ranker is None else EnsembleRanker(objective=self.objective)
+        parts = network, self.optimizer(network), self.loss(), data, options, folder
+        trainer = Trainer(*parts, ranker=ranker, lr_schedule=linear)
+        start_biases(network, self.loss(), trainer.train_split.labels)
+        return trainer
+
+
+def start_biases(network: SlideNetwork, loss: ActiveLoss, labels: Pattern) -> None:
+    """Start the biases of the outputs from the frequencies of the labels."""
+    assert network.output.bias is not None
+    prior = loss.prior_scores(labels, network.output.out_features)
+    network.output.bias.data.copy_(prior)

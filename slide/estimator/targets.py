@@ -1,0 +1,107 @@
+"""Targets in the forms of scikit-learn, and as lists of label names."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from slide.inputs import as_csr, as_pattern
+from slide.sparse import CSR, Pattern
+
+
+class Targets(NamedTuple):
+    """The labels of rows.
+
+    Attributes:
+        labels: R rows of label numbers, in [0, N).
+        classes: ``(N,)``, what each label is called: the names of lists, the values of a vector,
+            the columns of a matrix.
+        multilabel: whether a row may have any number of labels; else it has one.
+    """
+
+    labels: Pattern
+    classes: np.ndarray
+    multilabel: bool
+
+
+def read_targets(y: Any, classes: Any = None) -> Targets:
+    """Targets as numbers of labels.
+
+    Args:
+        y: a matrix ``(R, N)``, sparse or dense, of zeros and ones; a list of label names (a list,
+            tuple or set) for each row; or one name for each row ``(R,)``.
+        classes: the names of all labels; None: those that occur.
+
+    Raises:
+        ValueError: for another kind of targets, or a name that is not among ``classes``.
+    """
+    if y is None:
+        raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
+    if isinstance(y, CSR | Pattern) or hasattr(y, "tocsr") or hasattr(y, "columns"):
+        return _from_matrix(y, classes)
+    if _holds_lists(y):
+        return _from_names([list(row) for row in y], classes, multilabel=True)
+    array = np.asarray(y)
+    if array.ndim == 2 and array.shape[1] > 1:
+        return _from_matrix(array, classes)
+    array = column_or_1d(array, warn=True)
+    check_classification_targets(array)
+    return _from_vector(array, classes)
+
+
+def _holds_lists(y: Any) -> bool:
+    """Whether each row is a list of names; an array of two dimensions is a matrix."""
+    if isinstance(y, np.ndarray) and (y.ndim != 1 or y.dtype != object):
+        return False
+    if not isinstance(y, Sequence | np.ndarray) or isinstance(y, str | bytes):
+        return False
+    return len(y) > 0 and all(
+        isinstance(row, Iterable) and not isinstance(row, str | bytes) for row in y
+    )
+
+
+def _from_matrix(y: Any, classes: Any) -> Targets:
+    names = np.asarray(y.columns) if hasattr(y, "columns") else None
+    y = y.to_numpy() if names is not None else y
+    if isinstance(y, Pattern | CSR):
+        matrix = CSR(y.indptr, y.indices, np.ones(len(y.indices), np.float32))
+        width = int(y.indices.max(initial=-1)) + 1 if classes is None else len(classes)
+    else:
+        matrix, width = as_csr(y, name="labels"), y.shape[1]
+    if not np.isin(matrix.values, (0, 1)).all():
+        raise ValueError("Unknown label type: a matrix of labels must hold zeros and ones only")
+    if classes is not None and len(classes) != width:
+        raise ValueError(f"{len(classes)} classes do not fit a matrix of {width} columns")
+    found = np.asarray(classes) if classes is not None else names
+    return Targets(as_pattern(matrix, width), np.arange(width) if found is None else found, True)
+
+
+def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Targets:
+    known = sorted(set(chain.from_iterable(rows))) if classes is None else list(classes)
+    numbers = {name: number for number, name in enumerate(known)}
+    try:
+        lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]
+    except KeyError as error:
+        raise ValueError(f"label {error.args[0]!r} is not among the classes") from error
+    return Targets(Pattern.from_lists(lists), np.array(known), multilabel)
+
+
+def _from_vector(array: np.ndarray, classes: Any) -> Targets:
+    if classes is not None:
+        return _from_names([[name] for name in array.tolist()], classes, multilabel=False)
+    known, numbers = np.unique(array, return_inverse=True)
+    labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
+    return Targets(labels, known, False)
+
+
+def label_names(classes: np.ndarray) -> list[Any] | None:
+    """The names of classes for `slide.Model`: texts or whole numbers; None: 0, 1, ..., N - 1."""
+    names = classes.tolist()
+    if all(isinstance(name, int | float) and name == number for number, name in enumerate(names)):
+        return None
+    if all(isinstance(name, int | float) and name == int(name) for name in names):
+        return [int(name) for name in names]
+    return [str(name) for name in names]

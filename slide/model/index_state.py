@@ -1,0 +1,80 @@
+"""The index of a sampler as numbers and tensors, for search among its candidates.
+
+Hash tables are kept as they are. An index of FAISS is built again from the weights, at the first
+search. A sampler or a hash family that a user wrote is not kept.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slide.hashing import DWTA, SimHash
+from slide.kernels.buckets import Buckets
+from slide.sampling import ActiveSampler, FaissProposer, LSHProposer, Sampler, never
+
+_FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+
+
+def index_settings(sampler: Sampler) -> dict[str, Any] | None:
+    """The numbers of an index; None: there is none that can be kept."""
+    proposer = getattr(sampler, "proposer", None)
+    if type(sampler) is not ActiveSampler or not sampler.holds_index:
+        return None
+    if type(proposer) is FaissProposer:
+        names = ("kind", "probes", "neighbours", "seed")
+        return {"proposer": "faiss"} | {name: getattr(proposer, name) for name in names}
+    family = proposer.hash.family if type(proposer) is LSHProposer else None
+    known = {kind: name for name, kind in _FAMILIES.items()}
+    if proposer is None or type(family) not in known:
+        return None
+    numbers = ("hashes_per_table", "num_tables", "bin_size")
+    return {
+        "proposer": "lsh",
+        "family": known[type(family)],
+        "numbers": {name: getattr(family, name) for name in numbers if hasattr(family, name)},
+        "bucket_capacity": proposer.tables.bucket_capacity,
+        "center": proposer.hash.center,
+        "norm": proposer.hash.norm,
+        "seed": proposer.seed,
+        "draw": proposer.draw,
+    }
+
+
+def index_tensors(sampler: Sampler) -> dict[str, Tensor]:
+    """The arrays of an index; none if it is built again."""
+    proposer = getattr(sampler, "proposer", None)
+    if index_settings(sampler) is None or not isinstance(proposer, LSHProposer):
+        return {}
+    tables = proposer.tables.state_dict()
+    arrays = {f"buckets.{name}": torch.from_numpy(array) for name, array in tables.items()}
+    return {**arrays, "mean_input": proposer.hash.mean_input.clone()}
+
+
+def restored_index(
+    settings: dict[str, Any], tensors: dict[str, Tensor], in_features: int, out_features: int
+) -> Sampler:
+    """A sampler with the index that had these `index_settings` and `index_tensors`.
+
+    It is for prediction: its index does not follow changes of the weights.
+    """
+    if settings["proposer"] == "faiss":
+        options = {name: settings[name] for name in ("kind", "probes", "neighbours")}
+        proposer = partial(FaissProposer, **options)
+    else:
+        family = partial(_FAMILIES[settings["family"]], **settings["numbers"])
+        options = {name: settings[name] for name in ("bucket_capacity", "center", "norm")}
+        proposer = partial(LSHProposer, family=family, rehash_after=0, **options)
+    # No set is chosen: the size of a set must only be below the number of outputs.
+    options = {"active": 1, "rebuild": never, "seed": settings["seed"]}
+    sampler = ActiveSampler(in_features, out_features, proposer, **options)
+    if isinstance(sampler.proposer, LSHProposer):
+        state = {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays = {name: state[f"buckets.{name}"] for name in Buckets._fields}
+        shape = sampler.proposer.tables.buckets.starts.shape
+        if arrays["starts"].shape != shape:
+            raise ValueError(f"tables of shape {arrays['starts'].shape} do not fit {shape}")
+        sampler.proposer.restore_tables(Buckets(**arrays), tensors["mean_input"], settings["draw"])
+        sampler.take_index()
+    return sampler

@@ -1,0 +1,133 @@
+"""Size of a model folder, how long it takes to open, and what weights of 16 bits cost.
+
+Random weights of the shape of Amazon-670K, and a trained run of the data set debian:
+
+    python train.py dataset=debian run_dir=results/debian/for_model_folder
+    python tests/benchmarks/model_folder.py results/debian/for_model_folder datasets/debian/test.txt
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from report import publish, table
+
+from slide import FullSampler, SlideNetwork
+from slide.model import Model, load
+
+FEATURES, HIDDEN, LABELS, NONZEROS = 135_909, 512, 670_091, 75
+# Settings of the run that its page tells.
+SHOWN = (("network", "hidden"), ("trainer", "epochs"))
+DTYPES = ("float32", "bfloat16")
+# In a process of its own, and without the time of `import slide`.
+OPEN = """
+import json, sys, time
+import numpy as np, slide
+from memory import memory
+begin, before = time.perf_counter(), memory("VmRSS")
+model = slide.load(sys.argv[1])
+found = {"open": time.perf_counter() - begin, "resident": memory("VmRSS") - before}
+rng, times = np.random.default_rng(0), []
+for _ in range(30):
+    columns = np.sort(rng.choice(model.num_features, int(sys.argv[2]), False)).astype(np.int32)
+    values = np.full(len(columns), len(columns) ** -0.5, np.float32)
+    row = slide.CSR(np.array([0, len(columns)]), columns, values)
+    begin = time.perf_counter()
+    model.predict(row)
+    times.append(time.perf_counter() - begin)
+found |= {"first": times[0], "next": float(np.median(times[1:]))}
+print(json.dumps(found))
+"""
+
+
+def open_elsewhere(folder: Path) -> dict[str, float]:
+    """What a process measures that opens a model and predicts one row after the other."""
+    words = [sys.executable, "-c", OPEN, str(folder), str(NONZEROS)]
+    here = Path(__file__).parent
+    root = here.parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{here}"}
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    return json.loads(done.stdout)
+
+
+def measure_opening(folder: Path) -> dict[str, dict[str, float]]:
+    """Seconds and bytes of a large network with random weights."""
+    torch.manual_seed(0)
+    model, found = Model(SlideNetwork(FEATURES, [HIDDEN], LABELS, FullSampler)), {}
+    for dtype in DTYPES:
+        begin = time.perf_counter()
+        model.save(folder / dtype, dtype)
+        saved = time.perf_counter() - begin
+        size = sum(path.stat().st_size for path in (folder / dtype).iterdir())
+        found[dtype] = {"save": saved, "bytes": size, **open_elsewhere(folder / dtype)}
+    return found
+
+
+def measure_precision(run: Path, rows: Path, folder: Path) -> dict[str, dict[str, float]]:
+    """Precision of a trained model in both types."""
+    found = {}
+    for dtype in DTYPES:
+        load(run).save(folder / f"run_{dtype}", dtype)
+        words = [sys.executable, "-m", "slide.predict", folder / f"run_{dtype}", rows]
+        begin = time.perf_counter()
+        more = ["--metrics", folder / "m.json", "-o", folder / "answers.jsonl"]
+        subprocess.run([*words, *more], check=True, capture_output=True)
+        count = sum(1 for _ in (folder / "answers.jsonl").open())
+        seconds = time.perf_counter() - begin
+        found[dtype] = json.loads((folder / "m.json").read_text()) | {"rows": count / seconds}
+    return found
+
+
+def page(found: dict) -> str:
+    opening = [
+        {
+            "weights": dtype,
+            "GB": f"{row['bytes'] / 1e9:.2f}",
+            "save, s": f"{row['save']:.1f}",
+            "open, s": f"{row['open']:.3f}",
+            "resident after it, MB": f"{row['resident'] / 1e6:,.0f}",
+            "first row, ms": f"{1e3 * row['first']:.0f}",
+            "next rows, ms": f"{1e3 * row['next']:.0f}",
+        }
+        for dtype, row in found["opening"].items()
+    ]
+    precision = [
+        {
+            "weights": dtype,
+            **{f"P@{k}": f"{100 * row[f'p_at_{k}']:.2f}" for k in (1, 3, 5)},
+            "rows/s": f"{row['rows']:.0f}",
+        }
+        for dtype, row in found["precision"].items()
+    ]
+    told = ", ".join(f"{key}={value}" for key, value in found["settings"].items())
+    return (
+        f"# The folder of a model\n\nA network of {FEATURES:,} features, {HIDDEN} hidden units and "
+        f"{LABELS:,} labels with random weights, exact search, one row after the other, in a new "
+        f"process; files that were just written, threads: {found['threads']}. `open` is without "
+        "`import slide`.\n\n"
+        f"{table(opening)}\nA trained run of debian ({told}) with its re-ranker, predicted by "
+        f"`slide-predict` in both types, with the start of the process:\n\n{table(precision)}"
+    )
+
+
+def main() -> None:
+    from slide import runtime
+
+    run, rows = map(Path, sys.argv[1:3])
+    with tempfile.TemporaryDirectory() as folder:
+        found = {
+            "threads": runtime.num_threads(),
+            "opening": measure_opening(Path(folder)),
+            "settings": {key: load(run).settings[group][key] for group, key in SHOWN},
+            "precision": measure_precision(run, rows, Path(folder)),
+        }
+    publish("model_folder", found, page)
+
+
+if __name__ == "__main__":
+    main()

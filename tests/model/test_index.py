@@ -1,0 +1,100 @@
+"""Search among the candidates of the index that a model was trained with."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+import slide
+from slide.model import Model, load
+from slide.sampling import fixed
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FAMILIES = {
+    "simhash": partial(slide.SimHash, hashes_per_table=3, num_tables=4),
+    "dwta": partial(slide.DWTA, hashes_per_table=1, num_tables=5, bin_size=4),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return job.make_data(tmp_path_factory.mktemp("data"))
+
+
+def trained(data, proposer, **options):
+    """A network after some steps, with its index."""
+    torch.manual_seed(0)
+    rebuild = partial(fixed, every=16)
+    options = {"active": 20, "rebuild": rebuild, "seed": 5, **options}
+    sampler = partial(slide.ActiveSampler, proposer=proposer, **options)
+    network = slide.SlideNetwork(60, [8], 80, sampler)
+    optimizer = slide.RowSparseAdam(network.parameters(), lr=0.02)
+    for _ in range(6):
+        hidden = network.encode(data.test.features)
+        mean, _ = network.output.loss(hidden, data.test.labels, slide.ActiveLoss("bce"))
+        optimizer.zero_grad()
+        mean.backward()
+        optimizer.step()
+    return network
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("redraw", [0, 60])
+@pytest.mark.parametrize("norm", ["simple_lsh", "cosine"])
+def test_tables_answer_as_before(data, family, redraw, norm, tmp_path):
+    options = {"family": FAMILIES[family], "norm": norm, "redraw": partial(fixed, every=redraw)}
+    network = trained(data, partial(slide.LSHProposer, bucket_capacity=6, **options))
+    assert (network.output.sampler.proposer.draw > 0) == (redraw > 0)
+    model = Model(network)
+    model.save(tmp_path / "m")
+    opened = load(tmp_path / "m")
+    # The index stands still from here on, in both.
+    network.output.sampler.rebuild_due = opened.network.output.sampler.rebuild_due
+    network.output.sampler.scheduled = 99
+    network.output.sampler.proposer.moved = []
+    expected = model.predict(data.test.features, k=5, search="index")
+    for again in (opened, load(tmp_path / "m")):
+        found = again.predict(data.test.features, k=5, search="index")
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+    exact = opened.predict(data.test.features, k=5)
+    assert (exact.labels != found.labels).any(), "the index finds everything: this tests nothing"
+    opened.save(tmp_path / "again")
+    found = load(tmp_path / "again").predict(data.test.features, k=5, search="index")
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_an_index_of_faiss_is_built_again(data, tmp_path):
+    network = trained(data, partial(slide.FaissProposer, kind="flat", neighbours=9))
+    Model(network).save(tmp_path / "m")
+    assert not (tmp_path / "m/index.safetensors").exists()
+    opened = load(tmp_path / "m")
+    found = opened.predict(data.test.features, k=5, search="index")
+    exact = opened.predict(data.test.features, k=5)
+    np.testing.assert_array_equal(found.labels, exact.labels)
+
+
+class Mine(slide.LSHProposer):
+    """Written by a user."""
+
+
+@pytest.mark.parametrize(
+    ("proposer", "options"),
+    [(None, {}), (Mine, {}), (slide.LSHProposer, {"active": 80})],
+    ids=["uniform", "another", "all"],
+)
+def test_no_index(data, proposer, options, tmp_path):
+    Model(trained(data, proposer, **options)).save(tmp_path / "m")
+    opened = load(tmp_path / "m")
+    with pytest.raises(ValueError, match="search by index needs a sampler with an index"):
+        opened.predict(data.test.features, search="index")
+
+
+def test_an_untrained_network_has_none(data, tmp_path):
+    Model(job.make_network(data)).save(tmp_path / "m")
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {
+        "model.json",
+        "network.safetensors",
+    }
