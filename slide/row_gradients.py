@@ -15,6 +15,7 @@ Example:
 import math
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,16 +99,41 @@ def check_leaves(*parameters: torch.Tensor | None) -> None:
             )
 
 
-def hand_over(parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
+def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
 
     With ``sparse`` it is a sparse tensor, which goes through autograd. Otherwise it is None, and
-    the gradient stays on the parameter for `slide.RowSparseAdam`.
+    the gradient stays on the parameter for `slide.RowSparseAdam`. But only ``loss.backward()``
+    leaves gradients on parameters: ``torch.autograd.grad`` gets a sparse tensor, and a parameter
+    that is not among the ``inputs`` of a backward pass gets nothing.
+
+    Args:
+        ctx: the context of the operation, in its backward pass.
+        parameter: a leaf that the operation took.
+        gradient: its gradient.
+        sparse: whether the gradient always goes through autograd.
     """
     if sparse:
         return to_sparse(parameter, gradient)
-    add_row_gradient(parameter, gradient)
+    try:
+        if _is_accumulated(ctx, parameter):
+            add_row_gradient(parameter, gradient)
+    except RuntimeError:  # PyTorch's answer where `torch.autograd.grad` asks for this gradient.
+        # A copy: the caller may change it in place, and the backward pass may run again.
+        return to_sparse(parameter, gradient.scaled(1, copy=True))
     return None
+
+
+def _is_accumulated(ctx: Any, parameter: torch.Tensor) -> bool:
+    """Whether the running backward pass adds the gradient of a leaf to its ``grad``.
+
+    Raises:
+        RuntimeError: if `torch.autograd.grad` returns the gradient instead.
+    """
+    for node, _ in ctx.next_functions:
+        if getattr(node, "variable", None) is parameter:
+            return torch._C._will_engine_execute_node(node)  # pyright: ignore[reportAttributeAccessIssue]
+    return True
 
 
 def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor:

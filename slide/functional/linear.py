@@ -192,12 +192,12 @@ class _PerSampleLinear(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             # A copy: the optimizer computes the product later, and x may change before that.
             gradient = FactoredRowGradient(active.transposed, grad, array_view(x.clone()))
-            grad_weight = hand_over(weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = FactoredRowGradient(
                 active.transposed, grad, np.ones((len(x), 1), grad.dtype)
             )
-            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -267,8 +267,8 @@ class _SharedLinear(torch.autograd.Function):
                 grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             gradient = weight_gradient(grad, x, active.ids, active.scratch, dtype)
-            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.ids, exact.sum(0)[:, None])
-            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None

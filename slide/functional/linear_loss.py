@@ -162,9 +162,11 @@ class _SharedLinearLoss(torch.autograd.Function):
         sparse = ctx.sparse_grad  # Then values are copied, since autograd may change them in place.
         grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
-            grad_weight = hand_over(ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse)
+            grad_weight = hand_over(
+                ctx, ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse
+            )
         if ctx.needs_input_grad[2]:
-            grad_bias = hand_over(ctx.bias, ctx.grad_bias.scaled(upstream, sparse), sparse)
+            grad_bias = hand_over(ctx, ctx.bias, ctx.grad_bias.scaled(upstream, sparse), sparse)
         return grad_x, grad_weight, grad_bias, None, None
 
 
