@@ -51,6 +51,7 @@ class SampledLayer(nn.Module):
 
         Prediction computes all outputs, because it must not depend on draws or on the batch.
         """
+        _check_not_replicated(self)
         if not self.training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
         self.sampler.update(rows, self.bias, x if self.training else None)
@@ -66,6 +67,21 @@ class SampledLayer(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
         self.sampler.load_state_dict(_to_arrays(state))
+
+
+def _check_not_replicated(layer: SampledLayer) -> None:
+    """Raise RuntimeError in a pass whose gradients DistributedDataParallel is to average."""
+    replica = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if replica is None or not torch.is_grad_enabled():
+        return
+    averaged = getattr(replica, "_module_parameters", ())
+    if any(own is p for own in layer.parameters() if own.requires_grad for p in averaged):
+        raise RuntimeError(
+            "DistributedDataParallel does not average the row gradients of a "
+            f"{type(layer).__name__}, so the processes would train different weights. Wrap the "
+            "layers before it alone, make this one with sparse_grad=True, and call "
+            "torch.distributed.all_reduce on the grad of its parameters before each step"
+        )
 
 
 def _to_tensors(state: Any) -> Any:
