@@ -160,7 +160,8 @@ class _PerSampleLinear(torch.autograd.Function):
         active: ActiveSet,
         sparse_grad: bool,
     ):
-        ctx.save_for_backward(x)
+        # The weight is saved so that autograd notices changes of it before the backward pass.
+        ctx.save_for_backward(x, weight)
         ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
         ids, rows, added, x = _for_kernels(active, weight, bias, x)
         out = torch.empty(len(ids), dtype=x.dtype)
@@ -173,7 +174,7 @@ class _PerSampleLinear(torch.autograd.Function):
     @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x,), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
+        (x, _), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
         x, grad, num_samples = _exact(x), _exact(grads[0]), len(x)
         visited = rows_to_visit(grad, active.indptr)
         grad = array_view(grad)

@@ -118,6 +118,9 @@ class RowSparseAdam(torch.optim.Optimizer):
                 gradient = take_row_gradients(p)
                 if gradient is not None:
                     self._update(p, group, gradient)
+                    # Kernels write behind autograd's back. A backward pass through activations of
+                    # the old weights must raise, as it does with PyTorch's optimizers.
+                    torch.autograd.graph.increment_version(p)
         return loss
 
     @profiled("adam")
