@@ -95,6 +95,21 @@ class RowSparseAdam(torch.optim.Optimizer):
             for p in group["params"]:
                 p.row_gradients = []
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
+
+        Raises:
+            RuntimeError: for row gradients, which it would neither unscale nor look at.
+        """
+        if any(getattr(p, "row_gradients", ()) for g in self.param_groups for p in g["params"]):
+            raise RuntimeError(
+                "a GradScaler does not see row gradients, so it neither unscales them nor finds "
+                "infinities in them: make the layer with sparse_grad=True, or train without a "
+                "scaler, since bfloat16 does not need one"
+            )
+        return False
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update all parameters that have a gradient, and remove their row gradients.
