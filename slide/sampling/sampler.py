@@ -225,10 +225,29 @@ class ActiveSampler(Sampler):
     def state_dict(self) -> dict[str, Any]:
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
-        return counters | {"proposer": self.proposer.state_dict() if self.proposer else {}}
+        known = self.proposer.state_dict() if self.proposer else {}
+        return counters | {"proposer_kind": self._proposer_kind(), "proposer": known}
+
+    def _proposer_kind(self) -> str:
+        return type(self.proposer).__name__ if self.proposer else "no proposer"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: for the state of another kind of sampler or proposer.
+        """
+        saved, own = state.get("proposer_kind"), self._proposer_kind()
+        if saved is None:
+            raise ValueError(
+                "this is no state of an ActiveSampler; make the layer with the sampler that it "
+                "was saved with"
+            )
+        if saved != own:
+            raise ValueError(
+                f"this is the state of an ActiveSampler with {saved}, and it does not fit one with "
+                f"{own}"
+            )
         if self.proposer is not None:
             self.proposer.load_state_dict(state["proposer"])
             # A proposer that saves no index is rebuilt.
