@@ -1,14 +1,18 @@
 """The base class of sampled layers: a sampler, which is part of the state of the layer."""
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.sampling import FullSampler, Sampler
+from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR, Pattern
+
+# The living layer that a sampler was given to, by the sampler's id.
+_OWNERS: WeakValueDictionary[int, "SampledLayer"] = WeakValueDictionary()
 
 
 class SampledLayer(nn.Module):
@@ -45,6 +49,26 @@ class SampledLayer(nn.Module):
                 f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "
                 f"{out_features}"
             )
+        self._take_sampler()
+
+    def _take_sampler(self) -> None:
+        """Raise ValueError if the sampler has another layer, whose rows its index holds."""
+        sampler = self.sampler
+        if not isinstance(sampler, ActiveSampler):
+            return
+        width = getattr(sampler.proposer, "in_features", None)
+        if width not in (None, self.in_features):
+            raise ValueError(
+                f"a sampler for inputs of {width} numbers does not fit a layer with inputs of "
+                f"{self.in_features}"
+            )
+        owner = _OWNERS.get(id(sampler))
+        if owner is not None and owner.sampler is sampler:
+            raise ValueError(
+                f"this sampler chooses for another layer, {owner}: its index and its counters "
+                "belong to that layer; make a sampler for each layer"
+            )
+        _OWNERS[id(sampler)] = self
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Pattern | None) -> ActiveSet:
         """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
