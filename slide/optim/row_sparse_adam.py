@@ -15,6 +15,7 @@ from slide.row_gradients import (
     as_rows,
     num_rows,
     take_row_gradients,
+    takers,
 )
 from slide.runtime import array_view, num_threads, profiled
 
@@ -87,6 +88,11 @@ class RowSparseAdam(torch.optim.Optimizer):
             "rowwise": rowwise,
         }
         super().__init__(params, defaults)
+        takers.add(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        takers.add(self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove dense, sparse and row gradients."""
