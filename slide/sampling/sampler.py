@@ -17,7 +17,7 @@ from slide.sampling import schedules
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
 from slide.scratch import Scratch
-from slide.sparse import Pattern, check_pattern
+from slide.sparse import Pattern, check_labels, check_pattern
 
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
@@ -137,7 +137,7 @@ class ActiveSampler(Sampler):
             known = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
         else:
             known = labels
-            check_pattern("labels", known, num_queries(queries), self.out_features)
+            check_labels("labels", known, num_queries(queries), self.out_features)
         key = random_key(self.seed, self.selections)
         self.selections += 1
         choose = self._per_sample if self.mode == "per_sample" else self._shared
