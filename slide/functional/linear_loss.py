@@ -93,7 +93,8 @@ def linear_loss_on_set(
     check_fraction("hard_fraction", hard_fraction)
     kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
     options = _Options(loss, kept, products.rounded, learns, products.sparse_grad)
-    return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
+    with active.scratch.alone():
+        return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
 
 
 class _Options(NamedTuple):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,12 @@ class ActiveSampler(Sampler):
         """Rebuild before the first set, and whenever the schedule asks for it."""
         if self.proposer is None or self._full is not None:
             return
+        # Predictions with the index may come from several threads; then nothing changes here.
+        with nullcontext() if inputs is None else self._scratch.alone():
+            self._update(weight, bias, inputs)
+
+    def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
+        assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start = self.rebuild_due(self.samples), time.perf_counter()
         if not self._built or due > self.scheduled:
@@ -141,9 +148,10 @@ class ActiveSampler(Sampler):
         key = random_key(self.seed, self.selections)
         self.selections += 1
         choose = self._per_sample if self.mode == "per_sample" else self._shared
-        active = choose(queries, known, labels is not None, key)
-        if self._training and self.proposer is not None:
-            self.proposer.touched(active)
+        with self._scratch.alone():
+            active = choose(queries, known, labels is not None, key)
+            if self._training and self.proposer is not None:
+                self.proposer.touched(active)
         return active
 
     def candidates(self, queries: Queries) -> Pattern:
