@@ -14,10 +14,15 @@ Example:
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slide.active_set import Transposed
 from slide.kernels import pattern_products as kernels
@@ -25,6 +30,8 @@ from slide.runtime import array_view
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
+# The optimizers that take row gradients.
+takers: WeakSet[torch.optim.Optimizer] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -98,16 +105,41 @@ def check_leaves(*parameters: torch.Tensor | None) -> None:
             )
 
 
-def hand_over(parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
+def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
 
     With ``sparse`` it is a sparse tensor, which goes through autograd. Otherwise it is None, and
-    the gradient stays on the parameter for `slide.RowSparseAdam`.
+    the gradient stays on the parameter for `slide.RowSparseAdam`. But only ``loss.backward()``
+    leaves gradients on parameters: ``torch.autograd.grad`` gets a sparse tensor, and a parameter
+    that is not among the ``inputs`` of a backward pass gets nothing.
+
+    Args:
+        ctx: the context of the operation, in its backward pass.
+        parameter: a leaf that the operation took.
+        gradient: its gradient.
+        sparse: whether the gradient always goes through autograd.
     """
     if sparse:
         return to_sparse(parameter, gradient)
-    add_row_gradient(parameter, gradient)
+    try:
+        if _is_accumulated(ctx, parameter):
+            add_row_gradient(parameter, gradient)
+    except RuntimeError:  # PyTorch's answer where `torch.autograd.grad` asks for this gradient.
+        # A copy: the caller may change it in place, and the backward pass may run again.
+        return to_sparse(parameter, gradient.scaled(1, copy=True))
     return None
+
+
+def _is_accumulated(ctx: Any, parameter: torch.Tensor) -> bool:
+    """Whether the running backward pass adds the gradient of a leaf to its ``grad``.
+
+    Raises:
+        RuntimeError: if `torch.autograd.grad` returns the gradient instead.
+    """
+    for node, _ in ctx.next_functions:
+        if getattr(node, "variable", None) is parameter:
+            return torch._C._will_engine_execute_node(node)  # pyright: ignore[reportAttributeAccessIssue]
+    return True
 
 
 def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor:
@@ -128,12 +160,38 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
     if pending is None:
         pending = parameter.row_gradients = []  # type: ignore[attr-defined]
     pending.append(gradient)
+    _watch_optimizers()
     if len(pending) == MANY_PENDING:
         warnings.warn(
             f"{MANY_PENDING} backward passes left gradients on a weight {tuple(parameter.shape)}, "
             "and no RowSparseAdam took them; other optimizers need sparse_grad=True",
             stacklevel=2,
         )
+
+
+@cache
+def _watch_optimizers() -> None:
+    """From the first row gradient on, look at each step of any optimizer of PyTorch."""
+    register_optimizer_step_post_hook(_warn_of_left_rows)
+
+
+def _warn_of_left_rows(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Warn if an optimizer has left row gradients that no `slide.RowSparseAdam` will take."""
+    for p in _parameters(optimizer):
+        if getattr(p, "row_gradients", ()) and not any(
+            p is taken for taker in list(takers) for taken in _parameters(taker)
+        ):
+            warnings.warn(
+                f"{type(optimizer).__name__} does not update a weight {tuple(p.shape)}: it ignores "
+                "the row gradients of its layer. Use slide.RowSparseAdam, or make the layer with "
+                "sparse_grad=True and use an optimizer that takes sparse gradients",
+                stacklevel=3,
+            )
+            return
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (p for group in optimizer.param_groups for p in group["params"])
 
 
 def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:

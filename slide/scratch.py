@@ -1,6 +1,9 @@
 """Scratch arrays that a layer keeps from step to step."""
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -28,6 +31,25 @@ class Scratch:
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
+        self._user = threading.RLock()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A part of a step that must not run in two threads at a time.
+
+        Raises:
+            RuntimeError: if another thread is in such a part now.
+        """
+        if not self._user.acquire(blocking=False):
+            raise RuntimeError(
+                "another thread is training this layer now, and a layer has one set of scratch "
+                "arrays: give each thread a layer of its own, or hold a lock around forward, "
+                "backward and step"
+            )
+        try:
+            yield
+        finally:
+            self._user.release()
 
     def slots(self) -> np.ndarray:
         """``(N,)`` int32, all -1."""
@@ -59,4 +81,7 @@ class Scratch:
         return Scratch(self.out_features)
 
     def __getstate__(self) -> dict:
-        return {"out_features": self.out_features, "_arrays": {}, "_tensors": {}}
+        return {"out_features": self.out_features}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__init__(state["out_features"])

@@ -102,3 +102,25 @@ def check_pattern(
         raise ValueError(
             f"{name} must lie in [0, {num_columns}), not in [{indices.min()}, {indices.max()}]"
         )
+
+
+def check_labels(name: str, labels: Pattern, num_rows: int | None, num_columns: int) -> None:
+    """`check_pattern`, and raise for a label that a row has twice: a loss would count it twice.
+
+    Raises:
+        ValueError: as `check_pattern`, or for a repeated label.
+        TypeError: as `check_pattern`.
+    """
+    check_pattern(name, labels, num_rows, num_columns)
+    indptr, indices = labels.indptr, labels.indices
+    rises = np.diff(indices) > 0
+    begins = indptr[(indptr > 0) & (indptr < len(indices))]
+    rises[begins - 1] = True
+    if rises.all():  # As in most files; this is much faster than to sort.
+        return
+    rows = np.repeat(np.arange(labels.num_rows), np.diff(indptr))
+    pairs = np.sort(rows << 32 | indices)
+    repeated = pairs[1:][pairs[1:] == pairs[:-1]]
+    if len(repeated):
+        row, column = divmod(int(repeated[0]), 1 << 32)
+        raise ValueError(f"{name} of a row must be distinct; row {row} has {column} twice")

@@ -32,6 +32,7 @@ KERNEL_TESTS = (
     "test_active_set.py",
     "test_boundaries.py",
     "test_inputs.py",
+    "test_repeated_labels.py",
     "test_row_gradients.py",
     "test_scratch.py",
     "test_testing.py",

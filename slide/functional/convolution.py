@@ -153,10 +153,10 @@ class _ActiveConv2d(torch.autograd.Function):
                 linked = selection.linked.flatten()
                 ids, rows = ids[linked], rows[linked]
             gradient = RowGradient(ids.int().numpy(), rows.contiguous())
-            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(selection.out_ids, grad_bias[:, None])
-            grad_some = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+            grad_some = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_some, None, None, None
 
 

@@ -160,7 +160,8 @@ class _PerSampleLinear(torch.autograd.Function):
         active: ActiveSet,
         sparse_grad: bool,
     ):
-        ctx.save_for_backward(x)
+        # The weight is saved so that autograd notices changes of it before the backward pass.
+        ctx.save_for_backward(x, weight)
         ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
         ids, rows, added, x = _for_kernels(active, weight, bias, x)
         out = torch.empty(len(ids), dtype=x.dtype)
@@ -173,7 +174,7 @@ class _PerSampleLinear(torch.autograd.Function):
     @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x,), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
+        (x, _), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
         x, grad, num_samples = _exact(x), _exact(grads[0]), len(x)
         visited = rows_to_visit(grad, active.indptr)
         grad = array_view(grad)
@@ -192,12 +193,12 @@ class _PerSampleLinear(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             # A copy: the optimizer computes the product later, and x may change before that.
             gradient = FactoredRowGradient(active.transposed, grad, array_view(x.clone()))
-            grad_weight = hand_over(weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = FactoredRowGradient(
                 active.transposed, grad, np.ones((len(x), 1), grad.dtype)
             )
-            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -267,8 +268,8 @@ class _SharedLinear(torch.autograd.Function):
                 grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             gradient = weight_gradient(grad, x, active.ids, active.scratch, dtype)
-            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.ids, exact.sum(0)[:, None])
-            grad_bias = hand_over(ctx.bias, gradient, ctx.sparse_grad)
+            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None

@@ -93,7 +93,8 @@ def linear_loss_on_set(
     check_fraction("hard_fraction", hard_fraction)
     kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
     options = _Options(loss, kept, products.rounded, learns, products.sparse_grad)
-    return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
+    with active.scratch.alone():
+        return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
 
 
 class _Options(NamedTuple):
@@ -162,9 +163,11 @@ class _SharedLinearLoss(torch.autograd.Function):
         sparse = ctx.sparse_grad  # Then values are copied, since autograd may change them in place.
         grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
-            grad_weight = hand_over(ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse)
+            grad_weight = hand_over(
+                ctx, ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse
+            )
         if ctx.needs_input_grad[2]:
-            grad_bias = hand_over(ctx.bias, ctx.grad_bias.scaled(upstream, sparse), sparse)
+            grad_bias = hand_over(ctx, ctx.bias, ctx.grad_bias.scaled(upstream, sparse), sparse)
         return grad_x, grad_weight, grad_bias, None, None
 
 

@@ -93,5 +93,5 @@ class _SparseLinear(torch.autograd.Function):
                 vectors = grad[torch.from_numpy(visited)]
             transposed = transpose(Pattern(x.indptr, x.indices), ctx.scratch)
             gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))
-            grad_weight = hand_over(ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
         return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None, None

@@ -1,6 +1,7 @@
 """The base class of sampled layers: a sampler, which is part of the state of the layer."""
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +9,11 @@ from torch import Tensor, nn
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.inputs import as_pattern
-from slide.sampling import FullSampler, Sampler
+from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR
+
+# The living layer that a sampler was given to, by the sampler's id.
+_OWNERS: WeakValueDictionary[int, "SampledLayer"] = WeakValueDictionary()
 
 
 class SampledLayer(nn.Module):
@@ -46,12 +50,33 @@ class SampledLayer(nn.Module):
                 f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "
                 f"{out_features}"
             )
+        self._take_sampler()
+
+    def _take_sampler(self) -> None:
+        """Raise ValueError if the sampler has another layer, whose rows its index holds."""
+        sampler = self.sampler
+        if not isinstance(sampler, ActiveSampler):
+            return
+        width = getattr(sampler.proposer, "in_features", None)
+        if width not in (None, self.in_features):
+            raise ValueError(
+                f"a sampler for inputs of {width} numbers does not fit a layer with inputs of "
+                f"{self.in_features}"
+            )
+        owner = _OWNERS.get(id(sampler))
+        if owner is not None and owner.sampler is sampler:
+            raise ValueError(
+                f"this sampler chooses for another layer, {owner}: its index and its counters "
+                "belong to that layer; make a sampler for each layer"
+            )
+        _OWNERS[id(sampler)] = self
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
 
         Prediction computes all outputs, because it must not depend on draws or on the batch.
         """
+        _check_not_replicated(self)
         if not self.training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
         if labels is not None:
@@ -69,6 +94,21 @@ class SampledLayer(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
         self.sampler.load_state_dict(_to_arrays(state))
+
+
+def _check_not_replicated(layer: SampledLayer) -> None:
+    """Raise RuntimeError in a pass whose gradients DistributedDataParallel is to average."""
+    replica = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if replica is None or not torch.is_grad_enabled():
+        return
+    averaged = getattr(replica, "_module_parameters", ())
+    if any(own is p for own in layer.parameters() if own.requires_grad for p in averaged):
+        raise RuntimeError(
+            "DistributedDataParallel does not average the row gradients of a "
+            f"{type(layer).__name__}, so the processes would train different weights. Wrap the "
+            "layers before it alone, make this one with sparse_grad=True, and call "
+            "torch.distributed.all_reduce on the grad of its parameters before each step"
+        )
 
 
 def _to_tensors(state: Any) -> Any:

@@ -15,6 +15,7 @@ from slide.row_gradients import (
     as_rows,
     num_rows,
     take_row_gradients,
+    takers,
 )
 from slide.runtime import array_view, num_threads, profiled
 
@@ -87,6 +88,11 @@ class RowSparseAdam(torch.optim.Optimizer):
             "rowwise": rowwise,
         }
         super().__init__(params, defaults)
+        takers.add(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        takers.add(self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove dense, sparse and row gradients."""
@@ -94,6 +100,21 @@ class RowSparseAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 p.row_gradients = []
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
+
+        Raises:
+            RuntimeError: for row gradients, which it would neither unscale nor look at.
+        """
+        if any(getattr(p, "row_gradients", ()) for g in self.param_groups for p in g["params"]):
+            raise RuntimeError(
+                "a GradScaler does not see row gradients, so it neither unscales them nor finds "
+                "infinities in them: make the layer with sparse_grad=True, or train without a "
+                "scaler, since bfloat16 does not need one"
+            )
+        return False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -118,6 +139,9 @@ class RowSparseAdam(torch.optim.Optimizer):
                 gradient = take_row_gradients(p)
                 if gradient is not None:
                     self._update(p, group, gradient)
+                    # Kernels write behind autograd's back. A backward pass through activations of
+                    # the old weights must raise, as it does with PyTorch's optimizers.
+                    torch.autograd.graph.increment_version(p)
         return loss
 
     @profiled("adam")
@@ -134,8 +158,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
             if group["rowwise"]:
                 state["exp_avg_sq"] = state["exp_avg"].new_zeros(num_rows(p), 1)
-            if group["correct_skipped"]:
-                state["last_step"] = torch.zeros(num_rows(p), dtype=torch.int32)
+        _note_last_steps(state, num_rows(p) if group["correct_skipped"] else None)
         state["step"] += 1
         hyper = AdamHyper(
             float(group["lr"]),
@@ -167,10 +190,19 @@ class RowSparseAdam(torch.optim.Optimizer):
             kernels.adam_rows(rows, hyper, gradient.ids, array_view(gradient.rows), chunks)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned, with its options.
+
+        Raises:
+            ValueError: for the state of another optimizer, or of parameters of other shapes.
+        """
+        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
+        own = [p for group in self.param_groups for p in group["params"]]
+        for group in state_dict["param_groups"]:
+            _check_names("its groups lack", self.defaults, group)
+        if len(saved) == len(own):  # Else the base class raises an error.
+            for i, p in zip(saved, own, strict=True):
+                _check_state(state_dict["state"].get(i), p)
         super().load_state_dict(state_dict)
-        saved = (i for group in state_dict["param_groups"] for i in group["params"])
-        own = (p for group in self.param_groups for p in group["params"])
         for i, p in zip(saved, own, strict=True):
             # The base class has converted all state to the type of the parameter.
             for name, value in state_dict["state"].get(i, {}).items():
@@ -181,6 +213,31 @@ class RowSparseAdam(torch.optim.Optimizer):
 
 def _moment_type(p: torch.Tensor) -> torch.dtype:
     return torch.float32 if p.dtype == torch.bfloat16 else p.dtype
+
+
+def _note_last_steps(state: dict[str, Any], rows: int | None) -> None:
+    """Keep last steps for so many rows, or none. Steps without them do not count as skipped."""
+    if rows is None:
+        state.pop("last_step", None)
+    elif "last_step" not in state:
+        state["last_step"] = torch.full((rows,), state["step"], dtype=torch.int32)
+
+
+def _check_names(what: str, names: Iterable[str], found: dict[str, Any]) -> None:
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"this is no state of a RowSparseAdam: {what} {', '.join(missing)}")
+
+
+def _check_state(state: dict[str, Any] | None, p: torch.Tensor) -> None:
+    """Raise ValueError unless a saved state fits a parameter; kernels do not check that."""
+    if not state:
+        return
+    _check_names("that of a parameter lacks", ("step", "exp_avg", "exp_avg_sq"), state)
+    rows, shape = num_rows(p), tuple(p.shape)
+    fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
+    for name, shapes in fits.items():
+        if name in state and tuple(state[name].shape) not in shapes:
+            raise ValueError(f"{name} {tuple(state[name].shape)} does not fit a parameter {shape}")
 
 
 def _as_adam_rows(tensors: list[torch.Tensor]) -> AdamRows:

@@ -1,12 +1,14 @@
 """The sampler that always chooses all outputs: a dense layer."""
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.sampling.protocol import Queries, Sampler, num_queries
 from slide.scratch import Scratch
-from slide.sparse import Pattern, check_pattern
+from slide.sparse import Pattern, check_labels
 
 
 class FullSampler(Sampler):
@@ -33,5 +35,8 @@ class FullSampler(Sampler):
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """All outputs, in order."""
         if labels is not None:
-            check_pattern("labels", labels, num_queries(queries), self.out_features)
+            check_labels("labels", labels, num_queries(queries), self.out_features)
         return ActiveSet(self.out_features, self._ids, None, labels, None, self._scratch)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing: all outputs are computed, whatever sampler the state is of."""

@@ -178,15 +178,27 @@ class LSHProposer(Proposer):
         share, largest = self.tables.occupancy()
         return {"tables/non_empty_share": share, "tables/largest_bucket": largest}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Counters, tables, and the state of the hash."""
+    def _settings(self) -> dict[str, Any]:
+        """What tables and codes depend on, besides the sizes of the tables."""
         return {
+            "family": type(self.hash.family).__name__,
+            "seed": self.seed,
+            "norm": self.hash.norm,
+            "center": self.hash.center,
+            "bucket_capacity": self.tables.bucket_capacity,
+            "bucket_policy": self.tables.bucket_policy,
+            "rehash_after": self.rehash_after,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings, counters, tables, and the state of the hash."""
+        return {
+            "settings": self._settings(),
             "samples": self.samples,
             "rebuilds": self.rebuilds,
             "draw": self.draw,
             "tables": self.tables.state_dict(),
             "hash": self.hash.state_dict(),
-            "rehash_after": -1 if self.rehash_after is None else self.rehash_after,
             "codes": self.codes.copy(),
             "updates": self.updates.copy(),
             "moved": np.concatenate([np.empty(0, np.int32), *self.moved]),
@@ -208,14 +220,17 @@ class LSHProposer(Proposer):
         """Restore what `state_dict` returned; hash functions are drawn again from their seed.
 
         Raises:
-            ValueError: for a state with another ``rehash_after``.
+            ValueError: for the state of a proposer with other settings.
         """
-        saved = int(state["rehash_after"])
-        if (None if saved < 0 else saved) != self.rehash_after:
-            raise ValueError(
-                f"rehash_after was {None if saved < 0 else saved} where this state was saved, and "
-                f"is {self.rehash_after} here; they must agree"
-            )
+        saved = state.get("settings", {})
+        for name, value in self._settings().items():
+            if name not in saved:
+                raise ValueError(f"this is no state of an LSHProposer: its settings lack {name}")
+            if saved[name] != value:
+                raise ValueError(
+                    f"{name} was {saved[name]} where this state was saved, and is {value} here; "
+                    "they must agree"
+                )
         self.samples, self.rebuilds = int(state["samples"]), int(state["rebuilds"])
         if int(state["draw"]) != self.draw:
             self._redraw(int(state["draw"]))

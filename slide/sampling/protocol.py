@@ -74,7 +74,16 @@ class Sampler(Protocol):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: here, for a state that is not empty: it is that of another sampler.
+        """
+        if state:
+            raise ValueError(
+                f"a {type(self).__name__} has no state, so this one, of {', '.join(state)}, is "
+                "that of another sampler"
+            )
 
 
 class Proposer:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from slide.sampling import schedules
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
 from slide.scratch import Scratch
-from slide.sparse import Pattern, check_pattern
+from slide.sparse import Pattern, check_labels, check_pattern
 
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
@@ -112,6 +113,12 @@ class ActiveSampler(Sampler):
         """Rebuild before the first set, and whenever the schedule asks for it."""
         if self.proposer is None or self._full is not None:
             return
+        # Predictions with the index may come from several threads; then nothing changes here.
+        with nullcontext() if inputs is None else self._scratch.alone():
+            self._update(weight, bias, inputs)
+
+    def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
+        assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start = self.rebuild_due(self.samples), time.perf_counter()
         if not self._built or due > self.scheduled:
@@ -137,13 +144,14 @@ class ActiveSampler(Sampler):
             known = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
         else:
             known = labels
-            check_pattern("labels", known, num_queries(queries), self.out_features)
+            check_labels("labels", known, num_queries(queries), self.out_features)
         key = random_key(self.seed, self.selections)
         self.selections += 1
         choose = self._per_sample if self.mode == "per_sample" else self._shared
-        active = choose(queries, known, labels is not None, key)
-        if self._training and self.proposer is not None:
-            self.proposer.touched(active)
+        with self._scratch.alone():
+            active = choose(queries, known, labels is not None, key)
+            if self._training and self.proposer is not None:
+                self.proposer.touched(active)
         return active
 
     def candidates(self, queries: Queries) -> Pattern:
@@ -234,10 +242,29 @@ class ActiveSampler(Sampler):
     def state_dict(self) -> dict[str, Any]:
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
-        return counters | {"proposer": self.proposer.state_dict() if self.proposer else {}}
+        known = self.proposer.state_dict() if self.proposer else {}
+        return counters | {"proposer_kind": self._proposer_kind(), "proposer": known}
+
+    def _proposer_kind(self) -> str:
+        return type(self.proposer).__name__ if self.proposer else "no proposer"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: for the state of another kind of sampler or proposer.
+        """
+        saved, own = state.get("proposer_kind"), self._proposer_kind()
+        if saved is None:
+            raise ValueError(
+                "this is no state of an ActiveSampler; make the layer with the sampler that it "
+                "was saved with"
+            )
+        if saved != own:
+            raise ValueError(
+                f"this is the state of an ActiveSampler with {saved}, and it does not fit one with "
+                f"{own}"
+            )
         if self.proposer is not None:
             self.proposer.load_state_dict(state["proposer"])
             # A proposer that saves no index is rebuilt.

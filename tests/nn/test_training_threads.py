@@ -1,0 +1,126 @@
+"""One layer that two threads train: refused, because they would write into each other's arrays."""
+
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.small_layers import B, D, N, draw_labels, every_mode, make_layer
+
+from slide.nn import ActiveLoss
+from slide.nn.sampled_linear import SampledLinear
+from slide.row_gradients import dense_gradient
+from slide.sampling import ActiveSampler, Proposer
+from slide.scratch import Scratch
+from slide.sparse import Pattern
+
+REFUSED = r"another thread is training this layer now.* a lock around forward"
+
+
+class Slow(Proposer):
+    """Waits in the middle of a step, until another thread has tried to make one."""
+
+    def __init__(self, *sizes, seed=0):
+        super().__init__(*sizes, seed=seed)
+        self.entered, self.tried = threading.Event(), threading.Event()
+
+    def rebuild(self, weight, bias):
+        pass
+
+    def candidates(self, queries):
+        self.entered.set()
+        assert self.tried.wait(60)
+        return Pattern.from_lists([[i] for i in range(len(queries))])
+
+
+@every_mode
+def test_the_second_thread_is_refused(mode):
+    layer = SampledLinear(D, N, ActiveSampler(D, N, Slow, active=12, mode=mode))
+    slow, x, done = layer.sampler.proposer, torch.randn(B, D), []
+    loss = ActiveLoss("bce")
+    first = threading.Thread(target=lambda: done.append(layer.loss(x, draw_labels(), loss)[0]))
+    first.start()
+    assert slow.entered.wait(60)
+    for call in (layer, partial(layer.loss, loss=loss)):
+        with pytest.raises(RuntimeError, match=REFUSED):
+            call(x, labels=draw_labels())
+    slow.tried.set()
+    first.join()
+    done[0].backward()
+    assert layer.weight.row_gradients
+    layer(x, draw_labels())  # Afterwards any thread may go on.
+
+
+def test_a_thread_may_enter_again():
+    scratch = Scratch(3)
+    with scratch.alone(), scratch.alone():
+        scratch.slots()
+
+
+HAMMER = """
+import sys, threading, torch
+from helpers.small_layers import B, D, draw_labels, make_layer
+from slide import ActiveLoss, RowSparseAdam
+layer, said = make_layer(sys.argv[1], 256, 20_000), []
+optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("bce")
+x, stop = torch.randn(64, 256), threading.Event()
+def train():
+    try:
+        for _ in range(400):
+            if stop.is_set():
+                return
+            layer.loss(x, draw_labels(64), loss)[0].backward()
+            optimizer.step()
+    except RuntimeError as error:
+        said.append(str(error))
+        stop.set()
+threads = [threading.Thread(target=train) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert said and all("another thread is training this layer" in text for text in said), said
+print("refused")
+"""
+
+
+@pytest.mark.compiled_only
+@every_mode
+def test_a_process_does_not_crash(mode):
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", HAMMER, mode],
+        cwd=tests,
+        env=os.environ | {"PYTHONPATH": str(tests.parent)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.stdout.strip() == "refused", (done.returncode, done.stderr)
+
+
+@every_mode
+def test_a_lock_makes_it_right(mode):
+    layer, lock, x = make_layer(mode), threading.Lock(), torch.randn(B, D)
+    failed = []
+
+    def train():
+        try:
+            for _ in range(10):
+                with lock:
+                    layer(x, draw_labels()).values.square().sum().backward()
+        except RuntimeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=train) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(layer.weight.row_gradients) == 30
+    assert dense_gradient(layer.weight).isfinite().all()

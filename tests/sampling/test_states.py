@@ -1,0 +1,103 @@
+"""A state goes back only into a sampler like the one that it was taken from."""
+
+from functools import partial
+
+import pytest
+import torch
+from helpers.layers import D, N, draw_layer, draw_queries
+from torch import nn
+
+from slide import (
+    DWTA,
+    ActiveSampler,
+    FaissProposer,
+    FullSampler,
+    LSHProposer,
+    Proposer,
+    SampledLinear,
+    Sampler,
+    SimHash,
+)
+
+FAMILY = partial(SimHash, hashes_per_table=4, num_tables=3)
+OPTIONS = {"family": FAMILY, "bucket_capacity": 8}
+OTHERS = {
+    "bucket_capacity": 4,
+    "bucket_policy": "fifo",
+    "norm": "cosine",
+    "center": False,
+    "rehash_after": 3,
+    "seed": 5,
+    "family": lambda d, num_vectors, seed: DWTA(d, 1, 3, bin_size=16, seed=seed),
+}
+
+
+def proposer(**options):
+    made = LSHProposer(D, N, **(OPTIONS | options))
+    made.rebuild(*draw_layer())
+    return made
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_proposer_with_another_setting(name):
+    """A bucket of another capacity, or codes of other functions, would find other rows."""
+    saved, other = proposer(), proposer(**{name: OTHERS[name]})
+    before = other.candidates(draw_queries(5)).indices.tolist()
+    with pytest.raises(ValueError, match=rf"{name} was .* where this state was saved, and is"):
+        other.load_state_dict(saved.state_dict())
+    assert other.candidates(draw_queries(5)).indices.tolist() == before
+
+
+def test_a_state_that_is_no_state():
+    with pytest.raises(ValueError, match="no state of an LSHProposer: its settings lack family"):
+        proposer().load_state_dict({"rebuilds": 0})
+
+
+class First(Sampler):
+    out_features = N
+
+    def select(self, queries, labels):
+        return FullSampler(D, N).select(queries, labels)
+
+
+class Mine(Proposer):
+    """Without a state."""
+
+
+KINDS = {
+    "LSHProposer": lambda: ActiveSampler(D, N, partial(LSHProposer, **OPTIONS), active=8),
+    "FaissProposer": lambda: ActiveSampler(D, N, FaissProposer, active=8),
+    "Mine": lambda: ActiveSampler(D, N, Mine, active=8),
+    "no proposer": lambda: ActiveSampler(D, N, active=8),
+    "full": lambda: FullSampler(D, N),
+    "first": First,
+}
+
+
+@pytest.mark.parametrize("saved", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_samplers(saved, kind):
+    first, second = (SampledLinear(D, N, KINDS[name]()) for name in (saved, kind))
+    if saved == "LSHProposer":
+        first(torch.randn(3, D))
+    state = first.state_dict()
+    stateless = {"full", "first"}
+    if kind in (saved, "full") or {kind, saved} <= stateless:
+        second.load_state_dict(state)
+        return
+    if kind == "first":
+        message = "a First has no state"
+    elif saved in stateless:
+        message = "no state of an ActiveSampler"
+    else:
+        message = f"ActiveSampler with {saved}, and it does not fit one with {kind}"
+    with pytest.raises(ValueError, match=message):
+        second.load_state_dict(state)
+
+
+def test_a_dense_layer_takes_the_weights_of_a_sampled_one():
+    first = nn.Sequential(SampledLinear(D, N, KINDS["LSHProposer"]()))
+    second = nn.Sequential(SampledLinear(D, N))
+    first(torch.randn(3, D))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second[0].weight, first[0].weight)
