@@ -62,6 +62,8 @@ class OwnItems:
 
     Args:
         num_labels: number of labels, N.
+        items: ``(N,)`` ascending numbers, for each label the feature that is the same item; None:
+            they have the same number.
 
     Example:
         >>> import numpy as np
@@ -72,14 +74,23 @@ class OwnItems:
         array([0, 5], dtype=int32)
     """
 
-    def __init__(self, num_labels: int):
-        self.num_labels = num_labels
+    def __init__(self, num_labels: int, items: np.ndarray | None = None):
+        self.num_labels, self.items = num_labels, items
+
+    def restricted(self, kept: np.ndarray) -> "OwnItems":
+        """The same for some of the labels: ``kept`` holds their numbers, ascending."""
+        return OwnItems(len(kept), kept if self.items is None else self.items[kept])
 
     def of(self, features: CSR) -> Pattern:
-        """The features of R rows that are labels, too: R rows."""
-        kept = features.indices < self.num_labels
+        """The labels that are features of R rows: R rows."""
+        labels, items = features.indices, self.items
+        if items is None:
+            kept = labels < self.num_labels
+        else:
+            labels = np.minimum(np.searchsorted(items, labels), len(items) - 1).astype(np.int32)
+            kept = items[labels] == features.indices
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
-        return Pattern(ends[features.indptr], np.asarray(features.indices[kept]))
+        return Pattern(ends[features.indptr], np.asarray(labels[kept]))
 
 
 def known_labels(train: Split, kind: str) -> KnownLabels | OwnItems:

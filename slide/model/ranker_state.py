@@ -56,6 +56,8 @@ def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
     }
     if ranker.judge.trees is not None:
         found |= _named("judge", ranker.judge.trees)
+    if isinstance(ranker.known_labels, OwnItems) and ranker.known_labels.items is not None:
+        found["known.items"] = ranker.known_labels.items
     if isinstance(ranker.known_labels, KnownLabels):
         found["known.keys"] = ranker.known_labels.keys.view(np.int64)
         found["known.rows"] = ranker.known_labels.rows
@@ -92,7 +94,7 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
         ranker.judge.trees = _taken(Trees, "judge", arrays)
     ranker.kind = settings["kind"]
     if settings["excludes_known"] and ranker.kind == "items":
-        ranker.known_labels = OwnItems(num_labels)
+        ranker.known_labels = OwnItems(num_labels, arrays.get("known.items"))
     elif settings["excludes_known"]:
         keys = arrays["known.keys"].view(np.uint64)
         ranker.known_labels = KnownLabels.restored(keys, arrays["known.rows"], labels)

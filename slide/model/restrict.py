@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from slide.data import KnownLabels
+from slide.data import KnownLabels, OwnItems
 from slide.data.transform_steps import keep_labels
 from slide.nn import SlideNetwork
 from slide.ranking import EnsembleRanker
@@ -50,7 +50,10 @@ def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
     small.associations = copy.copy(ranker.associations)
     small.associations.lists = _columns(ranker.associations.lists, kept, count)
     small.neighbours.num_labels = small.associations.num_labels = len(kept)
-    if (known := ranker.known_labels) is not None:
+    known = ranker.known_labels
+    if isinstance(known, OwnItems):
+        small.known_labels = known.restricted(kept)
+    elif known is not None:
         labels = keep_labels(known.labels, kept, count)
         small.known_labels = KnownLabels.restored(known.keys, known.rows, labels)
     return small

@@ -1,9 +1,8 @@
 """A re-ranker that joins a network, linear classifiers and the nearest training rows."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from slide import checks
 from slide.data import (
@@ -257,27 +256,3 @@ class EnsembleRanker:
             f"P@5 {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
         )
         return model
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that `rank` needs beside the network and the training rows.
-
-        Raises:
-            RuntimeError: before `fit`.
-        """
-        parts = {"classifiers": self.classifiers, "judge": self.judge}
-        numbers = {"idf": self.neighbours.idf, "exclude": self.known_labels is not None}
-        numbers |= {"kind": self.kind}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        return states | numbers | {"inverse": torch.from_numpy(self.inverse)}
-
-    def load_state_dict(self, state: dict[str, Any], train: Split) -> None:
-        """Restore what `state_dict` returned.
-
-        Args:
-            state: the state.
-            train: the rows of `fit`, ``every`` if it was given.
-        """
-        self.classifiers.load_state_dict(state["classifiers"])
-        self.judge.load_state_dict(state["judge"])
-        self.inverse, self.kind = state["inverse"].numpy(), state["kind"]
-        self._take_rows(train, state["idf"], state["exclude"])

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 
 from slide.kernels.trees import Trees, sum_trees
 
@@ -80,19 +79,6 @@ class Judge:
             sum_trees(np.ascontiguousarray(columns), self.trees, self.base, log_odds)
         # In float32, different large scores would become equal.
         return 1 / (1 + np.exp(-log_odds.astype(np.float64)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that `probabilities` needs, as tensors and numbers."""
-        if self.trees is None:
-            return {"base": self.base}
-        arrays = {name: torch.from_numpy(array) for name, array in self.trees._asdict().items()}
-        return {"base": self.base, **arrays}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.base, self.trees = state["base"], None
-        if "roots" in state:
-            self.trees = Trees(*(state[name].numpy() for name in Trees._fields))
 
 
 def _trees_of(model: Any) -> Trees:

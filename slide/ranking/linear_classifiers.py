@@ -9,10 +9,7 @@ if the label is one of its candidates. The re-ranker of Astec has the same negat
 2021, "DeepXML: a deep extreme multi-label learning framework").
 """
 
-from typing import Any
-
 import numpy as np
-import torch
 
 from slide import checks
 from slide.kernels import dual_descent as kernels
@@ -137,23 +134,6 @@ class LinearClassifiers:
         ids = ids.astype(np.int64, copy=False)
         kernels.score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that `scores` needs, as tensors and numbers, for `slide.files.write_tensors`.
-
-        Raises:
-            RuntimeError: before `fit`.
-        """
-        if self.weights is None:
-            raise RuntimeError("the classifiers are not trained: call fit first")
-        arrays = {name: torch.from_numpy(a) for name, a in self.weights._asdict().items()}
-        return {"num_features": self.num_features, "bias": self.solver.bias, **arrays}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.solver = self.solver._replace(bias=state["bias"])
-        weights = (state[name].numpy() for name in CSR._fields)
-        self.num_features, self.weights = int(state["num_features"]), CSR(*weights)
 
 
 def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:

@@ -85,6 +85,15 @@ def test_own_items_are_features_below_the_number_of_labels():
     assert isinstance(known_labels(baskets(), "items"), OwnItems)
 
 
+def test_own_items_of_some_labels():
+    rows = matrix([[3, 9, 7], [], [8], [0, 11, 2]])
+    some = OwnItems(12).restricted(np.array([2, 7, 9]))
+    assert some.num_labels == 3
+    assert some.of(rows).indptr.tolist() == [0, 2, 2, 2, 3]
+    assert some.of(rows).indices.tolist() == [2, 1, 0]
+    assert some.restricted(np.array([0, 2])).of(rows).indices.tolist() == [1, 0]
+
+
 def test_labels_and_items_are_joined():
     rng = np.random.default_rng(3)
     split = baskets(rows=40, own=20)

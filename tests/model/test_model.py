@@ -133,6 +133,11 @@ def test_own_items_stay_known(raw, tmp_path):
     ids, _ = found.predict(features, k=5)
     for row, mine in enumerate(ids):
         assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
+    some = np.arange(0, 60, 2)
+    found.restricted(some).save(tmp_path / "some")
+    ids, _ = load(tmp_path / "some").predict(features, k=5)
+    for row, mine in enumerate(ids):
+        assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
 
 
 @pytest.mark.parametrize("objective", ["p", "psp"])

@@ -5,9 +5,9 @@ import pytest
 import torch
 from helpers import job
 
-from slide import FullSampler, SlideNetwork, files
+from slide import FullSampler, SlideNetwork
 from slide.data import Split, holdout
-from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours
+from slide.ranking import EnsembleRanker, Neighbours
 from slide.ranking.hits import hits
 from slide.sparse import CSR, Pattern
 
@@ -106,9 +106,6 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
         assert any(note.startswith("known labels") for note in ranker.notes)
     votes = ranker.neighbours.votes(held.features, 10).ids
     assert hits(votes, own).any(), "what near rows hold is a vote"
-    again = EnsembleRanker(known=known)
-    again.load_state_dict(ranker.state_dict(), train)
-    assert (again.rank(network, held.features, 3).ids == found).all()
 
 
 def test_rows_of_a_text_keep_their_labels(data, network, fitted):
@@ -150,16 +147,6 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
-def test_its_state_comes_back_from_a_file(data, network, fitted, tmp_path):
-    train, _ = holdout(data.train, 0.3, 0)
-    files.write_tensors(tmp_path / "ranker.pt", fitted.state_dict())
-    other = EnsembleRanker(depth=20, voted=20)
-    other.load_state_dict(files.read_tensors(tmp_path / "ranker.pt"), train)
-    pair = [each.rank(network, data.test.features, 5) for each in (fitted, other)]
-    for one, two in zip(*pair, strict=True):
-        np.testing.assert_array_equal(one, two)
-
-
 def test_few_held_out_rows_leave_the_order_of_the_network(data, network):
     train, held = holdout(data.train, 0.01, 0)
     ranker = EnsembleRanker().fit(network, train, held)
@@ -187,5 +174,3 @@ def test_impossible_settings_are_refused(options, message):
 def test_use_before_training(data, network):
     with pytest.raises(RuntimeError, match="call fit first"):
         EnsembleRanker().rank(network, data.test.features, 5)
-    with pytest.raises(RuntimeError, match="call fit first"):
-        EnsembleRanker(LinearClassifiers(C=2.0)).state_dict()

@@ -1,10 +1,9 @@
-"""The judge: its probabilities, its trees against those of scikit-learn, and its state."""
+"""The judge: its probabilities, and its trees against those of scikit-learn."""
 
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from slide import files
 from slide.ranking import judge as module
 from slide.ranking.judge import Judge
 
@@ -31,7 +30,8 @@ def test_its_scores_are_probabilities(pairs):
 
 
 def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch):
-    rng = np.random.default_rng(0)
+    # Not the seed of the judge, whose draws would then depend on the columns.
+    rng = np.random.default_rng(1)
     columns = rng.random((60_000, 2), dtype=np.float32)
     right = rng.random(60_000) < 0.06 * columns[:, 0] ** 2
     learnt = []
@@ -46,9 +46,9 @@ def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch
     assert learnt[0].sum() == right[:40_000].sum(), "all true labels"
     assert (~learnt[0]).sum() == pytest.approx(8 * learnt[0].sum(), rel=0.1)
     found, later = judge.probabilities(columns[40_000:]), right[40_000:]
-    assert found.mean() == pytest.approx(later.mean(), rel=0.15)
+    assert found.mean() == pytest.approx(later.mean(), abs=0.003)
     high = columns[40_000:, 0] > 0.7
-    assert found[high].mean() == pytest.approx(later[high].mean(), rel=0.15)
+    assert found[high].mean() == pytest.approx(later[high].mean(), abs=0.012)
 
 
 def test_its_trees_are_those_of_scikit_learn(pairs):
@@ -76,13 +76,3 @@ def test_too_few_hits_leave_the_order_of_the_first_column(pairs):
     assert judge.trees is None
     order = np.argsort(judge.probabilities(columns), kind="stable")
     np.testing.assert_array_equal(order, np.argsort(columns[:, 0], kind="stable"))
-
-
-@pytest.mark.parametrize("hits", [0, 3000])
-def test_its_state_comes_back_from_a_file(pairs, tmp_path, hits):
-    columns, _, _ = pairs
-    judge = Judge([1, -1, 0]).fit(columns, np.arange(6000) % 2 < hits)
-    files.write_tensors(tmp_path / "judge.pt", judge.state_dict())
-    other = Judge([1, -1, 0])
-    other.load_state_dict(files.read_tensors(tmp_path / "judge.pt"))
-    np.testing.assert_array_equal(other.probabilities(columns), judge.probabilities(columns))

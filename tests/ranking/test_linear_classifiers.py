@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slide import files, runtime
+from slide import runtime
 from slide.kernels import dual_descent as kernels
 from slide.ranking.linear_classifiers import LinearClassifiers, _training_lists
 from slide.sparse import CSR, Pattern
@@ -117,18 +117,6 @@ def test_scores_are_products(problem, ids):
     np.testing.assert_allclose(model.scores(features, ids), expected, atol=1e-5)
 
 
-def test_its_state_comes_back_from_a_file(problem, ids, tmp_path):
-    _, features, labels, candidates = problem
-    model = LinearClassifiers().fit(features, labels, candidates, 12, 6)
-    files.write_tensors(tmp_path / "model.pt", model.state_dict())
-    other = LinearClassifiers()
-    other.load_state_dict(files.read_tensors(tmp_path / "model.pt"))
-    expected, found = model.scores(features, ids), other.scores(features, ids)
-    assert np.isfinite(expected[ids >= 0]).all()
-    assert len(np.unique(expected)) > 10
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_nothing_to_train_on():
     model = LinearClassifiers()
     features = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
@@ -156,8 +144,6 @@ def test_impossible_inputs_are_refused(problem, ids):
     _, features, labels, candidates = problem
     with pytest.raises(RuntimeError, match="call fit first"):
         LinearClassifiers().scores(features, ids)
-    with pytest.raises(RuntimeError, match="call fit first"):
-        LinearClassifiers().state_dict()
     with pytest.raises(ValueError, match=r"candidates.* 5"):
         LinearClassifiers().fit(features, Pattern.from_lists([[]] * 40), candidates, 12, 5)
     with pytest.raises(ValueError, match="3 rows of candidates do not fit 40 inputs"):
