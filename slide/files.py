@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -28,12 +29,23 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except (OSError, RuntimeError) as error:
         # torch.save raises RuntimeError on a full disk.
         kept = "the file written before is kept" if path.exists() else "nothing was written"
         raise OSError(f"cannot write {path}: {error}; {kept}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names of files in ``folder`` reach the disk; systems without this go without."""
+    with suppress(OSError):  # Windows opens no folders, and some file systems do not sync them.
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:

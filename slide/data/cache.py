@@ -23,6 +23,7 @@ from slide import checks
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.fetching.lock import locked
 from slide.data.split_files import ArrayWriter, open_split, write_split
+from slide.files import sync_folder, write_json
 
 __all__ = ["cached"]
 
@@ -132,7 +133,7 @@ def _write_meta(
     source: Source,
     num_features: Count,
     num_labels: Count,
-    splits: Mapping[str, Mapping[str, int]],
+    splits: Mapping[str, Mapping[str, Any]],
 ) -> None:
     meta = {
         "format": CACHE_VERSION,
@@ -142,7 +143,7 @@ def _write_meta(
         "num_labels": num_labels if isinstance(num_labels, int) else num_labels(),
         **splits,
     }
-    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+    write_json(folder / "meta.json", meta)
 
 
 def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
@@ -176,7 +177,7 @@ def _open_cache(
         size = meta["num_features"], meta["num_labels"]
         train, test = (open_split(folder / split, meta[split], *size) for split in SPLITS)
         after = os.stat(folder)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError):  # EOFError: a file of length 0.
         return None
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):
@@ -197,6 +198,7 @@ def _install(temporary: Path, folder: Path) -> None:
         folder.rename(old)
     try:
         temporary.rename(folder)
+        sync_folder(folder.parent)
     except OSError:
         # Without a lock another process may have put the same content here meanwhile.
         if not folder.exists():
