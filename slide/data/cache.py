@@ -51,6 +51,7 @@ def cached(
     test: Blocks,
     extra: Callable[[], Mapping[str, np.ndarray]] = dict,
     propensity: Sequence[float] = PROPENSITY,
+    size: int = 0,
 ) -> SparseDataset:
     """Opens a data set from its cache, and writes the cache first where that is needed.
 
@@ -63,6 +64,7 @@ def cached(
         train, test: called in this order to produce the rows, if there is no valid cache.
         extra: called after them; its arrays are written beside the splits, as ``<name>.npy``.
         propensity: constants a >= 0 and b > 0 of the data set; they are not part of the cache.
+        size: bytes that the cache will take; 0: this is not known.
 
     Returns:
         The data set over memory-mapped arrays, of which only a few pages have been read.
@@ -86,7 +88,12 @@ def cached(
     def reopen() -> SparseDataset | None:
         return _open_cache(folder, name, source, constants)
 
-    return reopen() or _write_cache(folder, name, reopen, write)
+    found = reopen()
+    if found is None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _check_space(folder.parent, name, size)
+        found = _write_cache(folder, name, reopen, write)
+    return found
 
 
 def _write_cache(
@@ -96,7 +103,6 @@ def _write_cache(
     write: Callable[[Path], None],
 ) -> SparseDataset:
     """Writes a cache folder, alone if there are locks, and opens it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
         found = reopen()
         if found is not None:  # Another process has written it meanwhile.
@@ -126,6 +132,14 @@ def _write_cache(
     if found is None:
         raise OSError(errno.EIO, f"the cache of {name} cannot be read back", str(folder))
     return found
+
+
+def _check_space(folder: Path, name: str, size: int) -> None:
+    """Raise OSError if a cache of ``size`` bytes would fill the disk."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        needs = f"the cache of {name} needs {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
+        raise OSError(errno.ENOSPC, needs, str(folder))
 
 
 def _write_meta(

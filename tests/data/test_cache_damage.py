@@ -1,5 +1,6 @@
 """Cached arrays that were damaged on the disk: noticed when they are opened, and written again."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from helpers.caches import blocks_of, forbid, leftovers, open_blocks
 from helpers.splits import make_split, rows
 
+from slide.data import synthetic
 from slide.data.split_files import ARRAYS
 
 
@@ -79,3 +81,21 @@ def test_all_is_on_the_disk_before_the_folder_gets_its_name(tmp_path, monkeypatc
     monkeypatch.setattr(Path, "rename", checked)
     open_blocks(tmp_path, blocks_of(make_split(5)), state=1)
     assert tmp_path.stat().st_ino in synced
+
+
+def test_a_cache_that_would_fill_the_disk(tmp_path):
+    with pytest.raises(OSError, match=r"needs 1,000,000.0 GB, and .* GB are free") as caught:
+        open_blocks(tmp_path, forbid, state=1, size=10**15)
+    assert caught.value.errno == errno.ENOSPC
+    assert leftovers(tmp_path) == []
+    open_blocks(tmp_path, blocks_of(make_split()), state=1, size=100)
+
+
+def test_generated_rows_ask_for_space_first(tmp_path):
+    with pytest.raises(OSError, match=r"the cache of .* needs .* GB, and"):
+        synthetic(cache=tmp_path, train_samples=99999999999)
+    for name in ("num_features", "num_labels"):
+        with pytest.raises(
+            ValueError, match=rf"{name} must be in \[1, 2147483647\], not 2147483648"
+        ):
+            synthetic(cache=tmp_path, **{name: 2**31})
