@@ -11,7 +11,7 @@ from slide.config.defaults import fill_in
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
-from slide.files import check_run_dir, make_run_folder, write_text
+from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
@@ -145,6 +145,7 @@ def build_trainer(config: DictConfig) -> Trainer:
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
     folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
+    hold_folder(folder)
     trainer = Trainer(*parts, _options(config), folder, schedule, resumed, ranker)
     if config.network.prior_bias and trainer.step == 0:
         _start_biases(trainer)

@@ -39,7 +39,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     run = tmp_path / "run"
     names = {path.name.partition(".out")[0] for path in run.iterdir()}
     expected = {"config.yaml", "metrics.jsonl", "events", "checkpoint.pt", "summary.json"}
-    assert names == expected | {"ranker.pt"}
+    assert names == expected | {"ranker.pt", "run.lock"}
 
     config = OmegaConf.load(run / "config.yaml")
     assert "${" not in (run / "config.yaml").read_text(), "a key is not resolved"
