@@ -4,11 +4,17 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+from filelock import FileLock, Timeout
+
+RUN_LOCK = "run.lock"
+# A lock that nothing refers to is released.
+_HELD: set[FileLock] = set()
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -28,12 +34,23 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except (OSError, RuntimeError) as error:
         # torch.save raises RuntimeError on a full disk.
         kept = "the file written before is kept" if path.exists() else "nothing was written"
         raise OSError(f"cannot write {path}: {error}; {kept}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names of files in ``folder`` reach the disk; systems without this go without."""
+    with suppress(OSError):  # Windows opens no folders, and some file systems do not sync them.
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
@@ -67,6 +84,23 @@ def make_run_folder(run_dir: object, parent: Path) -> Path:
         except FileExistsError:  # Another run started in the same second.
             continue
     raise AssertionError("count() does not end")
+
+
+def hold_folder(folder: Path) -> None:
+    """Keep the folder of a run for this process, until it ends; a killed process holds nothing.
+
+    Raises:
+        ValueError: if another process holds the folder.
+    """
+    # One lock for each folder and process: several runs of one process, one after the other.
+    lock = FileLock(folder / RUN_LOCK, is_singleton=True, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ValueError(f"another process is running in {folder}: wait until it ends") from None
+    except OSError:  # A file system without locks, or one where nothing can be written.
+        return
+    _HELD.add(lock)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -103,10 +103,10 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
     Args:
         deterministic: if true, such operations raise an error
             (``torch.use_deterministic_algorithms``).
-        seed: a whole number of at least 0.
+        seed: a whole number in [0, 2^64).
 
     Raises:
-        ValueError: if the flag is no bool, or the seed is not a whole number of at least 0.
+        ValueError: if the flag is no bool, or the seed is not a whole number in [0, 2^64).
 
     Example:
         >>> import torch
@@ -119,6 +119,8 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
     """
     checks.flag("deterministic", deterministic)
     checks.whole("seed", seed, 0)
+    if seed > _MASK:
+        raise ValueError(f"seed must be below 2^64, not {seed}")
     torch.manual_seed(seed)
     if deterministic != torch.are_deterministic_algorithms_enabled():  # Setting it takes a second.
         torch.use_deterministic_algorithms(deterministic)

@@ -1,7 +1,9 @@
 """The two sparse containers of the library: `CSR` matrices, and `Pattern`, without values."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from operator import index
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +33,22 @@ class Pattern(NamedTuple):
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[int]]) -> "Pattern":
-        """A pattern with one row for each list of column numbers."""
+        """A pattern with one row for each list of column numbers.
+
+        Raises:
+            ValueError: for a column that is not a whole number in [0, 2^31).
+        """
         indptr = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([len(row) for row in lists], out=indptr[1:])
-        return cls(indptr, np.array([column for row in lists for column in row], np.int32))
+        columns = [_column(column) for row in lists for column in row]
+        return cls(indptr, np.array(columns, np.int32))
+
+
+def _column(given: Any) -> int:
+    with suppress(TypeError):
+        if -(1 << 31) <= (column := index(given)) < 1 << 31:
+            return column
+    raise ValueError(f"columns must be whole numbers in [0, 2147483648), not {given!r}")
 
 
 class CSR(NamedTuple):

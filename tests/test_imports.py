@@ -48,7 +48,7 @@ ONLY = {
     "hydra": ("slide.config",),
     "omegaconf": ("slide.config",),
     "requests": ("slide.data.fetching",),
-    "filelock": ("slide.data",),
+    "filelock": ("slide.data", "slide.files"),
     "matplotlib": (),
     "sklearn": ("slide.ranking.judge", "slide.estimator"),
     "safetensors": ("slide.model.folder",),

@@ -15,7 +15,7 @@ from slide.config.samplers import build_sampler, hidden_samplers
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, transform, validation_split
 from slide.data.transforms import check_transform
-from slide.files import check_run_dir, make_run_folder, write_text
+from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
@@ -160,6 +160,7 @@ def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
     folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
+    hold_folder(folder)
     trainer = Trainer(*parts, _options(config), folder, schedule, resumed, ranker)
     trainer.counters.search_seconds += search_seconds
     if config.network.prior_bias and trainer.step == 0:

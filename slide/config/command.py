@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from slide.config.build import CONFIG, build_trainer, open_dataset
-from slide.config.compose import check_overrides, find_conf, read_config, user_errors
+from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.resume import resumed
 from slide.data import SparseDataset
@@ -61,7 +61,8 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
     except KeyboardInterrupt:
         sys.exit("interrupted before the first step")
     try:
-        summary = trainer.fit()
+        with memory_errors():
+            summary = trainer.fit()
         write_run_model(trainer)
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {error}")

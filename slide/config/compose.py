@@ -1,5 +1,6 @@
 """Finds and composes configurations, and explains mistakes in overrides."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,12 +34,49 @@ def user_errors() -> Iterator[None]:
         SystemExit: error: threads must be between 0 (all) and 2, not 3
     """
     try:
-        yield
+        with memory_errors():
+            yield
     except (InstantiationException, *USER_ERRORS) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
         if not isinstance(cause, USER_ERRORS):
             raise
         sys.exit(f"error: {cause}")
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Ends the process with a message if the system does not give the memory that is asked for.
+
+    Example:
+        >>> from slide.config.compose import memory_errors
+        >>> with memory_errors():
+        ...     raise MemoryError
+        Traceback (most recent call last):
+        SystemExit: error: there is not enough memory (a request for memory failed): lower ...
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, InstantiationException) as error:
+        said = _no_memory(error.__cause__ if isinstance(error, InstantiationException) else error)
+        if said is None:
+            raise
+        sys.exit(f"error: {said}")
+
+
+def _no_memory(error: BaseException | None) -> str | None:
+    """A sentence about memory that the system did not give; None for another error."""
+    # PyTorch raises a RuntimeError, whose first line is a place in its sources.
+    needed = re.search(r"tried to allocate (\d+) bytes", str(error))
+    if isinstance(error, RuntimeError) and needed:
+        what = f"{int(needed[1]) / 2**30:,.1f} GiB were asked for at once"
+    elif isinstance(error, MemoryError):
+        what = str(error) or "a request for memory failed"
+    else:
+        return None
+    return (
+        f"there is not enough memory ({what}): lower network.hidden, dataset.num_features, "
+        "sampler.active or trainer.batch_size"
+    )
 
 
 def find_conf() -> Path:

@@ -23,6 +23,7 @@ from slide import checks
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.fetching.lock import locked
 from slide.data.split_files import ArrayWriter, open_split, write_split
+from slide.files import sync_folder, write_json
 
 __all__ = ["cached"]
 
@@ -50,6 +51,7 @@ def cached(
     test: Blocks,
     extra: Callable[[], Mapping[str, np.ndarray]] = dict,
     propensity: Sequence[float] = PROPENSITY,
+    size: int = 0,
 ) -> SparseDataset:
     """Opens a data set from its cache, and writes the cache first where that is needed.
 
@@ -62,6 +64,7 @@ def cached(
         train, test: called in this order to produce the rows, if there is no valid cache.
         extra: called after them; its arrays are written beside the splits, as ``<name>.npy``.
         propensity: constants a >= 0 and b > 0 of the data set; they are not part of the cache.
+        size: bytes that the cache will take; 0: this is not known.
 
     Returns:
         The data set over memory-mapped arrays, of which only a few pages have been read.
@@ -85,7 +88,12 @@ def cached(
     def reopen() -> SparseDataset | None:
         return _open_cache(folder, name, source, constants)
 
-    return reopen() or _write_cache(folder, name, reopen, write)
+    found = reopen()
+    if found is None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _check_space(folder.parent, name, size)
+        found = _write_cache(folder, name, reopen, write)
+    return found
 
 
 def _write_cache(
@@ -95,7 +103,6 @@ def _write_cache(
     write: Callable[[Path], None],
 ) -> SparseDataset:
     """Writes a cache folder, alone if there are locks, and opens it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
         found = reopen()
         if found is not None:  # Another process has written it meanwhile.
@@ -127,12 +134,20 @@ def _write_cache(
     return found
 
 
+def _check_space(folder: Path, name: str, size: int) -> None:
+    """Raise OSError if a cache of ``size`` bytes would fill the disk."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        needs = f"the cache of {name} needs {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
+        raise OSError(errno.ENOSPC, needs, str(folder))
+
+
 def _write_meta(
     folder: Path,
     source: Source,
     num_features: Count,
     num_labels: Count,
-    splits: Mapping[str, Mapping[str, int]],
+    splits: Mapping[str, Mapping[str, Any]],
 ) -> None:
     meta = {
         "format": CACHE_VERSION,
@@ -142,7 +157,7 @@ def _write_meta(
         "num_labels": num_labels if isinstance(num_labels, int) else num_labels(),
         **splits,
     }
-    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+    write_json(folder / "meta.json", meta)
 
 
 def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
@@ -176,7 +191,7 @@ def _open_cache(
         size = meta["num_features"], meta["num_labels"]
         train, test = (open_split(folder / split, meta[split], *size) for split in SPLITS)
         after = os.stat(folder)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError):  # EOFError: a file of length 0.
         return None
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):
@@ -197,6 +212,7 @@ def _install(temporary: Path, folder: Path) -> None:
         folder.rename(old)
     try:
         temporary.rename(folder)
+        sync_folder(folder.parent)
     except OSError:
         # Without a lock another process may have put the same content here meanwhile.
         if not folder.exists():

@@ -19,6 +19,14 @@ def kind_of(train: Split) -> str:
     Args:
         train: training rows. `slide.data.lists_all_labels` holds for a graph, `are_items` for
             items.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split, kind_of
+        >>> from slide.sparse import CSR, Pattern
+        >>> rows = CSR(*Pattern.from_lists([[0, 5], [0, 6]]), np.ones(4, np.float32))
+        >>> kind_of(Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4))
+        'graph'
     """
     if lists_all_labels(train.features):
         return "graph"
@@ -100,6 +108,15 @@ def known_labels(train: Split, kind: str) -> KnownLabels | OwnItems:
         train: training rows.
         kind: `kind_of` the training rows. The own items of a row are known if it is ``"items"``,
             else the labels of training rows with the same features.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split, known_labels
+        >>> from slide.sparse import CSR, Pattern
+        >>> rows = CSR(*Pattern.from_lists([[0, 5], [0, 6]]), np.ones(4, np.float32))
+        >>> train = Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4)
+        >>> known_labels(train, "graph").of(rows).indices
+        array([2, 1, 3], dtype=int32)
     """
     return OwnItems(train.num_labels) if kind == "items" else KnownLabels(train)
 

@@ -1,10 +1,13 @@
 """The folder of a split: five ``.npy`` files, written piece by piece and opened as memory maps."""
 
 import logging
+import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -35,13 +38,16 @@ class ArrayWriter:
     def __init__(self, path: Path, dtype: np.dtype) -> None:
         self.dtype = dtype
         self.length = 0
+        self.checksum = 0
         self._file = path.open("wb")
         self._file.write(_header(dtype, 0))
 
     def append(self, array: np.ndarray) -> None:
         """Appends a one-dimensional array, converted to the file's type."""
         # ndarray.tofile would report a full disk without its errno.
-        self._file.write(np.ascontiguousarray(array, dtype=self.dtype).data)
+        data = np.ascontiguousarray(array, dtype=self.dtype).view(np.uint8).data
+        self._file.write(data)
+        self.checksum = crc32(data, self.checksum)
         self.length += len(array)
 
     def close(self) -> None:
@@ -49,6 +55,8 @@ class ArrayWriter:
         try:
             self._file.seek(0)
             self._file.write(_header(self.dtype, self.length))
+            self._file.flush()
+            os.fsync(self._file.fileno())
         finally:
             self._file.close()
 
@@ -61,11 +69,12 @@ def _header(dtype: np.dtype, length: int) -> bytes:
     return buffer.getvalue()
 
 
-def write_split(folder: Path, blocks: Iterable[Block]) -> dict[str, int]:
+def write_split(folder: Path, blocks: Iterable[Block]) -> dict[str, Any]:
     """Writes the rows of a split into a new folder; memory is bounded by a block.
 
     Returns:
-        The numbers of rows, nonzeros, labels, and lines that the reader skipped.
+        The numbers of rows, nonzeros, labels, and lines that the reader skipped; of each array,
+        the checksum and the time of the file.
     """
     folder.mkdir()
     skipped = 0
@@ -84,6 +93,10 @@ def write_split(folder: Path, blocks: Iterable[Block]) -> dict[str, int]:
             files["label_indices"].append(labels.indices)
             skipped += left_out
     return {
+        "written": {
+            array: [file.checksum, (folder / f"{array}.npy").stat().st_mtime_ns]
+            for array, file in files.items()
+        },
         "rows": files["feature_indptr"].length - 1,
         "nonzeros": files["feature_indices"].length,
         "labels": files["label_indices"].length,
@@ -91,7 +104,7 @@ def write_split(folder: Path, blocks: Iterable[Block]) -> dict[str, int]:
     }
 
 
-def open_split(folder: Path, counts: dict[str, int], num_features: int, num_labels: int) -> Split:
+def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labels: int) -> Split:
     """Opens the folder of a split.
 
     Args:
@@ -101,14 +114,19 @@ def open_split(folder: Path, counts: dict[str, int], num_features: int, num_labe
 
     Raises:
         OSError: a file is missing.
-        ValueError: the arrays do not agree with each other or with the counts.
+        ValueError: the arrays do not agree with each other or with the counts, or were changed.
     """
     arrays = {}
     for array, dtype in ARRAYS.items():
         # Copy on write, as a plain array: for compiled kernels it is an array in memory.
-        arrays[array] = np.asarray(np.load(folder / f"{array}.npy", mmap_mode="c"))
+        path = folder / f"{array}.npy"
+        arrays[array] = np.asarray(np.load(path, mmap_mode="c"))
         if arrays[array].dtype != dtype:
             raise ValueError(f"{array} is of type {arrays[array].dtype}, not {dtype}")
+        if arrays[array].ndim != 1 or (not arrays[array].size and array.endswith("indptr")):
+            raise ValueError(f"{array} has the shape {arrays[array].shape}")
+        if array in counts.get("written", {}):  # Not in caches of earlier versions.
+            _check_unchanged(path, arrays[array].nbytes, *counts["written"][array])
     features = CSR(arrays["feature_indptr"], arrays["feature_indices"], arrays["feature_values"])
     labels = Pattern(arrays["label_indptr"], arrays["label_indices"])
     found = {
@@ -128,3 +146,19 @@ def open_split(folder: Path, counts: dict[str, int], num_features: int, num_labe
     if counts["skipped"]:
         log.warning("%s: %d malformed lines were left out", folder, counts["skipped"])
     return Split(features, labels, num_features, num_labels)
+
+
+def _check_unchanged(path: Path, size: int, checksum: int, written: int) -> None:
+    """Raise ValueError if an array of ``size`` bytes is not the one that was written.
+
+    A file is read only if its time has changed since then: large caches open in an instant.
+    """
+    if path.stat().st_mtime_ns == written:
+        return
+    with path.open("rb") as file:
+        file.seek(-size, os.SEEK_END)
+        found = 0
+        while piece := file.read(1 << 22):
+            found = crc32(piece, found)
+    if found != checksum:
+        raise ValueError(f"{path} has been changed")

@@ -20,7 +20,13 @@ class DivergenceError(RuntimeError):
 def check_loss(value: float, step: int, checkpoint: Path) -> None:
     """Raise DivergenceError if the loss of ``step`` is NaN or infinite."""
     if not math.isfinite(value):
-        raise _error(f"the loss is {value} at step {step}", checkpoint)
+        what = f"the loss is {value} at step {step}"
+        if step == 1:
+            raise DivergenceError(
+                f"{what}, before any update, so the first weights or the features are too large: "
+                "lower network.init_scale or network.output_scale, or set transform.l2_norm=true"
+            )
+        raise _error(what, checkpoint)
 
 
 def check_weights(network: nn.Module, step: int, checkpoint: Path) -> None:

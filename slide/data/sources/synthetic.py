@@ -24,6 +24,7 @@ __all__ = ["synthetic"]
 
 # Part of the cache's key. Increase it when the same parameters give other rows.
 SYNTHETIC_VERSION = 1
+MOST_COLUMNS = 2**31 - 1  # Numbers of columns are int32.
 GENERATED_ROWS = 8192
 PROTOTYPE = 16  # Features of a label.
 SHARED = 4  # Of these, features that are the same in all of its cluster.
@@ -104,6 +105,8 @@ def synthetic(
         num_labels=num_labels,
         train=lambda: generate_rows(shape, model(), train_samples, seed, TRAIN),
         test=lambda: generate_rows(shape, model(), test_samples, seed, TEST),
+        # Two numbers of four bytes for a feature, one for a label, and two bounds of eight bytes.
+        size=round((train_samples + test_samples) * (8 * nonzeros + 4 * labels_per_row + 16)),
     )
 
 
@@ -132,6 +135,8 @@ def _row_shape(
     """Checks the parameters of the distribution."""
     checks.whole("num_features", num_features, 1)
     checks.whole("num_labels", num_labels, 1)
+    checks.within("num_features", num_features, 1, MOST_COLUMNS)
+    checks.within("num_labels", num_labels, 1, MOST_COLUMNS)
     checks.within("nonzeros", nonzeros, 1, num_features)
     checks.within("labels_per_row", labels_per_row, 1, num_labels)
     checks.within("popularity", popularity, 0, 5)

@@ -1,0 +1,51 @@
+"""Memory that the system does not give: a sentence, and the last checkpoint stays."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide.config.compose import user_errors
+from slide.training import Trainer
+
+SAID = "error: there is not enough memory ("
+
+
+@pytest.mark.parametrize(
+    "argument", ["network.hidden=[10000000000000]", "dataset.num_features=999999999999999"]
+)
+def test_impossible_sizes(tmp_path, argument):
+    said = job.failure(*job.tiny(tmp_path, argument, "ranker=none"))
+    assert "\n" not in said
+    assert said.startswith(SAID) or "must be" in said
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda: torch.empty(2**50), lambda: np.empty(2**50), lambda: np.zeros((1 << 40, 1 << 9))],
+)
+def test_both_libraries(ask):
+    said = r"not enough memory \(.*(GiB|PiB|EiB|allocate)"
+    with pytest.raises(SystemExit, match=said), user_errors():
+        ask()
+
+
+def test_other_errors_of_torch_pass_through():
+    with pytest.raises(RuntimeError, match="shape"), user_errors():
+        torch.zeros(2).view(3)
+
+
+def test_in_training(tmp_path, monkeypatch):
+    save = Trainer.save
+
+    def full(self):
+        save(self)
+        if self.step == 4:
+            raise MemoryError
+
+    monkeypatch.setattr(Trainer, "save", full)
+    more = ["trainer.checkpoint_every=2", "trainer.max_steps=6", "ranker=none"]
+    assert job.failure(*job.tiny(tmp_path, *more)).startswith(SAID)
+    monkeypatch.undo()
+    job.main(f"resume={tmp_path}/run")
+    assert job.steps(tmp_path / "run", "eval/p_at_1") == [6]
