@@ -99,7 +99,9 @@ def test_speed_is_the_generated_one(monkeypatch):
 
 def test_readme_is_short():
     assert len(README.splitlines()) < 180
-    tables = re.findall(r"(?:^\|.*\n)+", README.partition("## A sampled output layer")[0], re.MULTILINE)
+    tables = re.findall(
+        r"(?:^\|.*\n)+", README.partition("## A sampled output layer")[0], re.MULTILINE
+    )
     assert len(tables) == 2
     assert all(len(table.splitlines()) <= 2 + 6 for table in tables)
 

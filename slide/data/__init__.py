@@ -5,7 +5,7 @@ from slide.data.dataset import SparseDataset, Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.download import download
 from slide.data.formats.text_writer import write_xmc
-from slide.data.kind import OwnItems, are_items, kind_of, known_labels, labels_and_items
+from slide.data.kind import OwnItems, are_items, find_known, kind_of, labels_and_items
 from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
 from slide.data.row_transform import RowTransform
 from slide.data.sources.debian import build_debian
@@ -29,10 +29,10 @@ __all__ = [
     "build_debian",
     "divide",
     "download",
+    "find_known",
     "first_unknown",
     "holdout",
     "kind_of",
-    "known_labels",
     "labels_and_items",
     "lists_all_labels",
     "mnist",

@@ -6,7 +6,7 @@ from slide.data.dataset import Split
 from slide.data.known_labels import KnownLabels, lists_all_labels
 from slide.sparse import CSR, Pattern
 
-__all__ = ["OwnItems", "are_items", "kind_of", "known_labels", "labels_and_items"]
+__all__ = ["OwnItems", "are_items", "find_known", "kind_of", "labels_and_items"]
 
 # Rows are items if chance would give so many pairs of a row and a label that is its feature, and
 # there is at most this share of them, in so many rows.
@@ -101,7 +101,7 @@ class OwnItems:
         return Pattern(ends[features.indptr], np.asarray(labels[kept]))
 
 
-def known_labels(train: Split, kind: str) -> KnownLabels | OwnItems:
+def find_known(train: Split, kind: str) -> KnownLabels | OwnItems:
     """Finds the labels of rows to come that are known, so that they are no answers.
 
     Args:
@@ -111,11 +111,11 @@ def known_labels(train: Split, kind: str) -> KnownLabels | OwnItems:
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import Split, known_labels
+        >>> from slide.data import Split, find_known
         >>> from slide.sparse import CSR, Pattern
         >>> rows = CSR(*Pattern.from_lists([[0, 5], [0, 6]]), np.ones(4, np.float32))
         >>> train = Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4)
-        >>> known_labels(train, "graph").of(rows).indices
+        >>> find_known(train, "graph").of(rows).indices
         array([2, 1, 3], dtype=int32)
     """
     return OwnItems(train.num_labels) if kind == "items" else KnownLabels(train)

@@ -9,9 +9,9 @@ from slide.data import (
     KnownLabels,
     OwnItems,
     Split,
+    find_known,
     first_unknown,
     kind_of,
-    known_labels,
     labels_and_items,
 )
 from slide.nn import SlideNetwork
@@ -223,7 +223,7 @@ class EnsembleRanker:
         sizes = train.num_features, train.num_labels
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
         self.associations.fit(train.features, train.labels, *sizes)
-        self.known_labels = known_labels(train, self.kind) if exclude else None
+        self.known_labels = find_known(train, self.kind) if exclude else None
 
     def _fit_classifiers(self, train: Split) -> None:
         """Train the classifiers, with the labels of near rows as negatives."""

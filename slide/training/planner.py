@@ -6,7 +6,7 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from slide.data import Batches, Split, first_unknown, kind_of, known_labels
+from slide.data import Batches, Split, find_known, first_unknown, kind_of
 from slide.nn import SlideNetwork
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
@@ -32,7 +32,7 @@ class HeldRows:
         self.known: Pattern | None = None
         kind = kind_of(train)
         if kind != "other":
-            self.known = known_labels(train, kind).of(self.split.features)
+            self.known = find_known(train, kind).of(self.split.features)
 
     def precision(self, network: SlideNetwork) -> float:
         """The mean of P@1, P@3 and P@5 by exact search, in [0, 1].

@@ -99,7 +99,7 @@ def save(path: Path, rows: CSR, width: int) -> None:
 def known_labels(train: Split, judged: Split) -> Pattern | None:
     """The labels that our default call leaves out of its answers; None: it leaves out none."""
     kind = kind_of(train)
-    return None if kind == "other" else datasets.known_labels(train, kind).of(judged.features)
+    return None if kind == "other" else datasets.find_known(train, kind).of(judged.features)
 
 
 def measure(peer: Peer, name: str, data: SparseDataset) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from slide.data import (
     OwnItems,
     Split,
     are_items,
+    find_known,
     kind_of,
-    known_labels,
     labels_and_items,
 )
 from slide.sparse import CSR, Pattern
@@ -74,7 +74,7 @@ def test_short_rows_that_all_differ_are_a_graph():
     rows = matrix([[a, 10 + b] for a in range(10) for b in range(20)])
     split = Split(rows, Pattern.from_lists([[20 + r % 7] for r in range(200)]), 30, 30)
     assert kind_of(split) == "graph"
-    assert isinstance(known_labels(split, "graph"), KnownLabels)
+    assert isinstance(find_known(split, "graph"), KnownLabels)
     assert kind_of(Split(matrix([[1, 2], [1, 2]]), Pattern.from_lists([[0], [1]]), 3, 3)) == "other"
 
 
@@ -82,7 +82,7 @@ def test_own_items_are_features_below_the_number_of_labels():
     rows = OwnItems(8).of(matrix([[3, 9, 7], [], [8], [0]]))
     assert rows.indptr.tolist() == [0, 2, 2, 2, 3]
     assert rows.indices.tolist() == [3, 7, 0]
-    assert isinstance(known_labels(baskets(), "items"), OwnItems)
+    assert isinstance(find_known(baskets(), "items"), OwnItems)
 
 
 def test_own_items_of_some_labels():
