@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import pytest
 from helpers import job
