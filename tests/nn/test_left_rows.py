@@ -60,7 +60,7 @@ def test_no_warning_where_another_optimizer_takes_the_rows(first, copied):
     else:
         model, several = copied((model, several))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         for _ in range(2):
             model.backward()
             for optimizer in several:
@@ -71,6 +71,6 @@ def test_no_warning_where_another_optimizer_takes_the_rows(first, copied):
 def test_no_warning_for_sparse_gradients():
     model = Model(sparse=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         model.backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
