@@ -42,6 +42,9 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         raise FileNotFoundError(f"resume={folder}: there is no {path}")
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
+    for group in composed:
+        if group not in config:  # The run is from before there was this group.
+            config[group] = composed[group]
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
         if key == "resume":

@@ -90,6 +90,17 @@ def test_a_resumed_run_keeps_its_groups_and_shapes(tmp_path, argument, monkeypat
     assert (run / "config.yaml").read_text() == "\n".join(config)
 
 
+def test_a_run_from_before_a_group_can_be_resumed(tmp_path):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=2"))
+    path = tmp_path / "run/config.yaml"
+    saved = OmegaConf.load(path)
+    del saved["search"]
+    OmegaConf.save(saved, path)
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=3")
+    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 3
+    assert OmegaConf.load(path).search.tries == []
+
+
 def test_a_resumed_run_takes_what_may_change(tmp_path):
     more = ["trainer.max_steps=3", "trainer.log_every=1"]
     rate = ["lr_schedule=constant", "optimizer.lr=0.001"]
