@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import checks, runtime
-from slide.config.defaults import fill_in
+from slide.config.defaults import check_used, fill_in
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, transform, validation_split
@@ -131,7 +131,7 @@ def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
     Args:
         config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
             in (`slide.config.fill_in`).
-        given: keys that the search leaves as they are, since a user set them.
+        given: keys that a user set; the search leaves them as they are.
 
     Raises:
         ValueError: for impossible settings, or a ``run_dir`` that holds a run.
@@ -144,6 +144,7 @@ def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
         ```
     """
     runtime.set_threads(config.runtime.threads)
+    check_used(config, given)
     check_settings(config)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 USER_ERRORS = (ValueError, TypeError, OSError)
 # Keys that say what a file builds; they are not settings.
-INTERNAL = ("_target_", "_partial_", "_args_")
+INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
 
 
 @contextmanager

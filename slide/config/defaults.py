@@ -1,12 +1,17 @@
-"""Values of null settings, which follow from the sizes of the training data."""
+"""Values of settings that the user left open: they follow from the data and the other settings."""
 
-from omegaconf import DictConfig
+from collections.abc import Collection
+
+from omegaconf import DictConfig, open_dict
 
 from slide import checks
 
+# What sampler=full builds. It means all outputs, whatever a recipe says of their number.
+FULL = "slide.FullSampler"
+
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
-    """Replace settings that are null by values that follow from the training data.
+    """Replace settings that are null, and ``sampler=auto``, by what follows from the others.
 
     Args:
         config: from `slide.config.read_config`; changed in place.
@@ -17,12 +22,18 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         >>> from slide.config import fill_in, read_config
         >>> config = read_config([])
         >>> fill_in(config, num_rows=40_000, num_labels=20_000)
-        >>> config.trainer.batch_size, config.sampler.active
-        (256, 2048)
+        >>> config.trainer.batch_size, config.sampler.active, config.sampler.proposer
+        (256, 2048, None)
     """
     sampler = config.sampler
+    with open_dict(sampler):
+        auto = sampler.pop("look_up", None) == "auto"
+    if auto and not looks_up(config):
+        sampler.proposer = None
     if config.trainer.batch_size is None:
         config.trainer.batch_size = batch_size(num_rows)
+    if sampler._target_ == FULL:
+        sampler.active = "all"
     if sampler.active is None:
         sampler.active = active_outputs(num_labels)
     if config.network.hidden is None:
@@ -30,6 +41,33 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
     if config.network.output_scale is None:
         shared = sampler.mode != "per_sample" or sampler.active == "all"
         config.network.output_scale = output_scale(num_labels, shared)
+
+
+def looks_up(config: DictConfig) -> bool:
+    """Whether looked-up outputs pay, or an index is asked for: what ``sampler=auto`` goes by.
+
+    With a good recipe, looked-up outputs in a set for the whole batch teach no more than uniform
+    draws, and cost time; in the small sets of single samples they are what makes a network learn.
+    """
+    asked = config.network.hidden_active or config.trainer.evaluation == "index"
+    return bool(asked) or config.sampler.mode == "per_sample"
+
+
+def check_used(config: DictConfig, given: Collection[str]) -> None:
+    """Raises ValueError for a setting of tables if ``sampler=auto`` will not build any.
+
+    Args:
+        config: from `slide.config.read_config`, before `fill_in`.
+        given: the keys that a user set.
+    """
+    if config.sampler.get("look_up") != "auto" or looks_up(config):
+        return
+    for key in given:
+        if key.partition(".")[0] in ("hash", "schedule"):
+            raise ValueError(
+                f"{key} would have no effect: outputs are drawn uniformly for a set that the batch "
+                "shares; add sampler=lsh"
+            )
 
 
 def batch_size(num_rows: int) -> int:

@@ -38,7 +38,7 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
     Args:
         hidden: width of the hidden layer, or a list of widths; None: 512, and 256 for more than
             100,000 labels.
-        sampler: how active sets are chosen: ``"lsh"``, ``"uniform"`` or ``"full"``.
+        sampler: how active sets are chosen: ``"uniform"``, ``"lsh"`` or ``"full"``.
         active: outputs in an active set; None: a quarter of all labels, in [64, 2048].
         ranker: ``"ensemble"``, or None: the network alone, without held-out rows.
         label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
@@ -79,7 +79,7 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
     """
 
     hidden: Any = None
-    sampler: str = "lsh"
+    sampler: str = "uniform"
     active: Any = None
     ranker: Any = "ensemble"
     label_weights: Any = None

@@ -14,7 +14,7 @@ from slide.sampling import ActiveSampler, FullSampler, LSHProposer
 from slide.sparse import Pattern
 from slide.training import Trainer, TrainingOptions, linear
 
-SAMPLERS = ("lsh", "uniform", "full")
+SAMPLERS = ("uniform", "lsh", "full")
 RANKERS = ("ensemble", None)
 
 
@@ -23,7 +23,7 @@ class Recipe:
     """What a classifier is made of; `slide.SlideClassifier` explains the fields."""
 
     hidden: int | list[int] | None = None
-    sampler: str = "lsh"
+    sampler: str = "uniform"
     active: int | None = None
     ranker: str | None = "ensemble"
     epochs: int | str = "auto"

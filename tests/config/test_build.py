@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import job
 
-from slide import FullSampler
+from slide import FullSampler, LSHProposer
 from slide.config import build_network, build_optimizer, fill_in
 from slide.files import read_tensors
 from slide.sparse import CSR
@@ -37,9 +37,44 @@ def test_null_settings_follow_from_the_data():
     assert (config.trainer.batch_size, config.sampler.active) == (7, 9)
 
 
+@pytest.mark.parametrize(
+    ("words", "proposer"),
+    [
+        ([], None),
+        (["sampler.active=128"], None),
+        (["sampler=lsh"], "slide.LSHProposer"),
+        (["sampler.mode=per_sample"], "slide.LSHProposer"),
+        (["network.hidden=[8]", "network.hidden_active=[4]"], "slide.LSHProposer"),
+        (["trainer.evaluation=index"], "slide.LSHProposer"),
+        (["recipe=fast"], "slide.LSHProposer"),
+        (["recipe=fast", "sampler=uniform"], None),
+        (["recipe=slide2020"], "slide.LSHProposer"),
+    ],
+)
+def test_outputs_are_looked_up_where_it_pays(words, proposer):
+    config = job.compose(*words)
+    fill_in(config, 40_000, 200_000)
+    found = config.sampler.get("proposer")
+    assert (found and found._target_) == proposer
+    sampler = build_network(config, 1000, 3000).output.sampler
+    assert isinstance(sampler.proposer, LSHProposer) == bool(proposer)
+
+
+@pytest.mark.parametrize("word", ["hash=dwta", "hash.num_tables=4", "schedule=fixed"])
+def test_settings_of_tables_without_tables(tmp_path, word):
+    run = [each for each in job.tiny(tmp_path, "sampler=auto") if each != "sampler=auto"]
+    message = job.failure(*run, word)
+    assert message == (
+        f"error: {word.partition('=')[0]} would have no effect: outputs are drawn uniformly for a "
+        "set that the batch shares; add sampler=lsh"
+    )
+    job.main(*run, word, "sampler.mode=per_sample", "ranker=none")
+
+
 def test_settings_of_the_network_reach_it():
     scales = ["network.hidden=[512]", "network.init_scale=0.01", "network.output_scale=0.5"]
-    config = job.compose(*scales, "optimizer.input_rate=3", "optimizer.lr=0.5", "sampler.active=32")
+    rates = ["optimizer.input_rate=3", "optimizer.lr=0.5"]
+    config = job.compose(*scales, *rates, "sampler=uniform", "sampler.active=32")
     network = build_network(config, 1000, 80)
     assert network.first.weight.detach().std() * 512**0.5 == pytest.approx(0.01, rel=0.05)
     assert network.output.weight.abs().max().item() == pytest.approx(0.5 / 512**0.5, rel=0.01)
@@ -56,8 +91,8 @@ def test_hidden_layers_with_active_sets(tmp_path, mode):
 
 
 def test_the_second_set_follows_from_the_first_output():
-    shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", "sampler.mode=per_sample"]
-    shape += ["network.dropout=0", "network.output_scale=1"]
+    shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", "sampler=lsh"]
+    shape += ["sampler.mode=per_sample", "network.dropout=0", "network.output_scale=1"]
     config = job.compose(*shape, "sampler.active=32", "sampler.candidate_share=1.0")
     rows = CSR(
         np.array([0, 3, 6]),

@@ -25,7 +25,7 @@ from slide.config.help import (
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 FILES = [*sorted(job.CONF.glob("[!r]*/*.yaml")), *sorted(job.CONF.glob("ranker/*.yaml"))]
 # Keys that are no settings: what a file builds, and what it is called.
-INTERNAL = {"_target_", "_partial_", "_args_", "name", "hint", "defaults", "hydra"}
+INTERNAL = {"_target_", "_partial_", "_args_", "look_up", "name", "hint", "defaults", "hydra"}
 
 
 def settings_of(config, above):

@@ -6,11 +6,9 @@ import pytest
 from helpers import job
 from omegaconf import OmegaConf
 
+from slide.config import fill_in
+
 RECIPES = sorted(path.stem for path in job.CONF.glob("recipe/*.yaml"))
-
-
-def raw(group, choice):
-    return OmegaConf.load(job.CONF / group / f"{choice}.yaml")
 
 
 def test_the_published_setting():
@@ -55,11 +53,11 @@ def test_a_key_on_the_command_line_wins_over_a_recipe():
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_keys_of_a_recipe_are_taken(recipe):
     config = job.compose(f"recipe={recipe}", "dataset=debian")
-    for group, values in raw("recipe", recipe).items():
+    for group, values in job.raw("recipe", recipe).items():
         for key in values if group != "defaults" else ():
             assert config[group][key] == values[key], (group, key)
     for group, choice in overridden(recipe):
-        assert kinds(config.get(group)) == kinds(raw(group, choice)), group
+        assert kinds(config.get(group)) == kinds(job.raw(group, choice)), group
     for sampler in ("full", "uniform", "faiss"):
         job.compose(f"recipe={recipe}", f"sampler={sampler}")
 
@@ -71,7 +69,7 @@ def kinds(config):
 
 def overridden(recipe):
     """Group and choice of each ``override`` among a recipe's defaults."""
-    for entry in raw("recipe", recipe).get("defaults", []):
+    for entry in OmegaConf.load(job.CONF / "recipe" / f"{recipe}.yaml").get("defaults", []):
         for name, choice in entry.items():
             yield name.removeprefix("override /"), choice
 
@@ -84,7 +82,9 @@ def test_without_a_recipe_the_files_hold_what_is_used():
     del expected["hydra"]
     for ((group, choice),) in (entry.items() for entry in chosen):
         if choice and not group.startswith("override"):
-            expected[group] = expected.get(group, {}) | OmegaConf.to_container(raw(group, choice))
+            expected[group] = expected.get(group, {}) | OmegaConf.to_container(
+                job.raw(group, choice)
+            )
     assert config == expected
 
 
@@ -132,7 +132,9 @@ def test_what_each_recipe_sets(words, expected):
 
 @pytest.mark.parametrize("recipe", ["fast", "slide2020"])
 def test_a_full_sampler_is_full_with_any_recipe(recipe):
-    assert job.compose(f"recipe={recipe}", "sampler=full").sampler.active == "all"
+    config = job.compose(f"recipe={recipe}", "sampler=full")
+    fill_in(config, 1000, 80)
+    assert config.sampler.active == "all"
 
 
 @pytest.mark.parametrize("recipe", [[], ["recipe=fast"], ["recipe=slide2020"]])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 from helpers.samplers import lsh_sampler
 from slide import ActiveLoss, RowSparseAdam, SimHash, SlideNetwork, runtime
@@ -37,10 +38,21 @@ def tiny(folder, *more):
     sizes = [f"dataset.{name}={value}" for name, value in {**SIZES, **WITH_HELD}.items()]
     # Sets must be smaller than the number of labels, or nothing is sampled at all.
     shape = ["network.hidden=[8]", "trainer.batch_size=16", "trainer.epochs=2"]
-    shape += ["sampler.active=32", "hash.hashes_per_table=3", "hash.num_tables=4"]
+    shape.append("sampler.active=32")
+    if "sampler=auto" not in more:  # Which has no use for small tables.
+        shape += ["hash.hashes_per_table=3", "hash.num_tables=4"]
+    if not any(word.startswith("sampler=") for word in more):
+        shape.append("sampler=lsh")
     threads = ["runtime.threads=1"]  # Waking threads would take longer than the work.
     places = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
     return [*sizes, *shape, *threads, *places, *more]
+
+
+def raw(group, choice):
+    """A file of ``conf/`` with the files of its group that it builds on."""
+    page = OmegaConf.load(CONF / group / f"{choice}.yaml")
+    below = [raw(group, name) for name in page.pop("defaults", []) if isinstance(name, str)]
+    return OmegaConf.merge(*below, page)
 
 
 @contextmanager
