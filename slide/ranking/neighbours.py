@@ -5,11 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from slide import checks
-from slide.search import column_lists, sparse_top_k
+from slide.search import column_lists, shortened, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
 
-# Mean number of list entries that a search reads for a row. Longer lists are cut off.
-_WORK = 16_384
+# Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
+# negatives need not be as exact, and there is one for each training row.
+_WORK, _OWN_WORK = 16_384, 4096
 # Similarities to this power are the weights of sharp votes, in which the nearest rows dominate.
 _SHARP = 4
 
@@ -91,7 +92,7 @@ class Neighbours:
         if self.idf:
             self.weights = np.log((1 + features.num_rows) / (1 + counts)).astype(np.float32)
         self.rows = self._weighted(features)
-        longest = longest_list(counts, features.num_rows)
+        longest = longest_list(counts, features.num_rows, _WORK)
         self.lists = column_lists(self.rows, num_features, longest)
         self.labels = CSR(*labels, np.ones(len(labels.indices), np.float32))
         self.num_labels = num_labels
@@ -122,21 +123,26 @@ class Neighbours:
     def own_candidates(self, k: int, block: int = 32_768) -> Pattern:
         """For each training row the k labels with the most votes of its other neighbours.
 
+        The lists are shorter than in `votes`, so some of the nearest rows may be missing.
+
         Args:
             k: number of labels.
             block: number of rows in a search.
         """
-        counts, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+        counts = np.bincount(self.rows.indices, minlength=len(self.weights))
+        longest = longest_list(counts, self.rows.num_rows, _OWN_WORK)
+        lists = shortened(self.lists, longest)
+        sizes, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
         for begin in range(0, self.rows.num_rows, block):
             rows = np.arange(begin, min(begin + block, self.rows.num_rows))
             bounds = self.rows.indptr[begin : rows[-1] + 2]
             inside = slice(bounds[0], bounds[-1])
             part = CSR(bounds - bounds[0], self.rows.indices[inside], self.rows.values[inside])
-            scores, near = sparse_top_k(part, self.lists, self.rows.num_rows, self.count, rows)
+            scores, near = sparse_top_k(part, lists, self.rows.num_rows, self.count, rows)
             _, found = sparse_top_k(_sparse(near, scores), self.labels, self.num_labels, k)
-            counts.append((found >= 0).sum(1))
+            sizes.append((found >= 0).sum(1))
             ids.append(found[found >= 0])
-        return Pattern(np.cumsum(np.concatenate(counts)), np.concatenate(ids))
+        return Pattern(np.cumsum(np.concatenate(sizes)), np.concatenate(ids))
 
     def _weighted(self, features: CSR) -> CSR:
         """The rows with weighted features, at length 1."""
@@ -148,16 +154,17 @@ class Neighbours:
         return CSR(features.indptr, features.indices, values.astype(np.float32))
 
 
-def longest_list(counts: np.ndarray, num_rows: int) -> int:
-    """The greatest power of 2 for which a search reads at most 16,384 entries in the mean.
+def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
+    """The greatest power of 2 for which a search reads at most ``work`` entries in the mean.
 
     Args:
         counts: ``(D,)`` number of rows of each feature.
         num_rows: number of rows.
+        work: number of entries.
     """
     longest = 64
     while longest < num_rows and (counts * np.minimum(counts, 2 * longest)).sum() <= (
-        _WORK * num_rows
+        work * num_rows
     ):
         longest *= 2
     return longest

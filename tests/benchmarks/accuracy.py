@@ -34,8 +34,8 @@ from slide.data import SparseDataset
 PAGES = RESULTS.parent
 DATASETS = ("debian", "bibtex", "delicious")
 OURS = {
-    "default recipe (lsh, shared)": [],
-    "uniform, shared": ["sampler=uniform"],
+    "default recipe (uniform, shared)": [],
+    "lsh, shared": ["sampler=lsh"],
     "full": ["sampler=full"],
 }
 SMALL = "default recipe, half width, half set"

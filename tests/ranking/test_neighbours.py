@@ -84,9 +84,9 @@ def test_rows_without_features(rows):
 
 def test_lists_are_as_long_as_the_work_allows():
     few = np.full(10, 50)
-    assert longest_list(few, 100) >= 50, "short lists are whole"
+    assert longest_list(few, 100, 16_384) >= 50, "short lists are whole"
     many = np.full(20, 100_000)  # 20 features that each of 100,000 rows has.
-    longest = longest_list(many, 100_000)
+    longest = longest_list(many, 100_000, 16_384)
     assert 20 * longest <= 16_384 < 20 * 2 * longest
 
 
