@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("checks", "files", "inputs", "runtime", "sparse")
+GROUND = ("checks", "files", "inputs", "runtime", "sparse", "states", "tensor_folder")
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.
@@ -51,7 +51,7 @@ ONLY = {
     "filelock": ("slide.data", "slide.files"),
     "matplotlib": (),
     "sklearn": ("slide.ranking.judge", "slide.estimator"),
-    "safetensors": ("slide.model.folder",),
+    "safetensors": ("slide.tensor_folder",),
 }
 # Commands, which stand above all rooms.
 ENTRIES = {"slide.data.__main__", "slide.predict.__main__"}

@@ -10,9 +10,10 @@ from slide.config.build import CONFIG
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {
     *("trainer.epochs", "trainer.max_epochs", "trainer.max_minutes", "trainer.max_steps"),
-    *("trainer.checkpoint_every", "trainer.log_every", "network.input_dropout"),
+    *("trainer.checkpoint_every", "trainer.keep_checkpoints", "trainer.log_every"),
+    *("network.input_dropout", "network.dropout"),
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
-    *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor", "network.dropout"),
+    *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
     *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
     *("dataset.root", "dataset.cache"),
 }

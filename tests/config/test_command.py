@@ -9,7 +9,6 @@ from helpers import job
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slide.files import read_tensors
 from slide.training.learner import Learner
 
 TAGS = {
@@ -38,7 +37,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     job.main(*job.tiny(tmp_path, *more))
     run = tmp_path / "run"
     names = {path.name.partition(".out")[0] for path in run.iterdir()}
-    expected = {"config.yaml", "metrics.jsonl", "events", "checkpoint.pt", "summary.json"}
+    expected = {"config.yaml", "metrics.jsonl", "events", "checkpoints", "summary.json"}
     parts = {f"{part}.safetensors" for part in ("network", "ranker", "index")}
     assert names == expected | parts | {"model.json", "run.lock"}
 
@@ -146,7 +145,7 @@ def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatc
     expected = f"interrupted after step 5; python train.py resume={run} goes on"
     assert message.startswith(expected)
     assert signal.getsignal(signal.SIGINT) is before
-    assert read_tensors(run / "checkpoint.pt")["step"] == 5
+    assert job.checkpoint(run)["step"] == 5
     assert not (run / "summary.json").exists()
     job.main(f"resume={run}")
     assert job.steps(run, "train/loss") == list(range(1, 17))
@@ -168,7 +167,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path, monkeypatch):
     more = ["trainer.checkpoint_every=3"]
     assert "after step 4" in job.failure(*job.tiny(tmp_path, *more))
     assert signal.getsignal(signal.SIGINT) is before
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 3
+    assert job.checkpoint(tmp_path / "run")["step"] == 3
 
 
 @pytest.mark.compiled_only  # Plain Python warns of each operation on infinity.
@@ -183,7 +182,7 @@ def test_divergence_is_said_in_one_sentence(tmp_path):
 def test_a_taken_folder(tmp_path, monkeypatch):
     arguments = job.tiny(tmp_path, "trainer.max_steps=1")
     job.main(*arguments)
-    before = (tmp_path / "run/checkpoint.pt").read_bytes()
+    before = job.files_of(tmp_path / "run")
     monkeypatch.setattr("slide.data.sources.synthetic", None)  # No data are read.
     message = job.failure(*arguments)
     assert (
@@ -191,7 +190,7 @@ def test_a_taken_folder(tmp_path, monkeypatch):
         == f"error: run_dir={tmp_path}/run holds a run: resume={tmp_path}/run goes on "
         + ("with it")
     )
-    assert (tmp_path / "run/checkpoint.pt").read_bytes() == before
+    assert job.files_of(tmp_path / "run") == before
     (tmp_path / "file").touch()
     message = job.failure(*arguments, f"run_dir={tmp_path}/file")
     assert message == f"error: run_dir must be the path of a folder, not '{tmp_path}/file'"

@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from slide.config import build_network
-from slide.files import read_tensors
+from slide.training.checkpoint_folders import last_checkpoint
 
 # Rooms whose names a configuration may use.
 PUBLIC = ("", ".data", ".ranking", ".sampling", ".training")
@@ -40,8 +41,8 @@ def test_a_killed_run_can_be_resumed(tmp_path):
                 break
         process.kill()
         assert process.wait() == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
-    done = read_tensors(run / "checkpoint.pt")["step"]
-    assert 5 <= done < 1000
+    done = job.checkpoint(run)["step"]
+    assert 4 <= done < 1000
     resumed = subprocess.run(
         [*command, f"resume={run}", f"trainer.max_steps={done + 4}"],
         **{"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120},
@@ -97,7 +98,7 @@ def test_a_run_from_before_a_group_can_be_resumed(tmp_path):
     del saved["search"]
     OmegaConf.save(saved, path)
     job.main(f"resume={tmp_path}/run", "trainer.max_steps=3")
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 3
+    assert job.checkpoint(tmp_path / "run")["step"] == 3
     assert OmegaConf.load(path).search.tries == []
 
 
@@ -141,10 +142,24 @@ def test_a_saved_configuration_names_public_things(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])
-def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, damage):
+@pytest.mark.parametrize("name", ["checkpoint.json", "network.safetensors"])
+def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, name, damage):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=2", "trainer.checkpoint_every=1"))
+    run = tmp_path / "run"
+    last = last_checkpoint(run)
+    path = last / name
+    path.write_bytes(damage)
+    message = job.failure(f"resume={run}", "trainer.max_steps=3")
+    assert message.startswith(f"error: {path} has ")
+    assert message.endswith(f"; without {last} the run goes on from {run}/checkpoints/1-step-1")
+    assert path.read_bytes() == damage
+    shutil.rmtree(last)
+    job.main(f"resume={run}", "trainer.max_steps=3")
+    assert job.checkpoint(run)["step"] == 3
+
+
+def test_a_checkpoint_of_an_earlier_slide(tmp_path):
     job.main(*job.tiny(tmp_path, "trainer.max_steps=1"))
-    checkpoint = tmp_path / "run/checkpoint.pt"
-    checkpoint.write_bytes(damage)
+    (last_checkpoint(tmp_path / "run")).parent.rename(tmp_path / "run/checkpoint.pt")
     message = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=2")
-    assert message.startswith(f"error: {checkpoint} is not a readable checkpoint")
-    assert checkpoint.read_bytes() == damage
+    assert "checkpoint.pt is a checkpoint of an earlier slide, which this one does not" in message
