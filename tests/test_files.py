@@ -2,27 +2,15 @@
 
 import errno
 import json
-import resource
-from contextlib import contextmanager
 
 import pytest
+from helpers.limits import limited
 
 from slide import files
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-@contextmanager
-def limited(size):
-    """No file may grow beyond ``size`` bytes: the nearest thing to a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_round_trips(tmp_path):
