@@ -57,8 +57,11 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
         composed: the configuration of ``overrides``.
         overrides: each is ``group=choice`` or ``key=value``.
     """
-    with raised_terminations():
-        _run(composed, overrides)
+    try:
+        with raised_terminations():
+            _run(composed, overrides)
+    except KeyboardInterrupt as error:  # Where nothing is lost.
+        _stop("interrupted", error)
 
 
 def _run(composed: DictConfig, overrides: Sequence[str]) -> None:

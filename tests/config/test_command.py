@@ -95,14 +95,14 @@ def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
 
 
-def interrupt_at(monkeypatch, step, times):
-    """Send Ctrl-C in the midst of a step."""
+def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
+    """Send Ctrl-C, or another signal, in the midst of a step."""
     whole = Learner.update
 
     def update(self, loss):
         if self.counters.step == step:
             for _ in range(times):
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
         return whole(self, loss)
 
     monkeypatch.setattr(Learner, "update", update)
@@ -129,22 +129,32 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert message.endswith("did you mean optimizer.lr?")
 
 
-def test_an_interrupt_before_the_first_step(tmp_path, monkeypatch):
-    def interrupted(config, given):
-        raise KeyboardInterrupt
+@pytest.mark.usefixtures("interrupts_raise")
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("slide.config.command.build_trainer", "interrupted before the first step"),
+        ("slide.training.trainer.evaluate", "interrupted after step 16; python train.py resume="),
+        ("slide.config.command.write_run_model", "interrupted after step 16; python train.py"),
+    ],
+)
+def test_a_termination_outside_of_training(tmp_path, monkeypatch, place, said):
+    monkeypatch.setattr(place, lambda *_: signal.raise_signal(signal.SIGTERM))
+    status, message = job.ended(*job.tiny(tmp_path, "ranker=none"))
+    assert status == 143
+    assert message.startswith(said)
 
-    monkeypatch.setattr("slide.config.command.build_trainer", interrupted)
-    assert job.failure(*job.tiny(tmp_path)) == "interrupted before the first step"
 
-
-def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatch):
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatch, number, status):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     run = tmp_path / "run"
-    interrupt_at(monkeypatch, 4, times=1)
-    message = job.failure(*job.tiny(tmp_path, "trainer.log_every=1"))
+    interrupt_at(monkeypatch, 4, 1, number)
+    found, message = job.ended(*job.tiny(tmp_path, "trainer.log_every=1"))
+    assert found == status
     expected = f"interrupted after step 5; python train.py resume={run} goes on"
     assert message.startswith(expected)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     assert job.checkpoint(run)["step"] == 5
     assert not (run / "summary.json").exists()
     job.main(f"resume={run}")
@@ -161,9 +171,10 @@ def interrupts_raise():
 
 
 @pytest.mark.usefixtures("interrupts_raise")
-def test_a_second_interrupt_ends_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_ends_at_once(tmp_path, monkeypatch, number):
     before = signal.getsignal(signal.SIGINT)
-    interrupt_at(monkeypatch, 4, times=2)
+    interrupt_at(monkeypatch, 4, 2, number)
     more = ["trainer.checkpoint_every=3"]
     assert "after step 4" in job.failure(*job.tiny(tmp_path, *more))
     assert signal.getsignal(signal.SIGINT) is before

@@ -75,14 +75,19 @@ def data(*arguments):
 
 
 def failure(*arguments, run=main):
-    """What a run says that ends with an error."""
+    """What a run says that ends with an error or an interrupt."""
+    return ended(*arguments, run=run)[1]
+
+
+def ended(*arguments, run=main):
+    """The exit status of a run that does not end well, and what it says last."""
     said = StringIO()
     with pytest.raises(SystemExit) as stopped, redirect_stderr(said):
         run(*arguments)
     if stopped.value.code in STOPPED:
-        return said.getvalue().splitlines()[-1]
+        return stopped.value.code, said.getvalue().splitlines()[-1]
     assert isinstance(stopped.value.code, str), "the exit has no message"
-    return stopped.value.code
+    return 1, stopped.value.code
 
 
 def compose(*overrides):
