@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from slide.config.build import CONFIG, build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
-from slide.config.resume import resumed
+from slide.config.resume import asked_for, resumed
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.model import Model
@@ -44,7 +44,7 @@ def train() -> None:
         run(lambda config: run_job(config, HydraConfig.get().overrides.task))()
     else:
         with user_errors():
-            config = read_config(words)
+            config = read_config(asked_for(words))
         run_job(config, words)
 
 

@@ -200,7 +200,7 @@ def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float)
             end = time.perf_counter() + delay
         time.sleep(0.0005)
     os.kill(process, number)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) or None
 
 
 def kill_chains(home: Path, kills: int, seed: int = 0) -> dict:

@@ -134,8 +134,8 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     ("place", "said"),
     [
         ("slide.config.command.build_trainer", "interrupted before the first step"),
-        ("slide.training.trainer.evaluate", "interrupted after step 16; python train.py resume="),
-        ("slide.config.command.write_run_model", "interrupted after step 16; python train.py"),
+        ("slide.training.trainer.evaluate", "interrupted after step 20; python train.py resume="),
+        ("slide.config.command.write_run_model", "interrupted after step 20; python train.py"),
     ],
 )
 def test_a_termination_outside_of_training(tmp_path, monkeypatch, place, said):
