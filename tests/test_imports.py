@@ -25,6 +25,7 @@ ROOMS = {
     "search": "ground kernels structures functional",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
+    "check": "ground structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
@@ -54,7 +55,7 @@ ONLY = {
     "safetensors": ("slide.tensor_folder",),
 }
 # Commands, which stand above all rooms.
-ENTRIES = {"slide.data.__main__", "slide.predict.__main__"}
+ENTRIES = {"slide.check.__main__", "slide.data.__main__", "slide.predict.__main__"}
 
 
 def find_modules():
