@@ -84,7 +84,7 @@ def _random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR,
     """A sparse matrix, and the same one dense."""
     dense = rng.standard_normal((rows, columns)).astype(np.float32)
     dense[rng.random(dense.shape) < 0.7] = 0
-    lists = [np.flatnonzero(row) for row in dense]
+    lists = [np.flatnonzero(row).tolist() for row in dense]
     indptr, indices = Pattern.from_lists(lists)
     return CSR(indptr, indices, dense[dense != 0]), torch.from_numpy(dense)
 
@@ -105,7 +105,7 @@ def _linear(rng: np.random.Generator, shared: bool) -> None:
     x, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_OUTPUTS, _WIDTH) / 6
     bias = torch.randn(_OUTPUTS)
     leaves = [each.clone().requires_grad_() for each in (x, weight, bias)]
-    scores = active_linear(*leaves, active, sparse_grad=True)
+    scores = active_linear(leaves[0], leaves[1], leaves[2], active, sparse_grad=True)
     plain = [each.clone().requires_grad_() for each in (x, weight, bias)]
     dense = F.linear(*plain)
     rows = torch.arange(_ROWS).repeat_interleave(within.sum(1))

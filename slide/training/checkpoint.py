@@ -1,6 +1,6 @@
 """The checkpoint of a run: what it holds, and how it is written and read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from threading import Thread
@@ -72,6 +72,9 @@ class Checkpoint:
         self._writer: Thread | None = None
         self._error: BaseException | None = None
         self._written: Counters | None = None
+        # Memory for copies, by the names of tensors. It is kept, because getting it from the system
+        # may take longer than writing the files.
+        self._room: dict[str, Tensor] = {}
 
     def found(self) -> bool:
         """Whether there is a checkpoint to read.
@@ -96,14 +99,28 @@ class Checkpoint:
             OSError: if it cannot be written; the checkpoints before stay.
         """
         if self._is_new(counters):
+            self._room.clear()  # This comes last in a run.
             self._install(*self._packed(counters))
             self._written = replace(counters)
+
+    def prepare(self) -> None:
+        """Get the memory for the copies of `begin` in the background."""
+        self.wait()
+        _, files = self._packed(Counters())
+
+        def fill() -> None:
+            for tensors in files.values():
+                for name, tensor in tensors.items():
+                    # Zeros would be promised by the system, and made when they are used.
+                    self._room[name] = torch.empty_like(tensor).fill_(1)
+
+        self._start(fill)
 
     def begin(self, counters: Counters) -> None:
         """Copy everything, and write the copy in the background, as `write` does.
 
-        The copy takes as much memory as the checkpoint. If the checkpoint before is still being
-        written, that is waited for.
+        The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
+        before is still being written, that is waited for.
 
         Raises:
             DivergenceError: if a weight is NaN or infinite.
@@ -113,20 +130,28 @@ class Checkpoint:
             return
         values, files = self._packed(counters)
         copies = {
-            part: {name: tensor.clone() for name, tensor in tensors.items()}
+            part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
             for part, tensors in files.items()
         }
+        self._start(lambda: self._install(values, copies))
+        self._written = replace(counters)
 
+    def _copied(self, name: str, tensor: Tensor) -> Tensor:
+        room = self._room.get(name)
+        if room is None or (room.shape, room.dtype) != (tensor.shape, tensor.dtype):
+            room = self._room[name] = torch.empty_like(tensor)
+        return room.copy_(tensor)
+
+    def _start(self, work: Callable[[], None]) -> None:
         def run() -> None:
             try:
-                self._install(values, copies)
+                work()
             except BaseException as error:
                 self._error = error
 
         # A daemon: a process that ends does not wait, and what is not complete is no checkpoint.
         self._writer = Thread(target=run, name="checkpoint", daemon=True)
         self._writer.start()
-        self._written = replace(counters)
 
     def wait(self) -> None:
         """Wait until nothing is being written.

@@ -148,7 +148,7 @@ class Trainer:
         planner = None
         if self.plan is not None and self.held_split is not None:
             planner = Planner(self.plan, self.train_split, self.held_split)
-        logged, begin = replace(counters), time.perf_counter()
+        first, logged, begin = self.step, replace(counters), time.perf_counter()
         while not self._ended():
             step = self.step
             batch = self.batches.batch(*divmod(step, len(self.batches)))
@@ -176,6 +176,8 @@ class Trainer:
                 raise interrupt.error
             if _due(self.step, options.checkpoint_every):
                 self.checkpoint.begin(counters)
+            elif options.checkpoint_every and step == first:  # Now there are moments.
+                self.checkpoint.prepare()
             self.checkpoint.check()
             begin = time.perf_counter()  # The time of a step includes making its batch.
 

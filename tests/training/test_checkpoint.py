@@ -127,6 +127,37 @@ def test_a_checkpoint_is_of_the_moment_when_it_was_begun(tmp_path, monkeypatch):
     job.assert_same(found["network"]["output.weight"], expected["output.weight"])
 
 
+def test_the_memory_of_copies_is_there_before(tmp_path):
+    """It is asked for after the first step, and used by each checkpoint."""
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=4, max_steps=9)
+    places, whole = [], trainer.checkpoint.begin
+
+    def begin(counters):
+        trainer.checkpoint.wait()
+        room = trainer.checkpoint._room
+        places.append({name: room[name].data_ptr() for name in ("network.output.weight", "random")})
+        whole(counters)
+
+    trainer.checkpoint.begin = begin
+    trainer.fit()
+    assert len(places) == 2
+    assert places[0] == places[1]
+    assert not trainer.checkpoint._room, "the end of a run has no copies"
+
+
+def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=4)
+
+    def none_left(*_):
+        raise MemoryError("1 GB for copies")
+
+    monkeypatch.setattr(torch, "empty_like", none_left)
+    trainer.checkpoint.prepare()
+    with pytest.raises(MemoryError, match="1 GB for copies"):
+        trainer.checkpoint.wait()
+    trainer.monitor.close()
+
+
 @pytest.mark.parametrize("keep", [1, 3])
 def test_the_newest_ones_stay(tmp_path, keep):
     data = job.make_data(tmp_path)
