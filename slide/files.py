@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from filelock import FileLock, Timeout
 
 RUN_LOCK = "run.lock"
@@ -35,8 +34,7 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:
-        # torch.save raises RuntimeError on a full disk.
+    except OSError as error:
         kept = "the file written before is kept" if path.exists() else "nothing was written"
         raise OSError(f"cannot write {path}: {error}; {kept}") from error
     finally:
@@ -111,23 +109,3 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text``, atomically."""
     write_atomic(path, lambda file: file.write(text.encode()))
-
-
-def write_tensors(path: Path, state: dict[str, Any]) -> None:
-    """Write nested dicts of tensors, numbers and strings, atomically."""
-    write_atomic(path, lambda file: torch.save(state, file))
-
-
-def read_tensors(path: Path) -> dict[str, Any]:
-    """Read what `write_tensors` wrote.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file cannot be read.
-    """
-    if not path.exists():
-        raise FileNotFoundError(f"no checkpoint at {path}")
-    try:
-        return torch.load(path, weights_only=True)
-    except Exception as error:
-        raise ValueError(f"{path} is not a readable checkpoint: {error}") from error

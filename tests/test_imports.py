@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("checks", "files", "inputs", "runtime", "sparse")
+GROUND = ("checks", "files", "inputs", "runtime", "sparse", "states", "tensor_folder")
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.
@@ -25,6 +25,7 @@ ROOMS = {
     "search": "ground kernels structures functional",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
+    "check": "ground structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
@@ -51,10 +52,10 @@ ONLY = {
     "filelock": ("slide.data", "slide.files"),
     "matplotlib": (),
     "sklearn": ("slide.ranking.judge", "slide.estimator"),
-    "safetensors": ("slide.model.folder",),
+    "safetensors": ("slide.tensor_folder",),
 }
 # Commands, which stand above all rooms.
-ENTRIES = {"slide.data.__main__", "slide.predict.__main__"}
+ENTRIES = {"slide.check.__main__", "slide.data.__main__", "slide.predict.__main__"}
 
 
 def find_modules():

@@ -21,7 +21,7 @@ from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import Pattern
 from slide.training import Trainer, TrainingOptions
-from slide.training.checkpoint import CHECKPOINT
+from slide.training.checkpoint_folders import CHECKPOINTS
 from slide.training.evaluation import check_search, choose_rows
 from slide.training.planner import HeldRows
 from slide.training.race import Contender
@@ -150,7 +150,7 @@ def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
     resumed = config.resume is not None
     if not resumed:
-        check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])
+        check_run_dir(config.run_dir, [CONFIG, CHECKPOINTS])
     data = open_dataset(config)
     fill_in(config, len(data.train), data.num_labels)
     begin = time.perf_counter()

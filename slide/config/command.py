@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -12,12 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from slide.config.build import CONFIG, build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
-from slide.config.resume import resumed
+from slide.config.resume import asked_for, resumed
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.model import Model
 from slide.model.saving import write_model
 from slide.training import DivergenceError, Trainer
+from slide.training.interrupt import exit_status, raised_terminations
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -43,35 +44,46 @@ def train() -> None:
         run(lambda config: run_job(config, HydraConfig.get().overrides.task))()
     else:
         with user_errors():
-            config = read_config(words)
+            config = read_config(asked_for(words))
         run_job(config, words)
 
 
 def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
     """Trains to the end and prints the scores; ends the process with a message after an error.
 
+    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 after an error.
+
     Args:
         composed: the configuration of ``overrides``.
         overrides: each is ``group=choice`` or ``key=value``.
     """
     try:
+        with raised_terminations():
+            _run(composed, overrides)
+    except KeyboardInterrupt as error:  # Where nothing is lost.
+        _stop("interrupted", error)
+
+
+def _run(composed: DictConfig, overrides: Sequence[str]) -> None:
+    try:
         with user_errors():
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
             trainer = build_trainer(resumed(composed, overrides), given)
-    except KeyboardInterrupt:
-        sys.exit("interrupted before the first step")
+    except KeyboardInterrupt as error:
+        _stop("interrupted before the first step", error)
     try:
         with memory_errors():
             summary = trainer.fit()
         write_run_model(trainer)
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         program = _programs()[0]
-        sys.exit(
+        said = (
             f"interrupted after step {trainer.step}; "
             f"{program} resume={trainer.folder} goes on from the last checkpoint"
         )
+        _stop(said, error)
     scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     print(f"{scores}  {trainer.folder}")
 
@@ -96,8 +108,8 @@ def data() -> None:
     try:
         with user_errors():
             print(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    except KeyboardInterrupt as error:
+        _stop("interrupted", error)
 
 
 def data_usage() -> str:
@@ -116,6 +128,11 @@ DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
     "describe": describe,
     "prepare": show_place,
 }
+
+
+def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:
+    print(said, file=sys.stderr)
+    sys.exit(exit_status(error))
 
 
 def _programs() -> tuple[str, str]:

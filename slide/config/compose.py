@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -120,6 +121,25 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
         # One line, without the places where Hydra looks for files.
         said, _, _ = str(error).partition("\nConfig search path:")
         raise ValueError(_unknown(overrides) or " ".join(said.split())) from error
+
+
+def read_value(override: str) -> Any:
+    """The value of an override ``key=value``.
+
+    Raises:
+        ValueError: for an override that cannot be read.
+
+    Example:
+        >>> from slide.config.compose import read_value
+        >>> read_value("network.hidden=[8,4]"), read_value("sampler.active=null")
+        ([8, 4], None)
+    """
+    try:
+        return OverridesParser.create().parse_override(override).value()
+    except HydraException as error:
+        raise ValueError(
+            f"{override} cannot be read; overrides are group=choice or key=value"
+        ) from error
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

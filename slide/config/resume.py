@@ -6,23 +6,37 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from slide.config.build import CONFIG
+from slide.config.compose import read_value
 
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {
     *("trainer.epochs", "trainer.max_epochs", "trainer.max_minutes", "trainer.max_steps"),
-    *("trainer.checkpoint_every", "trainer.log_every", "network.input_dropout"),
+    *("trainer.checkpoint_every", "trainer.keep_checkpoints", "trainer.log_every"),
+    *("network.input_dropout", "network.dropout"),
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
-    *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor", "network.dropout"),
+    *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
     *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
     *("dataset.root", "dataset.cache"),
 }
+
+
+def asked_for(overrides: Sequence[str]) -> list[str]:
+    """The overrides that a configuration is composed of.
+
+    Of a resumed run they are those that `resumed` does not take: its saved configuration may have
+    other groups than the default one, and with them other keys.
+    """
+    if not any(_key(override) == "resume" for override in overrides):
+        return list(overrides)
+    return [override for override in overrides if _key(override) not in REPLACEABLE]
 
 
 def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The configuration of a run: ``composed``, or the saved one of a run that is resumed.
 
     Args:
-        composed: from `slide.config.read_config` with the same ``overrides``.
+        composed: from `slide.config.read_config` with the same ``overrides``, or without those that
+            a resumed run takes.
         overrides: each is ``group=choice`` or ``key=value``.
 
     Raises:
@@ -46,12 +60,13 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         if group not in config:  # The run is from before there was this group.
             config[group] = composed[group]
     for override in overrides:
-        key = override.partition("=")[0].lstrip("+")
+        key = _key(override)
         if key == "resume":
             continue
         if key not in REPLACEABLE or OmegaConf.select(config, key) is None:
             raise ValueError(f"{override}: a resumed run keeps its {key}; start a new one instead")
-        old, new = OmegaConf.select(config, key), OmegaConf.select(composed, key)
+        old = OmegaConf.select(config, key)
+        new = read_value(override)
         if key == "trainer.epochs" and "auto" in (old, new) and old != new:
             # The rows to learn from would differ, and so would the rates.
             raise ValueError(
@@ -60,3 +75,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         OmegaConf.update(config, key, new)
     config.run_dir = config.resume = folder
     return config
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")

@@ -4,6 +4,7 @@ from slide.data.batches import Batch, Batches
 from slide.data.dataset import SparseDataset, Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.download import download
+from slide.data.fingerprint import fingerprint
 from slide.data.formats.text_writer import write_xmc
 from slide.data.kind import OwnItems, are_items, find_known, kind_of, labels_and_items
 from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
@@ -30,6 +31,7 @@ __all__ = [
     "divide",
     "download",
     "find_known",
+    "fingerprint",
     "first_unknown",
     "holdout",
     "kind_of",

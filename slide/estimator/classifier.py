@@ -24,7 +24,7 @@ from slide.model import Model
 from slide.model.folder import MODEL_FILE
 from slide.model.saving import write_model
 from slide.nn import SlideNetwork
-from slide.training.checkpoint import CHECKPOINT
+from slide.training.checkpoint_folders import CHECKPOINTS
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.
@@ -223,7 +223,7 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
             checks.flag(name, getattr(self, name))
         if isinstance(self.label_weights, str):
             checks.one_of("label_weights", self.label_weights, ("propensity",))
-        check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINT])
+        check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINTS])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

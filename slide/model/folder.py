@@ -1,156 +1,25 @@
-"""The folder of a model: ``model.json``, and files of tensors that are opened as memory maps.
+"""The folder of a model: ``model.json``, and files of tensors that are opened as memory maps."""
 
-``model.json`` names each file with its size and its SHA-256. When a folder is opened, sizes are
-compared, and the hashes of ``model.json`` and of files up to 4 MB; to compare all of them, the
-files must be read, so this is done when it is asked for.
-"""
-
-import hashlib
-import json
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from slide.files import write_atomic, write_json
-from slide.runtime import VERSION, versions
+from slide.tensor_folder import FolderKind, read_folder
 
 MODEL_FILE = "model.json"
-SUFFIX = ".safetensors"
-# The version of the format. Increase it when older readers would misread a folder.
-FORMAT = 1
-# Files of this size are hashed in some milliseconds.
-_SMALL = 4 << 20
+MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=1)
 
 
-def write_folder(
-    folder: Path, content: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
-) -> None:
-    """Write a model; other files in the folder stay.
-
-    ``model.json`` is removed first and written last, so a folder that is not complete is no model.
-
-    Args:
-        folder: it is made if it does not exist.
-        content: JSON values.
-        files: tensors by name, by name of their file without its suffix.
-
-    Raises:
-        OSError: if a file cannot be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MODEL_FILE).unlink(missing_ok=True)
-    written = {}
-    for name, tensors in files.items():
-        path = folder / f"{name}{SUFFIX}"
-        # A new file in place of the old one: a process that has mapped the old one keeps it.
-        write_atomic(path, lambda file, tensors=tensors: _save(tensors, Path(file.name)))
-        written[path.name] = {"bytes": path.stat().st_size, "sha256": _hash_file(path)}
-    for path in folder.glob(f"*{SUFFIX}"):
-        if path.name not in written:  # Of a model that was here before.
-            path.unlink()
-    body = {"format": FORMAT, "versions": versions(), **content, "files": written}
-    write_json(folder / MODEL_FILE, body | {"sha256": _hash_json(body)})
-
-
-def read_folder(folder: Path, verify: bool = False) -> dict[str, Any]:
-    """Read and check ``model.json``.
-
-    Args:
-        folder: folder of a model.
-        verify: whether to read all files and compare their hashes.
+def read_model_folder(folder: Path, verify: bool = False) -> dict[str, Any]:
+    """Read and check ``model.json``; see `slide.tensor_folder.read_folder`.
 
     Raises:
         FileNotFoundError: if there is no model, or one of its files is missing.
         ValueError: if the format is another one, or a file is not the one that was written.
     """
-    path = folder / MODEL_FILE
-    if not path.is_file():
-        raise FileNotFoundError(_no_model(folder))
     try:
-        content = json.loads(path.read_text())
-        digest = content.pop("sha256")
-        number = content["format"]
-        files = {name: (file["bytes"], file["sha256"]) for name, file in content["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} has changed since it was written: {error!r}") from error
-    if number != FORMAT:
-        wrote = content.get("versions", {}).get("slide", "?")
-        raise ValueError(
-            f"{path} is of format {number}, which slide {wrote} wrote; slide {VERSION} reads "
-            f"format {FORMAT}: use the former, or save the model with the latter"
-        )
-    if digest != _hash_json(content):
-        raise ValueError(f"{path} has changed since it was written")
-    for name, (size, expected) in files.items():
-        _check_file(folder / name, size, expected, verify)
-    return content
-
-
-def read_tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
-    """The tensors of a file, as memory maps: changes of them stay in this process.
-
-    Args:
-        folder: folder of a model.
-        name: name of the file without its suffix.
-
-    Raises:
-        ValueError: if it is no such file.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    path = folder / f"{name}{SUFFIX}"
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} has changed since it was written: {error}") from error
-
-
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    from safetensors import SafetensorError  # Imported here, so that `import slide` stays fast.
-    from safetensors.torch import save_file
-
-    mode = path.stat().st_mode
-    try:
-        save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
-    # It is another file now, which only this user may read.
-    path.chmod(mode)
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
-def _check_file(path: Path, size: int, expected: str, verify: bool) -> None:
-    """Raise an error unless a file is there, of its size and, if small or asked for, its hash."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: copy the whole folder of the model")
-    found = path.stat().st_size
-    if found != size:
-        raise ValueError(
-            f"{path} has {found} bytes, but {size} were written: copy the whole folder again"
-        )
-    if (verify or size <= _SMALL) and _hash_file(path) != expected:
-        raise ValueError(f"{path} has changed since it was written: its SHA-256 is another one")
-
-
-def _no_model(folder: Path) -> str:
-    said = f"there is no model in {folder}: no {MODEL_FILE}"
-    if (folder / "config.yaml").is_file():
-        return f"{said}; the run has not ended, resume={folder} goes on with it"
-    return said
-
-
-def _hash_file(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            found.update(block)
-    return found.hexdigest()
-
-
-def _hash_json(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return read_folder(MODEL_FOLDER, folder, verify)
+    except FileNotFoundError as error:
+        if (folder / "config.yaml").is_file() and not (folder / MODEL_FILE).is_file():
+            said = f"{error}; the run has not ended, resume={folder} goes on with it"
+            raise FileNotFoundError(said) from None
+        raise

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 
 from slide.data import RowTransform
-from slide.model.folder import read_folder, read_tensors_of
+from slide.model.folder import read_model_folder
 from slide.model.index_state import restored_index
 from slide.model.model import Model
 from slide.model.names import Names
 from slide.model.network_state import restored_network
 from slide.model.ranker_state import restored_ranker
+from slide.tensor_folder import read_tensors
 
 
 def load(path: str | Path, verify: bool = False) -> Model:
@@ -38,7 +39,7 @@ def load(path: str | Path, verify: bool = False) -> Model:
         FileNotFoundError: there is no model in results: no model.json
     """
     folder = Path(path)
-    content = read_folder(folder, verify)
+    content = read_model_folder(folder, verify)
     try:
         return _restored(folder, content)
     except (KeyError, TypeError, IndexError, RuntimeError) as error:
@@ -48,7 +49,7 @@ def load(path: str | Path, verify: bool = False) -> Model:
 def _restored(folder: Path, content: dict[str, Any]) -> Model:
     def tensors(name: str) -> dict[str, torch.Tensor]:
         there = f"{name}.safetensors" in content["files"]
-        return read_tensors_of(folder, name) if there else {}
+        return read_tensors(folder, name) if there else {}
 
     network = restored_network(content["network"], tensors("network"))
     if content["index"] is not None:

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.model.folder import MODEL_FILE, write_folder
+from slide.model.folder import MODEL_FILE, MODEL_FOLDER
 from slide.model.index_state import index_settings, index_tensors
 from slide.model.names import Names
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
+from slide.tensor_folder import write_folder
 
 
 def check_target(folder: Path) -> None:
@@ -52,7 +53,7 @@ def write_model(folder: Path, model: Any, dtype: str = "float32") -> None:
         if found is not None:
             names |= found.tensors(prefix)
     files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
-    write_folder(folder, content, files)
+    write_folder(MODEL_FOLDER, folder, content, files)
 
 
 def _kind(names: Names | None) -> str | None:

@@ -1,43 +1,65 @@
 """The checkpoint of a run: what it holds, and how it is written and read."""
 
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from slide import files
+from slide.files import sync_folder
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
+from slide.states import join_state, split_state
+from slide.tensor_folder import read_folder, read_tensors, write_folder
+from slide.training.checkpoint_folders import (
+    CHECKPOINT,
+    check_old_checkpoint,
+    clear_unfinished,
+    find_checkpoints,
+    last_checkpoint,
+    next_checkpoint,
+    remove_older,
+    unfinished,
+)
 from slide.training.divergence import check_weights
 from slide.training.plan import Plan
 from slide.training.progress import Counters
 
-CHECKPOINT = "checkpoint.pt"
+# Tensors by their file and name.
+Files = dict[str, dict[str, Tensor]]
 
 
 class Checkpoint:
-    """The checkpoint of a run: everything that a resumed run needs.
+    """The checkpoints of a run: each holds everything that a resumed run needs.
 
-    It holds the network (weights, and the states of the samplers), the optimizer, the random state
-    of torch, the `Plan` (if there is one) and the `Counters`. It does not hold learning rates,
-    because they follow from the number of steps and the plan (`slide.training.lr_schedules`).
+    That is the network (weights, and the states of the samplers), the optimizer, the random state
+    of torch, the `Plan` (if there is one) and the `Counters`; not the learning rates, because they
+    follow from the number of steps and the plan (`slide.training.lr_schedules`). A checkpoint is a
+    folder of tensors (`slide.tensor_folder`), which gets its name when it is complete.
 
     Args:
-        folder: folder of the run.
+        run: folder of the run.
         network: the network; its weights, indexes and draws are kept.
         optimizer: the optimizer; its moments are kept.
         plan: decides how long the run is; None: that is known from the start.
+        facts: what a checkpoint must agree on with the run that reads it: JSON values by names that
+            people understand.
+        keep: number of checkpoints that stay, at least 1.
     """
 
     def __init__(
         self,
-        folder: Path,
+        run: Path,
         network: SlideNetwork,
         optimizer: RowSparseAdam,
         plan: Plan | None = None,
+        facts: Mapping[str, Any] | None = None,
+        keep: int = 1,
     ):
-        self.path = folder / CHECKPOINT
-        self.network = network
+        self.run, self.network, self.facts, self.keep = run, network, dict(facts or {}), keep
         # The parts of a checkpoint besides the counters: how to get the state of each part, and how
         # to load it.
         self._parts = {
@@ -47,27 +69,186 @@ class Checkpoint:
         }
         if plan is not None:
             self._parts["plan"] = (plan.state_dict, plan.load_state_dict)
+        self._writer: Thread | None = None
+        self._error: BaseException | None = None
+        self._written: Counters | None = None
+        # Memory for copies, by the names of tensors. It is kept, because getting it from the system
+        # may take longer than writing the files.
+        self._room: dict[str, Tensor] = {}
+
+    def found(self) -> bool:
+        """Whether there is a checkpoint to read.
+
+        Raises:
+            ValueError: if there is only one of an earlier format.
+        """
+        check_old_checkpoint(self.run)
+        return last_checkpoint(self.run) is not None
+
+    def last(self) -> Path | None:
+        """The newest checkpoint; one that is being written is waited for. None: there is none."""
+        if self._writer is not None:
+            self._writer.join()
+        return last_checkpoint(self.run)
 
     def write(self, counters: Counters) -> None:
-        """Replace the file.
+        """Write a checkpoint, and remove those that are too old.
 
         Raises:
-            DivergenceError: if a weight is NaN or infinite; the old file stays.
-            OSError: if the file cannot be written; the old file stays.
+            DivergenceError: if a weight is NaN or infinite; the checkpoints before stay.
+            OSError: if it cannot be written; the checkpoints before stay.
         """
-        check_weights(self.network, counters.step, self.path)
-        parts = {name: get() for name, (get, _) in self._parts.items()}
-        files.write_tensors(self.path, parts | asdict(counters))
+        if self._is_new(counters):
+            self._room.clear()  # This comes last in a run.
+            self._install(*self._packed(counters))
+            self._written = replace(counters)
+
+    def prepare(self) -> None:
+        """Get the memory for the copies of `begin` in the background."""
+        self.wait()
+        _, files = self._packed(Counters())
+
+        def fill() -> None:
+            for tensors in files.values():
+                for name, tensor in tensors.items():
+                    # Zeros would be promised by the system, and made when they are used.
+                    self._room[name] = torch.empty_like(tensor).fill_(1)
+
+        self._start(fill)
+
+    def begin(self, counters: Counters) -> None:
+        """Copy everything, and write the copy in the background, as `write` does.
+
+        The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
+        before is still being written, that is waited for.
+
+        Raises:
+            DivergenceError: if a weight is NaN or infinite.
+            OSError: if the checkpoint before could not be written.
+        """
+        if not self._is_new(counters):
+            return
+        values, files = self._packed(counters)
+        copies = {
+            part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
+            for part, tensors in files.items()
+        }
+        self._start(lambda: self._install(values, copies))
+        self._written = replace(counters)
+
+    def _copied(self, name: str, tensor: Tensor) -> Tensor:
+        room = self._room.get(name)
+        if room is None or (room.shape, room.dtype) != (tensor.shape, tensor.dtype):
+            room = self._room[name] = torch.empty_like(tensor)
+        return room.copy_(tensor)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._error = error
+
+        # A daemon: a process that ends does not wait, and what is not complete is no checkpoint.
+        self._writer = Thread(target=run, name="checkpoint", daemon=True)
+        self._writer.start()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written.
+
+        Raises:
+            OSError: if what `begin` wrote could not be written; the checkpoints before stay.
+        """
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        error, self._error = self._error, None
+        if error is not None:
+            self._written = None
+            raise error
+
+    def check(self) -> None:
+        """Raise the error of a checkpoint that `begin` could not write; it does not wait."""
+        if self._error is not None:
+            self.wait()
+
+    def close(self) -> None:
+        """As `wait`."""
+        self.wait()
 
     def read(self) -> Counters:
-        """Load all parts of the file, and return the counters.
+        """Load all parts of the newest checkpoint, and return the counters.
 
         Raises:
-            FileNotFoundError: if there is no file.
-            ValueError: if the file cannot be read.
+            ValueError: if a file is not the one that was written, or the checkpoint is of another
+                run: of other data, another network or other settings.
         """
-        state = files.read_tensors(self.path)
-        for name, (_, load) in self._parts.items():
-            load(state[name])
+        folder = self.last()
+        assert folder is not None
+        state = read_checkpoint(folder, self.facts)
+        try:
+            for name, (_, load) in self._parts.items():
+                load(state[name])
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(f"{folder} does not fit this run: {error}") from error
         known = [field.name for field in fields(Counters) if field.name in state]
         return Counters(**{name: state[name] for name in known})
+
+    def _is_new(self, counters: Counters) -> bool:
+        """Whether there is anything to write that was not written."""
+        self.wait()
+        check_weights(self.network, counters.step, self.last)
+        return self._written != counters
+
+    def _packed(self, counters: Counters) -> tuple[dict[str, Any], Files]:
+        values, files = {}, {}
+        for part, (get, _) in self._parts.items():
+            values[part], tensors = split_state(get(), part)
+            if tensors:
+                files[part] = tensors
+        return values | asdict(counters), files
+
+    def _install(
+        self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        folder = next_checkpoint(self.run, values["step"])
+        clear_unfinished(self.run)
+        try:
+            content = {"run": self.facts, "state": values}
+            write_folder(CHECKPOINT, unfinished(folder), content, files)
+            unfinished(folder).rename(folder)
+            sync_folder(folder.parent)
+            remove_older(self.run, self.keep)
+        except OSError as error:
+            last = last_checkpoint(self.run)
+            kept = f"{last} is kept" if last else "there is no checkpoint before it"
+            raise OSError(f"cannot write the checkpoint {folder}: {error}; {kept}") from error
+        finally:
+            clear_unfinished(self.run)
+
+
+def read_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The state in a checkpoint; all files are read and their hashes compared.
+
+    Args:
+        folder: folder of the checkpoint.
+        facts: what it must agree on with the present run; None: nothing.
+
+    Raises:
+        ValueError: if a file is not the one that was written, or a fact differs.
+    """
+    try:
+        content = read_folder(CHECKPOINT, folder, verify=True)
+        files = [Path(name).stem for name in content["files"]]
+        tensors = {n: each for name in files for n, each in read_tensors(folder, name).items()}
+        found, state = content["run"], join_state(content["state"], tensors)
+    except (ValueError, KeyError, OSError) as error:
+        before = [path for path in find_checkpoints(folder.parents[1]) if path != folder]
+        advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
+        raise ValueError(f"{error}{advice}") from error
+    for name, own in (facts or {}).items():
+        if found.get(name) != own:
+            raise ValueError(
+                f"{folder} is of another run: its {name} is {found.get(name)}, not {own}"
+            )
+    return state

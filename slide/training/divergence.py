@@ -1,9 +1,12 @@
 """The error that ends a run whose loss or weights are not finite, and its checks."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
+
+LastCheckpoint = Callable[[], Path | None]
 
 
 class DivergenceError(RuntimeError):
@@ -17,7 +20,7 @@ class DivergenceError(RuntimeError):
     """
 
 
-def check_loss(value: float, step: int, checkpoint: Path) -> None:
+def check_loss(value: float, step: int, last: LastCheckpoint) -> None:
     """Raise DivergenceError if the loss of ``step`` is NaN or infinite."""
     if not math.isfinite(value):
         what = f"the loss is {value} at step {step}"
@@ -26,18 +29,19 @@ def check_loss(value: float, step: int, checkpoint: Path) -> None:
                 f"{what}, before any update, so the first weights or the features are too large: "
                 "lower network.init_scale or network.output_scale, or set transform.l2_norm=true"
             )
-        raise _error(what, checkpoint)
+        raise _error(what, last)
 
 
-def check_weights(network: nn.Module, step: int, checkpoint: Path) -> None:
+def check_weights(network: nn.Module, step: int, last: LastCheckpoint) -> None:
     """Raise DivergenceError if a weight is NaN or infinite after ``step``."""
     for name, weight in network.named_parameters():
         if not weight.detach().sum().isfinite():
-            raise _error(f"{name} is no longer finite after step {step}", checkpoint)
+            raise _error(f"{name} is no longer finite after step {step}", last)
 
 
-def _error(what: str, checkpoint: Path) -> DivergenceError:
-    last = f"the last good checkpoint is {checkpoint}"
-    if not checkpoint.exists():
-        last = "there is no checkpoint yet (trainer.checkpoint_every)"
-    return DivergenceError(f"{what}: lower optimizer.lr; {last}")
+def _error(what: str, last: LastCheckpoint) -> DivergenceError:
+    checkpoint = last()
+    said = f"the last good checkpoint is {checkpoint}"
+    if checkpoint is None:
+        said = "there is no checkpoint yet (trainer.checkpoint_every)"
+    return DivergenceError(f"{what}: lower optimizer.lr; {said}")

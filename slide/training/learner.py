@@ -1,7 +1,5 @@
 """One step of training: loss, gradients, update."""
 
-from pathlib import Path
-
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -9,7 +7,7 @@ from slide.active_set import ActiveSet
 from slide.data import Batch
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.training.divergence import check_loss
+from slide.training.divergence import LastCheckpoint, check_loss
 from slide.training.progress import Counters
 
 
@@ -22,8 +20,8 @@ class Learner:
         loss: see `slide.SampledLinear.loss`.
         scheduler: scheduler of the learning rates, at the next step.
         counters: counters of the run; each step updates them.
-        checkpoint: path of the checkpoint of the run; an error about a loss that is not finite
-            names it.
+        last: gives the last checkpoint of the run; an error about a loss that is not finite names
+            it.
     """
 
     def __init__(
@@ -33,14 +31,14 @@ class Learner:
         loss: ActiveLoss,
         scheduler: LRScheduler,
         counters: Counters,
-        checkpoint: Path,
+        last: LastCheckpoint,
     ):
         self.network = network
         self.optimizer = optimizer
         self.loss = loss
         self.scheduler = scheduler
         self.counters = counters
-        self.checkpoint = checkpoint
+        self.last = last
         self.rate = 0.0  # Learning rate of the last step.
 
     def forward(self, batch: Batch) -> tuple[Tensor, ActiveSet, Tensor]:
@@ -54,7 +52,7 @@ class Learner:
         hidden = self.network.encode(batch.features)
         loss, active = self.network.output.loss(hidden, batch.labels, self.loss)
         value = loss.item()
-        check_loss(value, self.counters.step + 1, self.checkpoint)
+        check_loss(value, self.counters.step + 1, self.last)
         self.counters.samples += len(batch.rows)
         self.counters.active_total += active.mean_size()
         self.counters.loss_total += value

@@ -1,6 +1,7 @@
 """The log of a run: TensorBoard events, and lines of JSON."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from slide.files import write_text
@@ -27,27 +28,64 @@ class Monitor:
     """
 
     def __init__(self, folder: Path, step: int = 0):
+        self._folder, self._path = folder, folder / "metrics.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        kept = [line for line in lines if _step_of(line) <= step]
+        # What a killed run wrote after its last step it writes again: its last evaluation.
+        self._again = {tuple(json.loads(line)) for line in kept if _step_of(line) == step}
+        self._open(kept, step + 1)
+
+    def _open(self, lines: list[str], purge_step: int) -> None:
+        """Begin both files with these lines; events from ``purge_step`` on are written anew."""
         # Imported here, because it takes a second.
         from torch.utils.tensorboard import SummaryWriter
 
-        path = folder / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if _step_of(line) <= step]
-        write_text(path, "".join(line + "\n" for line in kept))
-        self._file = path.open("a", buffering=1)
-        self._events = SummaryWriter(str(folder), purge_step=step + 1)
+        write_text(self._path, "".join(line + "\n" for line in lines))
+        self._file = self._path.open("a", buffering=1)
+        self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
+        for line in lines:
+            if _step_of(line) >= purge_step:
+                self._add_events(**json.loads(line))
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Write scalars, named ``group/name``, that belong to the time after ``step`` steps."""
-        self._file.write(json.dumps({"step": step, **scalars}) + "\n")
+        """Write scalars, named ``group/name``, that belong to the time after ``step`` steps.
+
+        They replace the same scalars of that step that the run wrote before it was resumed.
+
+        Raises:
+            OSError: if they cannot be written, for example on a full disk.
+        """
+        line = {"step": step, **scalars}
+        try:
+            if tuple(line) in self._again:
+                self._forget(line)
+            self._file.write(json.dumps(line) + "\n")
+            self._add_events(**line)
+            self._events.flush()
+        except OSError as error:
+            said = f"cannot write the log {self._path}: {error}; the last checkpoint is kept"
+            raise OSError(said) from error
+
+    def _forget(self, line: dict[str, float]) -> None:
+        """Remove the line of this step with these names."""
+        self._again.remove(tuple(line))
+        step, lines = int(line["step"]), self._path.read_text().splitlines()
+        kept = [
+            old for old in lines if _step_of(old) < step or tuple(json.loads(old)) != tuple(line)
+        ]
+        if len(kept) < len(lines):
+            self.close()
+            self._open(kept, step)
+
+    def _add_events(self, step: int, **scalars: float) -> None:
         for name, value in scalars.items():
             self._events.add_scalar(name, value, step)
-        self._events.flush()
 
     def close(self) -> None:
         """Close both files."""
-        self._file.close()
-        self._events.close()
+        for file in (self._file, self._events):
+            with suppress(OSError):  # Each line was written at once, or its error was raised.
+                file.close()
 
 
 def _step_of(line: str) -> float:

@@ -23,6 +23,7 @@ class TrainingOptions:
         eval_samples: rows used by the evaluations before the end; 0: all. The last evaluation
             always uses all.
         checkpoint_every: steps between checkpoints; 0: only at the end.
+        keep_checkpoints: number of checkpoints that stay; older ones are removed.
         log_every: steps between lines of the log.
         recall_every: steps between measurements of the active sets and of the index; 0: never.
         holdout: share of the training rows that is set aside, in [0, 1). If it is above 0, the
@@ -53,6 +54,7 @@ class TrainingOptions:
     eval_every: int = 0
     eval_samples: int = 0
     checkpoint_every: int = 0
+    keep_checkpoints: int = 2
     log_every: int = 20
     recall_every: int = 100
     holdout: float = 0.0
@@ -60,7 +62,7 @@ class TrainingOptions:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("batch_size", "max_epochs", "log_every"):
+        for name in ("batch_size", "max_epochs", "log_every", "keep_checkpoints"):
             checks.whole(name, getattr(self, name), 1)
         if not self.auto:
             _check_epochs(self.epochs)

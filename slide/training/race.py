@@ -1,7 +1,6 @@
 """Short races between settings of a network, on held-out training rows."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from torch.optim.lr_scheduler import LambdaLR
@@ -52,8 +51,8 @@ class Contender:
         plan = Plan(len(batches), steps, decay_from=steps // 2, total=steps)
         scheduler = LambdaLR(optimizer, plan.factor)
         self.steps, self.network, self.batches, self.held = steps, network, batches, held
-        # It has no checkpoint: the path is only part of a message that nobody sees.
-        parts = network, optimizer, loss, scheduler, Counters(), Path("none")
+        # It has no checkpoint: that is only part of a message that nobody sees.
+        parts = network, optimizer, loss, scheduler, Counters(), lambda: None
         self._learner = Learner(*parts)
 
     def run_to(self, step: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from slide.data import Batches, SparseDataset, validation_split
+from slide.data import Batches, SparseDataset, fingerprint, validation_split
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
@@ -101,15 +101,16 @@ class Trainer:
             limits = self._most_steps, 60 * options.max_minutes
             self.plan = Plan(len(self.batches), *limits)
             lr_schedule = self.plan.schedule
-        self.checkpoint = Checkpoint(folder, network, optimizer, self.plan)
+        kept = self.plan, self._facts(), options.keep_checkpoints
+        self.checkpoint = Checkpoint(folder, network, optimizer, *kept)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
-        if resume and self.checkpoint.path.exists():
+        if resume and self.checkpoint.found():
             self.counters = self.checkpoint.read()
             if self.plan is not None:  # The limits may have changed.
                 self.plan.check_limits(self.step, self.counters.train_seconds)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
-        self.learner = Learner(*parts, self.counters, self.checkpoint.path)
+        self.learner = Learner(*parts, self.counters, self.checkpoint.last)
         self.monitor = Monitor(folder, self.step)
 
     @property
@@ -130,11 +131,11 @@ class Trainer:
 
         Raises:
             DivergenceError: if the loss or a weight is NaN or infinite.
-            KeyboardInterrupt: after Ctrl-C; the run first completes its step and writes a
-                checkpoint.
+            KeyboardInterrupt: after Ctrl-C or SIGTERM; the run first completes its step and writes
+                a checkpoint.
             OSError: if a file cannot be written.
         """
-        with closing(self.monitor):
+        with closing(self.monitor), closing(self.checkpoint):
             with progress_bar(self.total_steps, self.step) as bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt)
             self.save()
@@ -147,7 +148,7 @@ class Trainer:
         planner = None
         if self.plan is not None and self.held_split is not None:
             planner = Planner(self.plan, self.train_split, self.held_split)
-        logged, begin = replace(counters), time.perf_counter()
+        first, logged, begin = self.step, replace(counters), time.perf_counter()
         while not self._ended():
             step = self.step
             batch = self.batches.batch(*divmod(step, len(self.batches)))
@@ -170,10 +171,14 @@ class Trainer:
                 planner.look(self.network, counters, self.monitor, bar)
             if _due(self.step, options.eval_every) and not self._ended():
                 scores = self.evaluate(options.eval_samples)
-            if _due(self.step, options.checkpoint_every) or interrupt.asked:
+            if interrupt.error is not None:
                 self.save()
-            if interrupt.asked:
-                raise KeyboardInterrupt
+                raise interrupt.error
+            if _due(self.step, options.checkpoint_every):
+                self.checkpoint.begin(counters)
+            elif options.checkpoint_every and step == first:  # Now there are moments.
+                self.checkpoint.prepare()
+            self.checkpoint.check()
             begin = time.perf_counter()  # The time of a step includes making its batch.
 
     def _ended(self) -> bool:
@@ -213,8 +218,26 @@ class Trainer:
         return scores
 
     def save(self) -> None:
-        """Write the checkpoint."""
+        """Write a checkpoint."""
         self.checkpoint.write(self.counters)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint and the run that reads it must agree on."""
+        network, options, data = self.network, self.options, self.data
+        return {
+            "data set": data.name,
+            "number of features": data.num_features,
+            "number of labels": data.num_labels,
+            "number of training rows": len(self.train_split),
+            "number of evaluation rows": len(self.eval_split),
+            "checksum of the training rows": fingerprint(self.train_split),
+            "checksum of the evaluation rows": fingerprint(self.eval_split),
+            "widths of layers": [layer.out_features for layer in network.layers()],
+            "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
+            "batch size": options.batch_size,
+            "seed": options.seed,
+            "trainer.epochs=auto": options.auto,
+        }
 
 
 def _due(step: int, every: int) -> bool:

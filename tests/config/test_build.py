@@ -7,7 +7,6 @@ from helpers import job
 
 from slide import FullSampler, LSHProposer
 from slide.config import build_network, build_optimizer, fill_in
-from slide.files import read_tensors
 from slide.sparse import CSR
 
 
@@ -87,7 +86,7 @@ def test_settings_of_the_network_reach_it():
 def test_hidden_layers_with_active_sets(tmp_path, mode):
     shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", f"sampler.mode={mode}"]
     job.main(*job.tiny(tmp_path, *shape))
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 16
+    assert job.checkpoint(tmp_path / "run")["step"] == 16
 
 
 def test_the_second_set_follows_from_the_first_output():

@@ -9,7 +9,6 @@ from helpers import job
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slide.files import read_tensors
 from slide.training.learner import Learner
 
 TAGS = {
@@ -38,7 +37,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     job.main(*job.tiny(tmp_path, *more))
     run = tmp_path / "run"
     names = {path.name.partition(".out")[0] for path in run.iterdir()}
-    expected = {"config.yaml", "metrics.jsonl", "events", "checkpoint.pt", "summary.json"}
+    expected = {"config.yaml", "metrics.jsonl", "events", "checkpoints", "summary.json"}
     parts = {f"{part}.safetensors" for part in ("network", "ranker", "index")}
     assert names == expected | parts | {"model.json", "run.lock"}
 
@@ -96,14 +95,14 @@ def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
 
 
-def interrupt_at(monkeypatch, step, times):
-    """Send Ctrl-C in the midst of a step."""
+def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
+    """Send Ctrl-C, or another signal, in the midst of a step."""
     whole = Learner.update
 
     def update(self, loss):
         if self.counters.step == step:
             for _ in range(times):
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
         return whole(self, loss)
 
     monkeypatch.setattr(Learner, "update", update)
@@ -130,23 +129,33 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert message.endswith("did you mean optimizer.lr?")
 
 
-def test_an_interrupt_before_the_first_step(tmp_path, monkeypatch):
-    def interrupted(config, given):
-        raise KeyboardInterrupt
+@pytest.mark.usefixtures("interrupts_raise")
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("slide.config.command.build_trainer", "interrupted before the first step"),
+        ("slide.training.trainer.evaluate", "interrupted after step 20; python train.py resume="),
+        ("slide.config.command.write_run_model", "interrupted after step 20; python train.py"),
+    ],
+)
+def test_a_termination_outside_of_training(tmp_path, monkeypatch, place, said):
+    monkeypatch.setattr(place, lambda *_: signal.raise_signal(signal.SIGTERM))
+    status, message = job.ended(*job.tiny(tmp_path, "ranker=none"))
+    assert status == 143
+    assert message.startswith(said)
 
-    monkeypatch.setattr("slide.config.command.build_trainer", interrupted)
-    assert job.failure(*job.tiny(tmp_path)) == "interrupted before the first step"
 
-
-def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatch):
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatch, number, status):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     run = tmp_path / "run"
-    interrupt_at(monkeypatch, 4, times=1)
-    message = job.failure(*job.tiny(tmp_path, "trainer.log_every=1"))
+    interrupt_at(monkeypatch, 4, 1, number)
+    found, message = job.ended(*job.tiny(tmp_path, "trainer.log_every=1"))
+    assert found == status
     expected = f"interrupted after step 5; python train.py resume={run} goes on"
     assert message.startswith(expected)
-    assert signal.getsignal(signal.SIGINT) is before
-    assert read_tensors(run / "checkpoint.pt")["step"] == 5
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert job.checkpoint(run)["step"] == 5
     assert not (run / "summary.json").exists()
     job.main(f"resume={run}")
     assert job.steps(run, "train/loss") == list(range(1, 17))
@@ -162,13 +171,14 @@ def interrupts_raise():
 
 
 @pytest.mark.usefixtures("interrupts_raise")
-def test_a_second_interrupt_ends_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_ends_at_once(tmp_path, monkeypatch, number):
     before = signal.getsignal(signal.SIGINT)
-    interrupt_at(monkeypatch, 4, times=2)
+    interrupt_at(monkeypatch, 4, 2, number)
     more = ["trainer.checkpoint_every=3"]
     assert "after step 4" in job.failure(*job.tiny(tmp_path, *more))
     assert signal.getsignal(signal.SIGINT) is before
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 3
+    assert job.checkpoint(tmp_path / "run")["step"] == 3
 
 
 @pytest.mark.compiled_only  # Plain Python warns of each operation on infinity.
@@ -183,7 +193,7 @@ def test_divergence_is_said_in_one_sentence(tmp_path):
 def test_a_taken_folder(tmp_path, monkeypatch):
     arguments = job.tiny(tmp_path, "trainer.max_steps=1")
     job.main(*arguments)
-    before = (tmp_path / "run/checkpoint.pt").read_bytes()
+    before = job.files_of(tmp_path / "run")
     monkeypatch.setattr("slide.data.sources.synthetic", None)  # No data are read.
     message = job.failure(*arguments)
     assert (
@@ -191,7 +201,7 @@ def test_a_taken_folder(tmp_path, monkeypatch):
         == f"error: run_dir={tmp_path}/run holds a run: resume={tmp_path}/run goes on "
         + ("with it")
     )
-    assert (tmp_path / "run/checkpoint.pt").read_bytes() == before
+    assert job.files_of(tmp_path / "run") == before
     (tmp_path / "file").touch()
     message = job.failure(*arguments, f"run_dir={tmp_path}/file")
     assert message == f"error: run_dir must be the path of a folder, not '{tmp_path}/file'"

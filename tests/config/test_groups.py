@@ -7,8 +7,6 @@ import pytest
 from helpers import datafiles, job
 from omegaconf import OmegaConf
 
-from slide.files import read_tensors
-
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted(job.CONF.glob(f"{group}/*"))]
 # Rooms whose names a configuration may use.
@@ -53,7 +51,7 @@ def test_each_choice_trains(tmp_path, group, choice, capsys):
     if group == "dataset" and "root" in job.raw(group, choice):
         overrides += give_files(tmp_path, choice)
     job.main(f"{group}={choice}", *overrides)
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 2
+    assert job.checkpoint(tmp_path / "run")["step"] == 2
     noted = OmegaConf.load(tmp_path / "run/config.yaml")
     if group == "dataset":
         assert noted.dataset.name == choice, "a recipe and a run folder go by this name"
@@ -72,7 +70,7 @@ def test_own_files_of_other_formats(tmp_path, format):
     data = job.make_data(tmp_path, **job.WITH_HELD)
     datafiles.write_rows(tmp_path, data, config | first)
     job.main(*overrides, *small(tmp_path, "dataset", "xmc"))
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 2
+    assert job.checkpoint(tmp_path / "run")["step"] == 2
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)

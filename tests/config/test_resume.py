@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from slide.config import build_network
-from slide.files import read_tensors
+from slide.data import write_xmc
+from slide.training.checkpoint_folders import last_checkpoint
 
 # Rooms whose names a configuration may use.
 PUBLIC = ("", ".data", ".ranking", ".sampling", ".training")
@@ -40,8 +42,8 @@ def test_a_killed_run_can_be_resumed(tmp_path):
                 break
         process.kill()
         assert process.wait() == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
-    done = read_tensors(run / "checkpoint.pt")["step"]
-    assert 5 <= done < 1000
+    done = job.checkpoint(run)["step"]
+    assert 4 <= done < 1000
     resumed = subprocess.run(
         [*command, f"resume={run}", f"trainer.max_steps={done + 4}"],
         **{"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120},
@@ -97,7 +99,7 @@ def test_a_run_from_before_a_group_can_be_resumed(tmp_path):
     del saved["search"]
     OmegaConf.save(saved, path)
     job.main(f"resume={tmp_path}/run", "trainer.max_steps=3")
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 3
+    assert job.checkpoint(tmp_path / "run")["step"] == 3
     assert OmegaConf.load(path).search.tries == []
 
 
@@ -115,6 +117,47 @@ def test_a_resumed_run_takes_what_may_change(tmp_path):
     job.main(f"resume={tmp_path}/run", "trainer.max_steps=7")
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
     assert rates[-1] == 0.25, "what was changed once stays"
+
+
+@pytest.fixture
+def with_files(tmp_path):
+    """Arguments of a run of files in ``here``; it stops after three steps."""
+    data = job.make_data(tmp_path, **job.WITH_HELD)
+    for name, split in (("train.txt", data.train), ("test.txt", data.test)):
+        (tmp_path / "here").mkdir(exist_ok=True)
+        write_xmc(tmp_path / "here" / name, split)
+    own = ("dataset.num", "dataset.nonzeros", "dataset.labels_per", "dataset.train", "dataset.test")
+    words = [word for word in job.tiny(tmp_path) if not word.startswith(own)]
+    words += ["dataset=xmc", f"dataset.root={tmp_path}/here"]
+    job.main(*words, "ranker=none", "trainer.max_steps=3")
+    return tmp_path / "here"
+
+
+def test_the_files_of_a_run_may_move(tmp_path, with_files):
+    with_files.rename(tmp_path / "there")
+    run = tmp_path / "run"
+    job.main(f"resume={run}", f"dataset.root={tmp_path}/there", "trainer.max_steps=5")
+    assert job.checkpoint(run)["step"] == 5
+    assert OmegaConf.load(run / "config.yaml").dataset.root == f"{tmp_path}/there"
+
+
+def test_other_rows_of_the_same_counts_are_refused(tmp_path, with_files):
+    path, run = with_files / "train.txt", tmp_path / "run"
+    head, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([head, *lines[::-1]]))
+    before = job.files_of(run)
+    message = job.failure(f"resume={run}", "trainer.max_steps=5")
+    assert re.search(r"is of another run: its checksum of the training rows is \w+, not", message)
+    path.write_text("".join([head, *lines]))
+    assert job.files_of(run) == before
+    job.main(f"resume={run}", "trainer.max_steps=5")
+
+
+def test_a_value_that_cannot_be_read(tmp_path):
+    (tmp_path / "config.yaml").write_text("optimizer: {lr: 1.0}")
+    message = job.failure(f"resume={tmp_path}", "optimizer.lr=[1")
+    said = "optimizer.lr=[1 cannot be read; overrides are group=choice or key=value"
+    assert message == f"error: {said}"
 
 
 def test_another_size_of_the_sets_takes_effect(tmp_path):
@@ -141,10 +184,24 @@ def test_a_saved_configuration_names_public_things(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])
-def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, damage):
+@pytest.mark.parametrize("name", ["checkpoint.json", "network.safetensors"])
+def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, name, damage):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=2", "trainer.checkpoint_every=1"))
+    run = tmp_path / "run"
+    last = last_checkpoint(run)
+    path = last / name
+    path.write_bytes(damage)
+    message = job.failure(f"resume={run}", "trainer.max_steps=3")
+    assert message.startswith(f"error: {path} has ")
+    assert message.endswith(f"; without {last} the run goes on from {run}/checkpoints/1-step-1")
+    assert path.read_bytes() == damage
+    shutil.rmtree(last)
+    job.main(f"resume={run}", "trainer.max_steps=3")
+    assert job.checkpoint(run)["step"] == 3
+
+
+def test_a_checkpoint_of_an_earlier_slide(tmp_path):
     job.main(*job.tiny(tmp_path, "trainer.max_steps=1"))
-    checkpoint = tmp_path / "run/checkpoint.pt"
-    checkpoint.write_bytes(damage)
+    (last_checkpoint(tmp_path / "run")).parent.rename(tmp_path / "run/checkpoint.pt")
     message = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=2")
-    assert message.startswith(f"error: {checkpoint} is not a readable checkpoint")
-    assert checkpoint.read_bytes() == damage
+    assert "checkpoint.pt is a checkpoint of an earlier slide, which this one does not" in message

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
@@ -17,6 +17,8 @@ from slide import ActiveLoss, RowSparseAdam, SimHash, SlideNetwork, runtime
 from slide.config import command, read_config
 from slide.data import synthetic
 from slide.training import Trainer, TrainingOptions, constant
+from slide.training.checkpoint import read_checkpoint
+from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.learner import Learner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +31,8 @@ SIZES = {
     "nonzeros": 8,
     "labels_per_row": 2,
 }
+# Exit statuses after Ctrl-C and SIGTERM.
+STOPPED = (130, 143)
 WITH_HELD = {"train_samples": 150}
 
 
@@ -83,11 +87,19 @@ def data(*arguments):
 
 
 def failure(*arguments, run=main):
-    """What a run says that ends with an error."""
-    with pytest.raises(SystemExit) as stopped:
+    """What a run says that ends with an error or an interrupt."""
+    return ended(*arguments, run=run)[1]
+
+
+def ended(*arguments, run=main):
+    """The exit status of a run that does not end well, and what it says last."""
+    said = StringIO()
+    with pytest.raises(SystemExit) as stopped, redirect_stderr(said):
         run(*arguments)
+    if stopped.value.code in STOPPED:
+        return stopped.value.code, said.getvalue().splitlines()[-1]
     assert isinstance(stopped.value.code, str), "the exit has no message"
-    return stopped.value.code
+    return 1, stopped.value.code
 
 
 def compose(*overrides):
@@ -104,6 +116,16 @@ def lines(folder, name=None):
 def steps(folder, name):
     """The steps at which a scalar was written."""
     return [line["step"] for line in lines(folder, name)]
+
+
+def checkpoint(folder):
+    """The state in the newest checkpoint of a run."""
+    return read_checkpoint(last_checkpoint(folder))
+
+
+def files_of(folder):
+    """The content of all files in a folder, by their path in it."""
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def stop_at(monkeypatch, *steps):
@@ -159,9 +181,10 @@ def assert_same(found, expected, path="checkpoint"):
             if not str(key).endswith("_seconds"):
                 assert_same(found[key], expected[key], f"{path}/{key}")
     elif isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype, path
-        same = found.numpy().tobytes() == expected.numpy().tobytes()
-        assert same, f"{path}: {np.sum(found.numpy() != expected.numpy())} of {found.numel()}"
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), path
+        # Bytes, because of NaN, and because of -0.0.
+        one, other = (each.flatten().view(torch.uint8) for each in (found, expected))
+        assert torch.equal(one, other), f"{path}: {(found != expected).sum()} of {found.numel()}"
     elif isinstance(expected, list):
         assert len(found) == len(expected), path
         for i, (one, other) in enumerate(zip(found, expected, strict=True)):

@@ -12,8 +12,10 @@ from helpers import job
 import slide
 from slide.data import KnownLabels, Split, holdout, transform
 from slide.model import Model, load
+from slide.model.folder import MODEL_FOLDER
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
+from slide.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"train_samples": 400, "test_samples": 30}
@@ -224,14 +226,12 @@ def test_a_place_that_holds_something_else(raw, tmp_path):
 
 
 def test_files_that_do_not_fit_each_other(raw, model, tmp_path):
-    from slide.model import folder
-
     model.save(tmp_path / "m")
-    content = folder.read_folder(tmp_path / "m")
+    content = read_folder(MODEL_FOLDER, tmp_path / "m")
     content["network"]["widths"] = [9, 80]
     del content["files"]
-    tensors = folder.read_tensors_of(tmp_path / "m", "network")
-    folder.write_folder(tmp_path / "m", content, {"network": tensors})
+    tensors = read_tensors(tmp_path / "m", "network")
+    write_folder(MODEL_FOLDER, tmp_path / "m", content, {"network": tensors})
     with pytest.raises(ValueError, match=r"first\.weight must be \(40, 9\), but is \(40, 8\)"):
         load(tmp_path / "m")
 

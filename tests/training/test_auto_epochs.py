@@ -10,7 +10,6 @@ from helpers import job
 
 from slide import FullSampler
 from slide.data import SparseDataset, Split
-from slide.files import read_tensors
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training import plan
@@ -42,7 +41,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
         torch.manual_seed(123)
         words = [f"resume={tmp_path}/b/run"]
     job.main(*words)
-    expected, found = (read_tensors(tmp_path / f"{run}/run/checkpoint.pt") for run in "ab")
+    expected, found = (job.checkpoint(tmp_path / f"{run}/run") for run in "ab")
     assert expected["plan"]["steps"] == [8, 16]
     assert (expected["plan"]["decay_from"], expected["plan"]["total"]) == (16, 24)
     assert expected["step"] == 24
@@ -70,11 +69,11 @@ def test_limits_may_change_when_a_run_is_resumed(tmp_path, monkeypatch):
     job.stop_at(monkeypatch, 9)
     job.failure(*job.tiny(tmp_path, *AUTO, "trainer.checkpoint_every=1"))
     job.main(f"resume={tmp_path}/run", "trainer.max_epochs=3")
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 24
+    assert job.checkpoint(tmp_path / "run")["step"] == 24
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
     assert rates[16:] == sorted(rates[16:], reverse=True)
     job.main(f"resume={tmp_path}/run", "trainer.max_epochs=9")
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 24, "the rate has fallen"
+    assert job.checkpoint(tmp_path / "run")["step"] == 24, "the rate has fallen"
 
 
 @pytest.mark.parametrize(("before", "after"), [("auto", "3"), ("3", "auto")])

@@ -1,15 +1,20 @@
 """What a checkpoint holds, and what keeps the last one: divergence, a full disk."""
 
+import copy
 import errno
 import math
+import random
+import threading
 from dataclasses import fields
 
 import pytest
 import torch
 from helpers import job
+from helpers.damage import BINARY, REPEAT, damage
 
-from slide.files import read_tensors
+from slide import tensor_folder
 from slide.training import DivergenceError
+from slide.training.checkpoint import read_checkpoint
 from slide.training.progress import Counters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -20,7 +25,7 @@ def test_a_checkpoint_holds_all_counters(tmp_path):
     trainer.monitor.close()
     values = {field.name: number for number, field in enumerate(fields(Counters))}
     trainer.checkpoint.write(Counters(**values))
-    state = read_tensors(trainer.checkpoint.path)
+    state = job.checkpoint(tmp_path / "run")
     assert {name: state[name] for name in values} == values
     assert trainer.checkpoint.read() == Counters(**values)
 
@@ -54,37 +59,166 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_ever
         assert torch.equal(weight, network[name])
     assert trainer.step == 3
     assert job.steps(tmp_path / "run", "train/loss") == [1, 2, 3]
-    checkpoint = tmp_path / "run/checkpoint.pt"
     if checkpoint_every:
-        assert f"last good checkpoint is {checkpoint}" in str(error.value)
-        assert read_tensors(checkpoint)["step"] == 2
+        last = tmp_path / "run/checkpoints/1-step-2"
+        assert f"last good checkpoint is {last}" in str(error.value)
+        assert job.checkpoint(tmp_path / "run")["step"] == 2
     else:
         assert "there is no checkpoint yet" in str(error.value)
-        assert not checkpoint.exists()
+        assert not (tmp_path / "run/checkpoints").exists()
 
 
 def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path):
     trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
     trainer.fit()
-    before = (tmp_path / "run/checkpoint.pt").read_bytes()
+    before = job.files_of(tmp_path / "run/checkpoints")
     trainer.network.output.weight.data[3, 2] = math.nan
     with pytest.raises(DivergenceError, match=r"output.weight .* step 1: .* last good checkpoint"):
         trainer.save()
-    assert (tmp_path / "run/checkpoint.pt").read_bytes() == before
+    assert job.files_of(tmp_path / "run/checkpoints") == before
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=2)
-    whole = torch.save
+@pytest.mark.parametrize("when", ["at once", "at the end"])
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch, when):
+    """Whether the error comes while the run goes on, or when it waits for the last one."""
+    every = 2 if when == "at once" else 8
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=every)
+    whole = tensor_folder._save
 
-    def save(state, file):
-        if state["step"] == 4:
-            file.write(b"begun")
+    def save(tensors, path):
+        if trainer.checkpoint.found():
+            path.write_bytes(b"begun")
             raise OSError(errno.ENOSPC, "No space left on device")
-        whole(state, file)
+        whole(tensors, path)
 
-    monkeypatch.setattr(torch, "save", save)
-    with pytest.raises(OSError, match=r"cannot write .*checkpoint.pt.*No space left.* is kept"):
+    monkeypatch.setattr(tensor_folder, "_save", save)
+    first = tmp_path / f"run/checkpoints/1-step-{every}"
+    with pytest.raises(OSError, match=r"cannot write the checkpoint .*No space") as e:
         trainer.fit()
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 2
-    assert not list(tmp_path.glob("run/*.tmp"))
+    assert str(e.value).endswith(f"{first} is kept")
+    assert list(first.parent.iterdir()) == [first]
+    assert job.checkpoint(tmp_path / "run")["step"] == every
+
+
+def test_a_checkpoint_is_of_the_moment_when_it_was_begun(tmp_path, monkeypatch):
+    """The run goes on while it is written."""
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=3)
+    trainer.fit()
+    expected = copy.deepcopy(trainer.network.state_dict())
+    go_on, whole = threading.Event(), tensor_folder._save
+
+    def save(tensors, path):
+        assert go_on.wait(60)
+        whole(tensors, path)
+
+    monkeypatch.setattr(tensor_folder, "_save", save)
+    trainer.counters.step = 4
+    trainer.checkpoint.begin(trainer.counters)
+    begun = torch.get_rng_state()
+    for weight in trainer.network.parameters():
+        weight.data.zero_()
+    trainer.counters.step = 5
+    torch.rand(3)
+    go_on.set()
+    trainer.checkpoint.wait()
+    found = job.checkpoint(tmp_path / "run")
+    assert found["step"] == 4
+    assert torch.equal(found["random"], begun)
+    job.assert_same(found["network"]["output.weight"], expected["output.weight"])
+
+
+def test_the_memory_of_copies_is_there_before(tmp_path):
+    """It is asked for after the first step, and used by each checkpoint."""
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=4, max_steps=9)
+    places, whole = [], trainer.checkpoint.begin
+
+    def begin(counters):
+        trainer.checkpoint.wait()
+        room = trainer.checkpoint._room
+        places.append({name: room[name].data_ptr() for name in ("network.output.weight", "random")})
+        whole(counters)
+
+    trainer.checkpoint.begin = begin
+    trainer.fit()
+    assert len(places) == 2
+    assert places[0] == places[1]
+    assert not trainer.checkpoint._room, "the end of a run has no copies"
+
+
+def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=4)
+
+    def none_left(*_):
+        raise MemoryError("1 GB for copies")
+
+    monkeypatch.setattr(torch, "empty_like", none_left)
+    trainer.checkpoint.prepare()
+    with pytest.raises(MemoryError, match="1 GB for copies"):
+        trainer.checkpoint.wait()
+    trainer.monitor.close()
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_the_newest_ones_stay(tmp_path, keep):
+    data = job.make_data(tmp_path)
+    trainer = job.make_trainer(tmp_path, data, checkpoint_every=3, keep_checkpoints=keep)
+    trainer.fit()  # 16 steps; the last checkpoint is that of the end.
+    names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert names == ["4-step-12", "5-step-15", "6-step-16"][-keep:]
+
+
+def test_what_was_written_is_not_written_again(tmp_path):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=8)
+    trainer.fit()  # A checkpoint is due after the last step, and another one at the end.
+    names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert names == ["1-step-8", "2-step-16"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"labels_per_row": 3}, "its checksum of the training rows is ........, not ........"),
+        ({"test_samples": 41}, "its number of evaluation rows is 40, not 41"),
+        ({"num_labels": 81}, "its number of labels is 80, not 81"),
+        ({"batch_size": 15}, "its batch size is 16, not 15"),
+        ({"seed": 3}, "its seed is 0, not 3"),
+    ],
+)
+def test_a_checkpoint_of_another_run(tmp_path, change, said):
+    job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1).fit()
+    sizes = {name: value for name, value in change.items() if name in job.SIZES}
+    options = {name: value for name, value in change.items() if name not in job.SIZES}
+    other = job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes), **options)
+    other.monitor.close()
+    with pytest.raises(ValueError, match=f"1-step-1 is of another run: {said}$"):
+        other.checkpoint.read()
+
+
+def read_or_complain(folder):
+    try:
+        return read_checkpoint(folder), None
+    except ValueError as error:
+        return None, str(error)
+
+
+def test_damaged_checkpoints_are_never_read(tmp_path):
+    """Flipped bits, and files that are cut, moved or mixed up: an error that names a file."""
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
+    trainer.fit()
+    folder, rng = trainer.checkpoint.last(), random.Random(0)
+    whole = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+    expected = read_checkpoint(folder)
+    for _ in range(int(300 * REPEAT)):
+        path = rng.choice(list(whole))
+        content = damage(rng, whole[path], BINARY)
+        if content == whole[path]:
+            continue
+        path.write_bytes(content)
+        found, said = read_or_complain(folder)
+        if said is None:  # White space in JSON.
+            assert path.suffix == ".json"
+            job.assert_same(found, expected)
+        else:
+            assert str(folder) in said
+            assert "\n" not in said
+        path.write_bytes(whole[path])

@@ -2,6 +2,7 @@
 
 import pytest
 from helpers import job
+from helpers.limits import limited
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from slide.training.monitor import Monitor
@@ -53,3 +54,39 @@ def test_a_torn_line_is_dropped(tmp_path, torn):
         file.write(torn)
     write(tmp_path, [3], begin=2).close()
     assert job.steps(tmp_path, "train/loss") == [1, 3]
+
+
+def test_an_evaluation_that_is_made_again_replaces_that_of_before(tmp_path):
+    """A run that was killed after its last evaluation; the values may differ in the last bits."""
+    first = Monitor(tmp_path)
+    for step in (1, 2):
+        first.write(step, {"train/loss": step / 4})
+    first.write(2, {"eval/p_at_1": 0.25})
+    first.write(2, {"reranked/p_at_1": 0.75})
+    first.close()
+    second = Monitor(tmp_path, 2)
+    second.write(2, {"eval/p_at_1": 0.5})
+    second.write(2, {"reranked/p_at_1": 0.875})
+    second.write(3, {"train/loss": 0.75})
+    second.write(3, {"eval/p_at_1": 0.625})
+    second.close()
+    assert job.lines(tmp_path, "eval/p_at_1") == [
+        {"step": 2, "eval/p_at_1": 0.5},
+        {"step": 3, "eval/p_at_1": 0.625},
+    ]
+    assert events(tmp_path, "train/loss") == [(1, 0.25), (2, 0.5), (3, 0.75)]
+    assert events(tmp_path, "eval/p_at_1") == [(2, 0.5), (3, 0.625)]
+    assert events(tmp_path, "reranked/p_at_1") == [(2, 0.875)]
+    assert job.steps(tmp_path, "train/loss") == [1, 2, 3]
+
+
+def test_a_full_disk_is_said(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "train/loss": 0.25}\n' * 1000)  # More than the events take.
+    monitor = Monitor(tmp_path, 1)
+    said = rf"cannot write the log {path}: .*; the last checkpoint is kept"
+    with limited(path.stat().st_size + 10), pytest.raises(OSError, match=said):
+        monitor.write(2, {"train/loss": 0.5})
+    monitor.close()
+    write(tmp_path, [2], begin=1).close()
+    assert job.steps(tmp_path, "train/loss") == [1] * 1000 + [2], "it cannot go on"

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 import pytest
 from helpers import job
 
-from slide.files import read_tensors
 from slide.training.progress import Counters, log_scalars
 
 
@@ -28,10 +27,10 @@ def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
     arguments = ["trainer.checkpoint_every=1", "schedule=fixed", "schedule.every=32"]
     job.stop_at(monkeypatch, 5)
     job.failure(*job.tiny(tmp_path, *arguments))
-    before = read_tensors(tmp_path / "run/checkpoint.pt")
+    before = job.checkpoint(tmp_path / "run")
     assert 0 < before["rebuild_seconds"] < before["train_seconds"]
     job.main(f"resume={tmp_path}/run")
-    after = read_tensors(tmp_path / "run/checkpoint.pt")
+    after = job.checkpoint(tmp_path / "run")
     assert before["rebuild_seconds"] < after["rebuild_seconds"] < after["train_seconds"]
 
 

@@ -11,9 +11,9 @@ from helpers.samplers import lsh_sampler
 
 from slide import FullSampler, SimHash
 from slide.data import SparseDataset
-from slide.files import read_tensors
 from slide.functional.losses import Loss
 from slide.training import Trainer, linear
+from slide.training.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,13 +58,13 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     arguments = job.tiny(tmp_path / "b", *arguments)
     resume = f"resume={tmp_path}/b/run"
     assert "after step 7" in job.failure(*arguments)
-    assert read_tensors(tmp_path / "b/run/checkpoint.pt")["step"] == 5
+    assert job.checkpoint(tmp_path / "b/run")["step"] == 5
     torch.manual_seed(123)  # What went on elsewhere does not matter.
     assert "after step 13" in job.failure(resume)
-    assert read_tensors(tmp_path / "b/run/checkpoint.pt")["step"] == 10
+    assert job.checkpoint(tmp_path / "b/run")["step"] == 10
     torch.manual_seed(456)
     job.main(resume)
-    expected, found = (read_tensors(tmp_path / f"{run}/run/checkpoint.pt") for run in "ab")
+    expected, found = (job.checkpoint(tmp_path / f"{run}/run") for run in "ab")
     assert expected["step"] == 16
     assert expected["samples"] == 240
     output = expected["network"]["output._extra_state"]
@@ -84,14 +84,14 @@ def test_a_deterministic_run_repeats_itself(tmp_path):
     for run in "ab":
         (tmp_path / run).mkdir()
         job.main(*job.tiny(tmp_path / run, "runtime.deterministic=true"))
-    job.assert_same(*(read_tensors(tmp_path / f"{run}/run/checkpoint.pt") for run in "ab"))
+    job.assert_same(*(job.checkpoint(tmp_path / f"{run}/run") for run in "ab"))
 
 
 def test_another_seed_gives_another_run(tmp_path):
     for seed in (1, 2):
         (tmp_path / str(seed)).mkdir()
         job.main(*job.tiny(tmp_path / str(seed), f"seed={seed}"))
-    states = [read_tensors(tmp_path / f"{seed}/run/checkpoint.pt") for seed in (1, 2)]
+    states = [job.checkpoint(tmp_path / f"{seed}/run") for seed in (1, 2)]
     with pytest.raises(AssertionError, match="checkpoint/network"):
         job.assert_same(*states)
 
@@ -103,12 +103,13 @@ def test_a_finished_run_can_be_prolonged(tmp_path):
     assert job.steps(tmp_path / "run", "train/loss") == list(range(1, 25))
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
     assert rates == [0.001] * 16 + [0.5] * 8
-    assert read_tensors(tmp_path / "run/checkpoint.pt")["step"] == 24
+    assert job.checkpoint(tmp_path / "run")["step"] == 24
 
 
 def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
     saved, evaluated = [], []
-    monkeypatch.setattr(Trainer, "save", lambda self: saved.append(self.step))
+    monkeypatch.setattr(Checkpoint, "begin", lambda self, now: saved.append(now.step))
+    monkeypatch.setattr(Checkpoint, "write", lambda self, now: saved.append(now.step))
     whole = Trainer.evaluate
     monkeypatch.setattr(
         Trainer, "evaluate", lambda self, n=0: evaluated.append((self.step, n)) or whole(self, n)

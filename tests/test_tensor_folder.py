@@ -1,4 +1,4 @@
-"""The folder of a model: what is in it, and what is said of a folder that is damaged."""
+"""Folders of tensors: what is in them, and what is said of folders that are damaged."""
 
 import json
 import os
@@ -11,27 +11,30 @@ import torch
 from safetensors.torch import load_file
 
 import slide
-from slide.model import folder as folders
-from slide.model.folder import MODEL_FILE, read_folder, read_tensors_of, write_folder
+from slide import tensor_folder
+from slide.model.folder import read_model_folder
+from slide.tensor_folder import FolderKind, read_folder, read_tensors, write_folder
+
+THINGS = FolderKind("thing", "thing.json", format=1)
 
 
 @pytest.fixture
 def folder(tmp_path):
     files = {"a": {"x": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])}, "b": {}}
-    write_folder(tmp_path / "m", {"name": "mine"}, files)
+    write_folder(THINGS, tmp_path / "m", {"name": "mine"}, files)
     return tmp_path / "m"
 
 
 def test_what_is_written_can_be_read(folder):
-    content = read_folder(folder, verify=True)
+    content = read_folder(THINGS, folder, verify=True)
     assert content["name"] == "mine"
     assert content["format"] == 1
     assert content["versions"]["slide"] == slide.__version__
     assert set(content["files"]) == {"a.safetensors", "b.safetensors"}
-    found = read_tensors_of(folder, "a")
+    found = read_tensors(folder, "a")
     assert found["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert found["n"].dtype == torch.int64
-    assert read_tensors_of(folder, "b") == {}
+    assert read_tensors(folder, "b") == {}
     assert set(load_file(folder / "a.safetensors")) == {"x", "n"}, "no file of safetensors"
 
 
@@ -43,46 +46,46 @@ def test_files_can_be_read_by_whom_the_user_allows(folder):
 
 
 def test_tensors_are_mapped_and_changes_of_them_stay_here(folder):
-    found = read_tensors_of(folder, "a")["x"]
+    found = read_tensors(folder, "a")["x"]
     maps = Path("/proc/self/maps")
     assert not maps.exists() or "a.safetensors" in maps.read_text()
     found += 1
-    assert read_tensors_of(folder, "a")["x"][0, 0] == 0
-    read_folder(folder, verify=True)
+    assert read_tensors(folder, "a")["x"][0, 0] == 0
+    read_folder(THINGS, folder, verify=True)
 
 
 def test_a_new_model_replaces_an_old_one(folder):
-    old = read_tensors_of(folder, "a")["x"]
+    old = read_tensors(folder, "a")["x"]
     (folder / "notes.txt").write_text("mine")
-    write_folder(folder, {"name": "other"}, {"a": {"x": torch.zeros(1)}})
+    write_folder(THINGS, folder, {"name": "other"}, {"a": {"x": torch.zeros(1)}})
     assert old.sum() == 15, "who has opened the old model keeps it"
     names = {path.name for path in folder.iterdir()}
-    assert names == {MODEL_FILE, "a.safetensors", "notes.txt"}
-    assert read_folder(folder)["name"] == "other"
+    assert names == {THINGS.list_file, "a.safetensors", "notes.txt"}
+    assert read_folder(THINGS, folder)["name"] == "other"
 
 
 def test_a_write_that_breaks_off_leaves_no_model(folder, monkeypatch):
     def broken(*arguments):
         raise OSError("no space left")
 
-    monkeypatch.setattr(folders, "_save", broken)
+    monkeypatch.setattr(tensor_folder, "_save", broken)
     with pytest.raises(OSError, match=r"cannot write .*a\.safetensors: no space left"):
-        write_folder(folder, {}, {"a": {}})
-    with pytest.raises(FileNotFoundError, match="there is no model in"):
-        read_folder(folder)
+        write_folder(THINGS, folder, {}, {"a": {}})
+    with pytest.raises(FileNotFoundError, match="there is no thing in"):
+        read_folder(THINGS, folder)
 
 
 def test_a_missing_file(folder):
     (folder / "a.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"a\.safetensors is missing: copy the whole"):
-        read_folder(folder)
+        read_folder(THINGS, folder)
 
 
 def test_a_file_of_another_size(folder):
     with (folder / "a.safetensors").open("ab") as file:
         file.write(b"x")
     with pytest.raises(ValueError, match=r"has \d+ bytes, but \d+ were written: copy the whole"):
-        read_folder(folder)
+        read_folder(THINGS, folder)
 
 
 @pytest.mark.parametrize("place", [3, 60, -1])
@@ -93,15 +96,15 @@ def test_a_changed_byte(folder, monkeypatch, place):
     changed[place] ^= 1
     path.write_bytes(changed)
     with pytest.raises(ValueError, match=r"a\.safetensors has changed since it was written"):
-        read_folder(folder)
-    monkeypatch.setattr(folders, "_SMALL", 10)
-    read_folder(folder)
+        read_folder(THINGS, folder)
+    monkeypatch.setattr(tensor_folder, "_SMALL", 10)
+    read_folder(THINGS, folder)
     with pytest.raises(ValueError, match=r"a\.safetensors has changed since it was written"):
-        read_folder(folder, verify=True)
+        read_folder(THINGS, folder, verify=True)
 
 
 def test_each_changed_byte_of_the_list_is_seen(folder):
-    path = folder / MODEL_FILE
+    path = folder / THINGS.list_file
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     for place in rng.choice(len(whole), 60, replace=False):
@@ -111,40 +114,40 @@ def test_each_changed_byte_of_the_list_is_seen(folder):
         changed[place] ^= 1
         path.write_bytes(changed)
         with pytest.raises((ValueError, FileNotFoundError)) as caught:
-            read_folder(folder)
+            read_folder(THINGS, folder)
         assert "\n" not in str(caught.value)
 
 
 def test_a_damaged_header(folder, monkeypatch):
-    monkeypatch.setattr(folders, "_SMALL", 10)
+    monkeypatch.setattr(tensor_folder, "_SMALL", 10)
     path = folder / "a.safetensors"
     whole = path.read_bytes()
     path.write_bytes(b"\xff" * 8 + whole[8:])
-    read_folder(folder)
+    read_folder(THINGS, folder)
     with pytest.raises(ValueError, match=r"a\.safetensors has changed since it was written: "):
-        read_tensors_of(folder, "a")
+        read_tensors(folder, "a")
 
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_another_format(folder, number):
-    content = json.loads((folder / MODEL_FILE).read_text()) | {"format": number}
+    content = json.loads((folder / THINGS.list_file).read_text()) | {"format": number}
     content["versions"]["slide"] = "9.9"
-    (folder / MODEL_FILE).write_text(json.dumps(content))
+    (folder / THINGS.list_file).write_text(json.dumps(content))
     expected = f"is of format {number}, which slide 9.9 wrote; slide {slide.__version__} reads"
     with pytest.raises(ValueError, match=expected):
-        read_folder(folder)
+        read_folder(THINGS, folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"format": 1}', "\xff"])
 def test_other_content(folder, text):
-    (folder / MODEL_FILE).write_text(text)
-    with pytest.raises(ValueError, match=r"model\.json has changed since it was written: "):
-        read_folder(folder)
+    (folder / THINGS.list_file).write_text(text)
+    with pytest.raises(ValueError, match=r"thing\.json has changed since it was written: "):
+        read_folder(THINGS, folder)
 
 
 def test_no_model(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no model in .*: no model\.json$"):
-        read_folder(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"there is no thing in .*: no thing\.json$"):
+        read_folder(THINGS, tmp_path)
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(FileNotFoundError, match=r"the run has not ended, resume=.* goes on"):
-        read_folder(tmp_path)
+        read_model_folder(tmp_path)

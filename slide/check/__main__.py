@@ -1,0 +1,24 @@
+"""``python -m slide.check``: the report; the exit status is 1 if a kernel is wrong here."""
+
+import sys
+
+from slide.check.machine import describe_machine
+from slide.check.self_test import run_self_tests
+
+
+def main() -> None:
+    """Print what the machine has, then the outcome of each test."""
+    for name, said in describe_machine().items():
+        print(f"{name}: {said}")
+    print("\nkernels against plain formulas:")
+    wrong = 0
+    for name, trials, said in run_self_tests():
+        wrong += said is not None
+        outcome = f"WRONG  {name}: {said}" if said else f"right  {name} ({trials} trials)"
+        print(f"  {outcome}", flush=True)
+    if wrong:
+        sys.exit(f"error: {wrong} kernels are wrong on this machine; results cannot be trusted")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Slide's kernels against plain formulas of NumPy and PyTorch, on random small inputs."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from slide.active_set import ActiveSet
+from slide.data.dataset import Split
+from slide.functional import CSRMatrix, active_conv2d, active_linear, csr_matmul, loss_on_active
+from slide.hashing import DWTA, HashTables, SimHash
+from slide.optim import RowSparseAdam
+from slide.sampling import ActiveSampler, LSHProposer
+from slide.search import exact_top_k
+from slide.sparse import CSR, Pattern
+
+SECONDS = 10.0
+# Sizes of the random inputs: rows, inputs and outputs at most.
+_ROWS, _WIDTH, _OUTPUTS = 24, 40, 300
+
+
+def run_self_tests(
+    seconds: float = SECONDS, seed: int = 0
+) -> Iterator[tuple[str, int, str | None]]:
+    """Each test on random inputs, for its share of the time, but at least once.
+
+    Args:
+        seconds: how long all of them take, without compiling kernels.
+        seed: seed of the inputs.
+
+    Yields:
+        The name of the test, the number of trials, and what was wrong; None: nothing.
+
+    Example:
+        >>> from slide.check import run_self_tests
+        >>> [said for _, _, said in run_self_tests(seconds=0) if said]
+        []
+    """
+    rng = np.random.default_rng(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, test in SELF_TESTS.items():
+            trials, said = 1, _outcome(test, rng)  # The first trial compiles kernels.
+            end = time.perf_counter() + seconds / len(SELF_TESTS)
+            while said is None and time.perf_counter() < end:
+                said, trials = _outcome(test, rng), trials + 1
+            yield name, trials, said
+
+
+def _outcome(test: Callable[[np.random.Generator], None], rng: np.random.Generator) -> str | None:
+    try:
+        test(rng)
+    except Exception as error:
+        return " ".join(str(error).split()) or repr(error)
+    return None
+
+
+def _near(what: str, found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
+    """Raise ValueError unless two tensors agree up to rounding."""
+    if found.shape != expected.shape:
+        raise ValueError(f"{what} is {tuple(found.shape)}, not {tuple(expected.shape)}")
+    found, expected = found.detach(), expected.detach()
+    error = float((found - expected).abs().max()) if found.numel() else 0.0
+    # Not "error > ...", because of NaN.
+    if not error <= tolerance * (1 + float(expected.abs().max() if expected.numel() else 0)):
+        raise ValueError(f"{what} is off by {error:.2g}")
+
+
+def _equal(what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise ValueError(f"{what} is {found}, not {expected}"[:300])
+
+
+def _gradient(x: Tensor) -> Tensor:
+    if x.grad is None:
+        raise ValueError("there is no gradient")
+    return x.grad
+
+
+def _random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, Tensor]:
+    """A sparse matrix, and the same one dense."""
+    dense = rng.standard_normal((rows, columns)).astype(np.float32)
+    dense[rng.random(dense.shape) < 0.7] = 0
+    lists = [np.flatnonzero(row).tolist() for row in dense]
+    indptr, indices = Pattern.from_lists(lists)
+    return CSR(indptr, indices, dense[dense != 0]), torch.from_numpy(dense)
+
+
+def _random_set(rng: np.random.Generator, rows: int, shared: bool) -> tuple[ActiveSet, Tensor]:
+    """An active set with targets, and for each sample whether an output is in its set."""
+    sets = [rng.permutation(_OUTPUTS)[: rng.integers(8, 60)] for _ in range(1 if shared else rows)]
+    indptr, ids = Pattern.from_lists([each.tolist() for each in sets])
+    targets = Pattern.from_lists([sorted(rng.permutation(8)[:3].tolist()) for _ in range(rows)])
+    within = torch.zeros(rows, _OUTPUTS, dtype=torch.bool)
+    for row in range(rows):
+        within[row, torch.from_numpy(sets[0 if shared else row]).long()] = True
+    return ActiveSet(_OUTPUTS, ids, None if shared else indptr, targets), within
+
+
+def _linear(rng: np.random.Generator, shared: bool) -> None:
+    active, within = _random_set(rng, _ROWS, shared)
+    x, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_OUTPUTS, _WIDTH) / 6
+    bias = torch.randn(_OUTPUTS)
+    leaves = [each.clone().requires_grad_() for each in (x, weight, bias)]
+    scores = active_linear(leaves[0], leaves[1], leaves[2], active, sparse_grad=True)
+    plain = [each.clone().requires_grad_() for each in (x, weight, bias)]
+    dense = F.linear(*plain)
+    rows = torch.arange(_ROWS).repeat_interleave(within.sum(1))
+    ids = torch.from_numpy(active.ids).long()
+    chosen = dense[:, ids] if shared else dense[rows, ids]
+    _near("the product", scores, chosen)
+    up = torch.randn_like(scores)
+    scores.backward(up)
+    chosen.backward(up)
+    for name, own, other in zip(("input", "weight", "bias"), leaves, plain, strict=True):
+        _near(f"the gradient of the {name}", _gradient(own).to_dense(), _gradient(other))
+
+
+def _losses(rng: np.random.Generator) -> None:
+    active, _ = _random_set(rng, _ROWS, shared=True)
+    assert active.targets is not None
+    truth = torch.zeros(_ROWS, len(active.ids))
+    for row in range(_ROWS):
+        begin, end = active.targets.indptr[row : row + 2]
+        truth[row, torch.from_numpy(active.targets.indices[begin:end]).long()] = 1
+    formulas: dict[str, Callable[[Tensor], Tensor]] = {
+        "bce": lambda z: F.binary_cross_entropy_with_logits(z, truth, reduction="none").sum(1),
+        "squared_hinge": lambda z: (1 - (2 * truth - 1) * z).clamp(min=0).square().sum(1),
+        "softmax": lambda z: -(z.log_softmax(1) * truth).sum(1) / truth.sum(1),
+    }
+    for name, formula in formulas.items():
+        own = torch.randn(_ROWS, len(active.ids)).requires_grad_()
+        plain = own.detach().clone().requires_grad_()
+        loss, expected = loss_on_active(own, active, name), formula(plain).mean()
+        _near(f"the loss {name}", loss, expected)
+        loss.backward()
+        expected.backward()
+        _near(f"the gradient of {name}", _gradient(own), _gradient(plain))
+
+
+def _csr_product(rng: np.random.Generator) -> None:
+    sparse, dense = _random_csr(rng, _OUTPUTS, _WIDTH)
+    own, plain = (torch.randn(_WIDTH, 5) for _ in range(2))
+    plain = own.clone().requires_grad_()
+    own.requires_grad_()
+    found, expected = csr_matmul(CSRMatrix(sparse, _WIDTH), own), dense @ plain
+    _near("the product", found, expected)
+    up = torch.randn_like(found)
+    found.backward(up)
+    expected.backward(up)
+    _near("the gradient", _gradient(own), _gradient(plain))
+
+
+def _convolution(rng: np.random.Generator) -> None:
+    x, weight = torch.randn(3, 4, 9, 9), torch.randn(12, 4, 3, 3)
+    ids = torch.from_numpy(np.sort(rng.permutation(12)[:5]))
+    found = active_conv2d(x, weight, out_channels=ids, padding=1)
+    expected = F.conv2d(x, weight[ids], padding=1)
+    _near("the convolution", found, expected, 1e-3)
+
+
+def _adam(rng: np.random.Generator) -> None:
+    start = torch.randn(_OUTPUTS, _WIDTH)
+    own, plain = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    ours = RowSparseAdam([own], lr=0.01, weight_decay=0.1)
+    theirs = torch.optim.AdamW([plain], lr=0.01, weight_decay=0.1)
+    for _ in range(3):
+        own.grad = torch.randn_like(own)
+        plain.grad = own.grad.clone()
+        ours.step()
+        theirs.step()
+    _near("the weight after three steps", own.detach(), plain.detach())
+
+
+def _mostly_equal(what: str, found: np.ndarray, expected: np.ndarray) -> None:
+    """Codes of `what` agree; where a sum is nearly zero, its sign depends on rounding."""
+    share = float((found == expected).mean())
+    if share < 0.9:
+        raise ValueError(f"only {share:.0%} of the codes of {what} agree")
+
+
+def _hashes(rng: np.random.Generator) -> None:
+    sparse, dense = _random_csr(rng, _ROWS, _WIDTH)
+    family = SimHash(_WIDTH, hashes_per_table=6, num_tables=5, seed=int(rng.integers(99)))
+    _mostly_equal("sparse rows", family.sparse_codes(sparse), family.codes(dense))
+    full = torch.randn(_ROWS, _WIDTH)
+    opposite = family.num_buckets - 1 - family.codes(-full)
+    _mostly_equal("opposite vectors", opposite, family.codes(full))
+    winners = DWTA(_WIDTH, hashes_per_table=3, num_tables=5, seed=int(rng.integers(99)))
+    _mostly_equal("equal orders", winners.codes(full.exp()), winners.codes(3 * full.exp()))
+
+
+def _tables(rng: np.random.Generator) -> None:
+    codes = rng.integers(0, 16, (3, 60)).astype(np.int32)
+    tables = HashTables(3, 16, bucket_capacity=60)
+    tables.build(codes)
+    queries = rng.integers(0, 16, (3, 7)).astype(np.int32)
+    found = tables.query(queries)
+    for i in range(7):
+        own = sorted(found.indices[found.indptr[i] : found.indptr[i + 1]].tolist())
+        expected = [j for t in range(3) for j in np.flatnonzero(codes[t] == queries[t, i]).tolist()]
+        _equal("what a query finds", own, sorted(expected))
+
+
+def _sets(rng: np.random.Generator) -> None:
+    labels = Pattern.from_lists([rng.permutation(_OUTPUTS)[:4].tolist() for _ in range(_ROWS)])
+    weight, x = torch.randn(_OUTPUTS, _WIDTH), torch.randn(_ROWS, _WIDTH)
+    for mode in ("per_sample", "shared"):
+        seed = int(rng.integers(99))
+        options = {"active": 150, "mode": mode, "seed": seed}
+        sampler = ActiveSampler(_WIDTH, _OUTPUTS, LSHProposer, **options)
+        sampler.update(weight, None, x)
+        active = sampler.select(x, labels)
+        assert active.targets is not None
+        bounds = [0, len(active.ids)] if active.indptr is None else active.indptr.tolist()
+        for row in range(_ROWS):
+            part = 0 if active.indptr is None else row
+            ids = active.ids[bounds[part] : bounds[part + 1]]
+            _equal("the number of distinct ids", len(set(ids.tolist())), 150)
+            begin, end = active.targets.indptr[row : row + 2]
+            own = sorted(ids[active.targets.indices[begin:end]].tolist())
+            expected = labels.indices[labels.indptr[row] : labels.indptr[row + 1]]
+            _equal("the labels in a set", own, sorted(expected.tolist()))
+
+
+def _largest(rng: np.random.Generator) -> None:
+    x, weight, bias = (
+        torch.randn(_ROWS, _WIDTH),
+        torch.randn(_OUTPUTS, _WIDTH),
+        torch.randn(_OUTPUTS),
+    )
+    scores, ids = exact_top_k(x, weight, bias, 7)
+    expected = F.linear(x, weight, bias).topk(7)
+    _near("the scores", scores, expected.values)
+    _equal("the ids", ids.tolist(), expected.indices.tolist())
+
+
+def _rows(rng: np.random.Generator) -> None:
+    sparse, dense = _random_csr(rng, _ROWS, _WIDTH)
+    labels = Pattern.from_lists([[row] for row in range(_ROWS)])
+    rows = rng.integers(0, _ROWS, 30)
+    taken = Split(sparse, labels, _WIDTH, _ROWS).take(rows)
+    indptr, indices, values = taken.features
+    found = torch.zeros(30, _WIDTH)
+    places = torch.arange(30).repeat_interleave(torch.from_numpy(np.diff(indptr)))
+    found[places, torch.from_numpy(indices).long()] = torch.from_numpy(values)
+    _near("rows that are copied", found, dense[torch.from_numpy(rows)], 0.0)
+    _equal("their labels", taken.labels.indices.tolist(), rows.tolist())
+
+
+SELF_TESTS: dict[str, Callable[[np.random.Generator], None]] = {
+    "products on a shared set": lambda rng: _linear(rng, shared=True),
+    "products on a set for each sample": lambda rng: _linear(rng, shared=False),
+    "losses": _losses,
+    "products of sparse matrices": _csr_product,
+    "convolution": _convolution,
+    "Adam": _adam,
+    "hashes": _hashes,
+    "hash tables": _tables,
+    "active sets": _sets,
+    "largest scores": _largest,
+    "rows of data": _rows,
+}

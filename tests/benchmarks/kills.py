@@ -1,0 +1,258 @@
+"""Runs that are killed at random moments, resumed, and compared with one that nothing disturbed.
+
+Each run is a process that `fork` makes of one that has loaded all programs, so that it starts in
+milliseconds and a kill hits the work, not the imports.
+"""
+
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+
+from slide.config import command
+from slide.tensor_folder import SUFFIX
+from slide.training.checkpoint import read_checkpoint
+from slide.training.checkpoint_folders import find_checkpoints, last_checkpoint
+
+# The parts of this job take about equal times.
+JOB = (
+    *("dataset=synthetic", "dataset.train_samples=1500", "dataset.test_samples=200"),
+    *("dataset.num_features=400", "dataset.num_labels=300", "dataset.nonzeros=20"),
+    *("transform.tf_idf=true", "network.hidden=[64]", "sampler.active=64"),
+    *("trainer.batch_size=32", "trainer.epochs=auto", "trainer.max_epochs=2"),
+    *("trainer.checkpoint_every=7", "trainer.eval_every=20", "trainer.log_every=1"),
+    *("runtime.deterministic=true", "runtime.threads=1"),
+)
+PHASES = ("preparation", "training", "a checkpoint", "evaluation and re-ranking", "the end")
+# A run ends the sooner the later it is stopped.
+WEIGHTS = (2, 4, 3, 3, 1)
+# A run is stopped at most so often; the fourth time and so on by SIGTERM.
+STOPS = 8
+# Times are not repeated, nor is memory; the place of a run is another one.
+_OTHER = re.compile("second|speed/|peak_rss|run_dir|date")
+
+
+class Chain:
+    """One run that is started, stopped and resumed until it ends.
+
+    Args:
+        home: a folder of its own.
+        overrides: the command line.
+    """
+
+    def __init__(self, home: Path, overrides: tuple[str, ...] = JOB):
+        self.home, self.run = home, home / "run"
+        places = f"run_dir={self.run}", f"dataset.cache={home / 'cache'}"
+        self.first = [*overrides, *places]
+        home.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> int:
+        """Begin or go on in a new process; returns its number."""
+        words = self.first
+        if (self.run / "config.yaml").exists():
+            words = [f"resume={self.run}"]
+        sys.stdout.flush()
+        process = os.fork()
+        if not process:
+            _become(words, self.home / "said.txt")
+        return process
+
+    def phase(self, steps: float = math.inf) -> str:
+        """What the run is doing, or did when it stopped, as its files tell.
+
+        Args:
+            steps: number of steps of the whole run.
+        """
+        if not (self.run / "config.yaml").exists():
+            return PHASES[0]
+        if list((self.run / "checkpoints").glob("*.tmp")):
+            return PHASES[2]
+        if (self.run / "summary.json").exists():
+            return PHASES[4]
+        return PHASES[1] if self.steps() < steps else PHASES[3]
+
+    def steps(self) -> int:
+        """The last step in the log."""
+        return max((line["step"] for line in self.lines() if "train/loss" in line), default=0)
+
+    def check(self) -> None:
+        """Raise AssertionError unless all checkpoints are whole and no step stands there twice."""
+        for folder in find_checkpoints(self.run):
+            read_checkpoint(folder)
+        steps = [line["step"] for line in self.lines() if "train/loss" in line]
+        assert steps == list(range(1, len(steps) + 1)), f"{self.run}: steps {steps}"
+
+    def lines(self) -> Iterator[dict]:
+        """The lines of the log; the last one may be cut off."""
+        path = self.run / "metrics.jsonl"
+        for line in path.read_text().splitlines() if path.exists() else ():
+            if line.endswith("}"):
+                yield json.loads(line)
+
+    def result(self) -> dict:
+        """What must be equal at the end, bit for bit, by name."""
+        last = last_checkpoint(self.run)
+        assert last is not None, f"{self.run} has no checkpoint"
+        found: dict = {path.name: path.read_bytes() for path in self.run.glob(f"*{SUFFIX}")}
+        found |= {f"checkpoint {p.name}": p.read_bytes() for p in last.glob(f"*{SUFFIX}")}
+        state = {k: v for k, v in read_checkpoint(last).items() if isinstance(v, int | float)}
+        found |= {"counters": _same(state), "log": [_same(line) for line in self.lines()]}
+        found["summary"] = _same(json.loads((self.run / "summary.json").read_text()))
+        return found
+
+
+def _same(values: dict) -> dict:
+    return {name: value for name, value in values.items() if not _OTHER.search(name)}
+
+
+def _become(words: list[str], said: Path) -> None:
+    """In a forked process: the command, whose output goes to a file; it does not return."""
+    status = 1
+    try:
+        with said.open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.argv = ["train.py", *words]
+        command.train()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+        print(error.code, file=sys.stderr)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+@contextmanager
+def one_process() -> Iterator[None]:
+    """Inside of it, a process from which others can be forked at any time: it has no threads.
+
+    Threads of parallel kernels do not survive a fork. So all goes on in a child, where kernels are
+    serial (`slide.kernels.compile`), and the caller ends with the status of the child.
+    """
+    child = os.fork()
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    yield
+
+
+def warm_up(home: Path) -> Chain:
+    """The job, run once in this process, so that forked ones find all kernels compiled."""
+    chain, before = Chain(home), sys.argv
+    sys.argv = ["train.py", *chain.first]
+    with (home / "said.txt").open("w") as file, redirect_stdout(file), redirect_stderr(file):
+        command.train()
+    sys.argv = before
+    return chain
+
+
+def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
+    """Let a chain of so many ``steps`` go on to its end; returns the seconds of each phase.
+
+    Raises:
+        RuntimeError: if it ends with an error, and what it said.
+    """
+    process, seconds, last = chain.start(), Counter(), time.perf_counter()
+    while True:
+        done, status = os.waitpid(process, os.WNOHANG)
+        now = time.perf_counter()
+        seconds[chain.phase(steps)] += now - last
+        if done:
+            break
+        last = now
+        time.sleep(0.002)
+    if status:
+        said = (chain.home / "said.txt").read_text()
+        raise RuntimeError(f"{chain.home} ended with {os.waitstatus_to_exitcode(status)}: {said}")
+    return dict(seconds)
+
+
+def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float) -> int | None:
+    """Let a chain go on and send it a signal.
+
+    Args:
+        chain: the run.
+        number: the signal.
+        reached: whether the run has got to where it is to be stopped.
+        delay: seconds to wait from there on.
+
+    Returns:
+        Its exit status, negative for a signal; None if it ended before.
+    """
+    process, end = chain.start(), math.inf
+    while time.perf_counter() < end:
+        if os.waitpid(process, os.WNOHANG)[0]:
+            return None
+        if end == math.inf and reached():
+            end = time.perf_counter() + delay
+        time.sleep(0.0005)
+    os.kill(process, number)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) or None
+
+
+def kill_chains(home: Path, kills: int, seed: int = 0) -> dict:
+    """Kill runs at random moments of random phases, and compare what they come to.
+
+    Args:
+        home: folder for all of them.
+        kills: number of kills.
+        seed: of the moments.
+
+    Returns:
+        Numbers of kills by phase, of runs, of exit statuses after SIGTERM, and the seconds of the
+        phases of a run that nothing disturbed.
+
+    Raises:
+        AssertionError: if a checkpoint cannot be read, or a run ends otherwise than the undisturbed
+            one.
+    """
+    warm, undisturbed = warm_up(home / "warm"), Chain(home / "undisturbed")
+    steps = warm.steps()
+    seconds, expected = finish(undisturbed, steps), undisturbed.result()
+    assert not compare(warm.result(), expected), "two runs that nothing disturbed differ"
+    draw, phases, chains, statuses = random.Random(seed), Counter(), 0, Counter()
+    while phases.total() < kills:
+        chain, chains = Chain(home / str(chains)), chains + 1
+        for stop in range(STOPS):
+            at = PHASES.index(chain.phase(steps))
+            (phase,) = draw.choices(PHASES[at:], WEIGHTS[at:])
+            reached = partial(lambda chain, phase: chain.phase(steps) == phase, chain, phase)
+            number = signal.SIGTERM if stop % 4 == 3 else signal.SIGKILL
+            status = strike(chain, number, reached, draw.uniform(0, seconds.get(phase, 0.0)))
+            if status is None:
+                break
+            chain.check()
+            if number == signal.SIGKILL:
+                phases[chain.phase(steps)] += 1
+            else:
+                statuses[status] += 1
+                said = (chain.home / "said.txt").read_text()
+                assert status in (-signal.SIGTERM, 143), f"{phase}: status {status}, {said}"
+            if phases.total() == kills or chain.phase(steps) == PHASES[-1]:
+                break
+        finish(chain)
+        chain.check()
+        differing = compare(chain.result(), expected)
+        assert not differing, f"{chain.home}: {', '.join(differing)}"
+        shutil.rmtree(chain.home)
+        print(f"{phases.total()} kills, {chains} runs", flush=True)
+    counts = {"phases": dict(phases), "statuses": dict(statuses)}
+    return counts | {"chains": chains, "steps": steps, "seconds": seconds}
+
+
+def compare(found: dict, expected: dict) -> list[str]:
+    """The names whose values differ."""
+    return [name for name in {**expected, **found} if found.get(name) != expected.get(name)]

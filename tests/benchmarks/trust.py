@@ -1,0 +1,130 @@
+"""Runs killed at random moments and resumed; how long a large checkpoint stops training.
+
+    python tests/benchmarks/trust.py                      # 100 kills, some minutes
+    python tests/benchmarks/trust.py --kills 3 --no-page  # a short trial
+
+Writes results/trust.{json,md}.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from kills import PHASES, kill_chains, one_process
+from report import RESULTS, last, publish, table
+
+from slide import FullSampler, RowSparseAdam, SlideNetwork
+from slide.training.checkpoint import Checkpoint
+from slide.training.progress import Counters
+
+# Weights of 1 GB with their two moments.
+FEATURES, HIDDEN, LABELS = 100_000, 256, 225_000
+
+
+def measure_stall(home: Path) -> dict[str, float]:
+    """Seconds for which a checkpoint of a large state stops training, and its size."""
+    network = SlideNetwork(FEATURES, [HIDDEN], LABELS, FullSampler)
+    optimizer = RowSparseAdam(network.parameters())
+    for weight in network.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+    checkpoint, counters, found = Checkpoint(home, network, optimizer), Counters(), {}
+    for name in ("prepared", "next", "whole"):
+        if name == "prepared":
+            begin = time.perf_counter()
+            checkpoint.prepare()
+            checkpoint.wait()
+            found["prepare"] = time.perf_counter() - begin
+        counters.step += 1
+        begin = time.perf_counter()
+        (checkpoint.write if name == "whole" else checkpoint.begin)(counters)
+        found[name] = time.perf_counter() - begin
+        checkpoint.wait()
+        found[f"{name}_complete"] = time.perf_counter() - begin
+    newest = checkpoint.last()
+    assert newest is not None
+    found["bytes"] = sum(path.stat().st_size for path in newest.iterdir())
+    begin = time.perf_counter()
+    checkpoint.read()
+    return found | {"read": time.perf_counter() - begin}
+
+
+def page(found: dict) -> str:
+    """The generated page."""
+    kills, stall = found["kills"], found["stall"]
+    rows = [
+        {
+            "phase": name,
+            "seconds of an undisturbed run": f"{kills['seconds'].get(name, 0):.2f}",
+            "kills": kills["phases"].get(name, 0),
+        }
+        for name in PHASES
+    ]
+    total, statuses = sum(kills["phases"].values()), kills["statuses"]
+    asked = ", ".join(f"{count} with status {status}" for status, count in statuses.items())
+    text = (
+        f"# Kills, and large checkpoints\n\n{kills['chains']} runs of generated data in "
+        f"deterministic mode, each of {kills['steps']} steps with a checkpoint at every seventh, "
+        f"were killed {total} times with SIGKILL at random moments, and resumed each time. After "
+        "each kill all checkpoints could be read, and no step was in the log twice. At the end "
+        "checkpoint, model, log and summary were compared with those of a run that nothing "
+        "disturbed, but for times: all runs were equal bit for bit.\n\n"
+        f"{table(rows)}\n"
+        "A checkpoint is written while training goes on, so kills in it are in training, too. Each "
+        "process is forked from one that has loaded all programs.\n\n"
+        f"{sum(statuses.values())} more times the runs were stopped by SIGTERM; they ended: "
+        f"{asked or 'none'}. With 143 the run had begun: a step is completed, and a checkpoint "
+        "written. With -15 the program was reading its configuration, or at its end.\n"
+    )
+    if stall:
+        size = f"{stall['bytes'] / 1e9:.2f} GB"
+        stalls = [
+            {
+                "checkpoint": label,
+                "training waits, s": f"{stall[name]:.2f}",
+                "complete after, s": f"{stall[f'{name}_complete']:.2f}",
+            }
+            for name, label in (
+                ("prepared", "copied, and written in the background, for the first time"),
+                ("next", "the same, later on"),
+                ("whole", "written while all waits, as at the end of a run"),
+            )
+        ]
+        text += (
+            f"\nA checkpoint of {size} (weights and moments of {FEATURES:,} x {HIDDEN} x "
+            f"{LABELS:,}), with all hashes; threads: {found['threads']}. The memory of the copy "
+            f"comes from the system in the background, after the first step; here in "
+            f"{stall['prepare']:.1f} s.\n\n{table(stalls)}\n"
+            f"Reading it, with all hashes compared: {stall['read']:.1f} s.\n"
+        )
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-page", action="store_true", help="kill only, and write no page")
+    parser.add_argument("--only-checkpoint", action="store_true", help="keep the kills of before")
+    given = parser.parse_args()
+    if given.only_checkpoint:
+        with tempfile.TemporaryDirectory() as folder:
+            found = last("trust", RESULTS.parent) | {"stall": measure_stall(Path(folder))}
+        publish("trust", {k: found[k] for k in ("kills", "threads", "stall")}, page, RESULTS.parent)
+        return
+    with one_process(), tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        kills = kill_chains(home, given.kills, given.seed)
+        found = {"kills": kills, "threads": torch.get_num_threads(), "stall": {}}
+        print(kills)
+        if not given.no_page:
+            (home / "stall").mkdir()
+            found["stall"] = measure_stall(home / "stall")
+            publish("trust", found, page, RESULTS.parent)
+
+
+if __name__ == "__main__":
+    main()

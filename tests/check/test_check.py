@@ -1,0 +1,86 @@
+"""``python -m slide.check``: what it says of the machine, and that it notices wrong kernels."""
+
+import numpy as np
+import pytest
+import torch
+
+from slide import HashTables, RowSparseAdam, SimHash
+from slide.check import SELF_TESTS, describe_machine, run_self_tests, self_test
+from slide.check.__main__ import main
+from slide.data import dataset
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# What a test calls, and a wrong result in place of a right one.
+WRONG = {
+    "products on a shared set": ("active_linear", lambda x: x + 0.01),
+    "products on a set for each sample": ("active_linear", lambda x: x * torch.nan),
+    "losses": ("loss_on_active", lambda x: 1.01 * x),
+    "products of sparse matrices": ("csr_matmul", lambda x: x.flip(0)),
+    "convolution": ("active_conv2d", lambda x: x[:, 1:]),
+    "largest scores": ("exact_top_k", lambda found: (found[0], found[1].flip(1))),
+}
+
+
+def test_it_says_what_the_machine_has():
+    found = describe_machine()
+    assert found["threads"].startswith("1 of ")
+    assert f"torch {torch.__version__}" in found["versions"]
+    assert "GiB" in found["memory"]
+
+
+def test_kernels_are_right_here(monkeypatch, capsys):
+    monkeypatch.setattr("slide.check.__main__.run_self_tests", lambda: run_self_tests(0.2))
+    main()
+    said = capsys.readouterr().out
+    assert said.count("  right  ") == len(SELF_TESTS)
+    assert "WRONG" not in said
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_kernels_are_noticed(monkeypatch, name):
+    place, change = WRONG[name]
+    whole = getattr(self_test, place)
+    monkeypatch.setattr(self_test, place, lambda *a, **k: change(whole(*a, **k)))
+    monkeypatch.setattr(self_test, "SELF_TESTS", {name: SELF_TESTS[name]})
+    ((found, trials, said),) = run_self_tests(0)
+    assert (found, trials) == (name, 1)
+    assert said
+
+
+PARTS = {
+    "hash tables": (HashTables, "query", lambda found: found._replace(indices=found.indices + 1)),
+    "hashes": (SimHash, "codes", lambda codes: codes ^ np.arange(codes.shape[1]) % 2),
+    "rows of data": (dataset, "take_labels", lambda found: found._replace(indices=0 * found[1])),
+    "Adam": (RowSparseAdam, "_update", lambda nothing: nothing),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_wrong_parts_are_noticed(monkeypatch, name):
+    holder, part, change = PARTS[name]
+    whole = getattr(holder, part)
+    wrong = (lambda *_: None) if name == "Adam" else (lambda *words: change(whole(*words)))
+    monkeypatch.setattr(holder, part, wrong)
+    monkeypatch.setattr(self_test, "SELF_TESTS", {name: SELF_TESTS[name]})
+    ((_, _, said),) = run_self_tests(0)
+    assert said
+
+
+def test_a_wrong_kernel_ends_with_a_status(monkeypatch, capsys):
+    monkeypatch.setattr("slide.check.__main__.run_self_tests", lambda: [("Adam", 3, "is off")])
+    with pytest.raises(SystemExit, match="error: 1 kernels are wrong on this machine"):
+        main()
+    assert "WRONG  Adam: is off" in capsys.readouterr().out
+
+
+def test_the_same_seed_tries_the_same(monkeypatch):
+    drawn = []
+    test = {"draws": lambda rng: drawn.append((rng.random(), torch.rand(1).item()))}
+    monkeypatch.setattr(self_test, "SELF_TESTS", test)
+    before = torch.get_rng_state()
+    for _ in range(2):
+        list(run_self_tests(0, seed=7))
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0] == np.random.default_rng(7).random()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,27 @@
+"""Runs that are killed at random moments end as a run that nothing disturbed.
+
+``SLIDE_KILLS=100`` kills more often. `results/trust.md` is made by the same program.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from helpers import job
+
+KILLS = os.environ.get("SLIDE_KILLS", "3")
+
+
+@pytest.mark.compiled_only
+def test_killed_runs_end_as_others_do():
+    """The seed is one of kills in training, in a checkpoint, and later."""
+    program = job.ROOT / "tests/benchmarks/trust.py"
+    words = [sys.executable, "-W", "ignore", program, "--kills", KILLS, "--no-page", "--seed", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(job.ROOT)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    phases = dict(re.findall(r"'([a-z -]+)': (\d+)[,}]", done.stdout.splitlines()[-1]))
+    assert phases
+    assert f"{KILLS} kills" in done.stdout
