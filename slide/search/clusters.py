@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 # A range of lengths has so many times the rows of the next longer one, and the longest at least
-# LEAST_ROWS. Fewer rows in all are one list.
+# LEAST_ROWS.
 GROWTH, LEAST_ROWS = 3, 1_024
-# Lists of a range for the root of the number of all rows, and the least mean number of rows of one.
-_LISTS, _LEAST_LIST = 0.6, 4
+# Each other range has as many lists as the root of the number of all rows, if they have so many
+# rows in the mean.
+_LEAST_LIST = 4
 # Rows of the sample for each list, passes over it, and rows that are multiplied at a time.
-_SAMPLE, _PASSES, _BLOCK = 40, 6, 16_384
+_SAMPLE, _PASSES, _BLOCK = 20, 4, 16_384
 
 
 class Rows:
@@ -45,7 +46,8 @@ class Lists(NamedTuple):
     """L lists that hold each of N rows once.
 
     Attributes:
-        starts: ``(L + 1,)`` int64, where each list begins in ``order``.
+        starts: ``(L + 1,)`` int64, where each list begins in ``order``. The last list holds the
+            longest rows.
         order: ``(N,)`` int64, numbers of rows.
         means: ``(L, D)`` float32, the mean row of each list.
         spreads: ``(L,)`` float32, the root of the mean squared distance from this mean.
@@ -58,13 +60,14 @@ class Lists(NamedTuple):
 
 
 def near_rows(rows: Rows, seed: int) -> Lists:
-    """Lists of near rows of about the same length.
+    """Lists of near rows of about the same length, and one of the longest rows.
 
-    Inner products follow the lengths of rows. Among the labels of a trained layer some are many
-    times longer than most. In lists of all rows these would hide among short ones, and the mean of
-    a list would say nothing about them. So rows are ranked by length, and each of some ranges of
-    this ranking has lists of its own (the idea of norm ranges: Yan et al. 2018, "Norm-ranging LSH
-    for maximum inner product search"). A length is the distance from the mean row: subtracting the
+    Inner products follow the lengths of rows. Among the rows of a trained layer some are many times
+    as long as most. In lists of all rows these would hide among short ones, and the mean of a list
+    would say nothing about them. So rows are ranked by length, and each of some ranges of this
+    ranking has lists of its own (the idea of norm ranges: Yan et al. 2018, "Norm-ranging LSH for
+    maximum inner product search"). The longest rows are far from each other and are the best ones
+    of most queries: they are one list. A length is the distance from the mean row: subtracting the
     same row from all of them changes no order of scores.
 
     Args:
@@ -77,10 +80,11 @@ def near_rows(rows: Rows, seed: int) -> Lists:
     mean = mean.float()
     lengths = torch.cat([(block - mean).norm(dim=1) for block in rows.blocks(every)])
     counts, orders, means, spreads = [], [], [], []
-    for part in _ranges(lengths.argsort(descending=True)):
-        number = 1
-        if len(rows) >= 2 * LEAST_ROWS:
-            number = min(round(_LISTS * len(rows) ** 0.5), len(part) // _LEAST_LIST)
+    *ranges, longest = _ranges(lengths.argsort(descending=True))
+    for part in [*ranges, longest]:
+        number = min(round(len(rows) ** 0.5), len(part) // _LEAST_LIST)
+        if part is longest:
+            number = 1
         centroids = _k_means(rows.take(_some(part, _SAMPLE * number, generator)), number, generator)
         owners, sums = [], torch.zeros_like(centroids)
         for block in rows.blocks(part):
@@ -102,7 +106,7 @@ def near_rows(rows: Rows, seed: int) -> Lists:
 
 
 def _ranges(ranked: Tensor) -> list[Tensor]:
-    """Parts of a ranking, the last places first."""
+    """Parts of a ranking, the last places first, and the first ones last."""
     parts, end = [], len(ranked)
     while end >= GROWTH * LEAST_ROWS:
         parts.append(ranked[end // GROWTH : end])
@@ -117,7 +121,7 @@ def _some(numbers: Tensor, most: int, generator: torch.Generator) -> Tensor:
 def _k_means(sample: Tensor, number: int, generator: torch.Generator) -> Tensor:
     """Centroids ``(number, D)`` of rows in random order, by Lloyd's method."""
     centroids = sample[:number].clone()
-    for _ in range(_PASSES if number > 1 else 1):
+    for _ in range(_PASSES):
         owner = _nearest(sample, centroids)
         count = torch.bincount(owner, minlength=number)
         centroids.zero_().index_add_(0, owner, sample)

@@ -10,11 +10,10 @@ from slide.kernels.largest import scan_lists
 from slide.runtime import array_view, check_on_cpu
 from slide.search.clusters import Rows, near_rows
 
-# A list is left out if no row of it can be among the best, unless its score lies so many standard
-# deviations above the mean of the list. See `_bounds`.
-_DEVIATIONS = 8.0
+# How many standard deviations above the mean of a list the score of a row may lie. See `_bounds`.
+_DEVIATIONS = 7.0
 # Rows that a query may see in any case, and how many for each candidate.
-_LEAST_SEEN, _SEEN_EACH = 2_048, 4
+_LEAST_SEEN, _SEEN_EACH = 4_096, 128
 # Queries whose bounds are computed at a time, numbers that are gathered at a time, rows compared to
 # find changes, and rows that are rounded at a time.
 _QUERIES, _GATHERED, _WITNESSES, _BLOCK = 512, 2**24, 64, 16_384
@@ -25,11 +24,12 @@ class RowIndex:
 
     The rows, with the bias as one more coordinate, are put into lists of near rows
     (`slide.search.clusters`), and kept in the order of these lists, rounded to 8 bits with a scale
-    for each row. A query visits lists in the order of the score that their rows may have: that of
-    the mean row, and a number of standard deviations more. It ends where no other list may hold
-    one of the best, or when it has seen its share of the rows. The best of the rounded rows are
-    scored again with the weight itself. So scores are exact, and which rows are found is not: a row
-    far from the others of its list can be missed.
+    for each row. A query sees the longest rows first, then lists in the order of the score that
+    their rows may have: that of the mean row, and a number of standard deviations more. It ends
+    where no other list may hold one of the best, or when it has seen its share of the rows. The
+    best of the rounded rows are scored again with the weight itself. So scores are exact, and which
+    rows are found is not: a row far from the others of its list can be missed. Up to 4,096 rows are
+    all seen.
 
     The index keeps the weight, not a copy of it. It does not follow changes: see `fits`.
 
@@ -104,7 +104,8 @@ class RowIndex:
             queries: ``(B, D)``, of the type of the weight.
             k: number of rows to return for each query, in [1, N].
             share: in (0, 1]; a query begins no further list when it has seen this share of all
-                rows. It may always see 2,048 rows, and four times as many as it compares exactly.
+                rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
+                A query that may see all rows does so.
 
         Returns:
             Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first. A
@@ -140,7 +141,10 @@ class RowIndex:
         best = np.full((len(x), count), -np.inf, np.float32)
         places = np.full((len(x), count), -1, np.int32)
         lists = self._starts, self._codes, self._scales, self._biases
-        scan_lists(array_view(x), array_view(self._bounds(x)), *lists, limit, best, places, seen)
+        bounds = self._bounds(x)
+        if limit >= len(self._ids):
+            bounds.fill_(torch.inf)
+        scan_lists(array_view(x), array_view(bounds), *lists, limit, best, places, seen)
         return torch.from_numpy(np.where(places < 0, -1, self._ids[places]).astype(np.int64))
 
     def _bounds(self, x: Tensor) -> Tensor:
@@ -156,8 +160,10 @@ class RowIndex:
         else:
             scores = torch.addmm(self._means[:, width], x, self._means[:, :width].T)
             squares += 1
-        most = min(1.0, _DEVIATIONS / self._means.shape[1] ** 0.5)
-        return scores.addr_(squares.sqrt(), self._spreads, alpha=most)
+        deviations = _DEVIATIONS / self._means.shape[1] ** 0.5
+        scores.addr_(squares.sqrt(), self._spreads, alpha=deviations)
+        scores[:, -1] = torch.inf  # The longest rows are seen by all.
+        return scores
 
     def _best(self, queries: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best of the ids that were found, by their exact scores."""

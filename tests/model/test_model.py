@@ -210,7 +210,7 @@ def test_parts_that_do_not_fit(raw, model, tmp_path):
         Model(network, steps=model.steps)
     with pytest.raises(RuntimeError, match="the ranker is not trained"):
         Model(network, EnsembleRanker()).save(tmp_path / "m")
-    with pytest.raises(ValueError, match="search must be one of exact, index, not 'fast'"):
+    with pytest.raises(ValueError, match="search must be one of exact, index, sampler, not 'fast'"):
         Model(network).predict(np.zeros((1, 60)), search="fast")
 
 
