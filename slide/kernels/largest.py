@@ -1,4 +1,4 @@
-"""The largest scores of each row: of blocks of dense scores, and of products of sparse rows."""
+"""The largest scores of rows: of dense blocks, of products of sparse rows, of lists of rows."""
 
 import numpy as np
 
