@@ -28,7 +28,6 @@ INPUT is a file, or - for standard input:
 Labels may be missing: a row without any begins with a space. If rows have labels, the precision is
 printed at the end. Text and lines of JSON are read and answered in pieces, in constant memory.
 """
-SEARCHES = ("exact", "index", "sampler")
 SUFFIXES_OUT = {".npz": "npz", ".txt": "xmc", ".xmc": "xmc"}
 
 
@@ -115,7 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--to", choices=ANSWER_FORMATS, help="format of the answers; by its name, else jsonl")
     add("--metrics", metavar="FILE", help="write the precision as JSON, too")
-    add("--search", choices=SEARCHES, default="exact", help="how outputs are found (exact)")
+    add(
+        "--search",
+        choices=("exact", "index", "sampler"),
+        default="exact",
+        help="how outputs are found (exact)",
+    )
     add("--threads", type=int, default=0, help="cores to use; 0: all")
     add("--verify", action="store_true", help="first compare the SHA-256 of all files of the model")
     return parser

@@ -16,7 +16,7 @@ _LEAST_LIST = 4
 _SAMPLE, _PASSES, _BLOCK = 20, 4, 16_384
 
 
-class Rows:
+class WeightRows:
     """The rows ``[weight, bias]`` as float32, block by block, since a copy of all is large.
 
     Args:
@@ -59,7 +59,7 @@ class Lists(NamedTuple):
     spreads: Tensor
 
 
-def near_rows(rows: Rows, seed: int) -> Lists:
+def near_rows(rows: WeightRows, seed: int) -> Lists:
     """Lists of near rows of about the same length, and one of the longest rows.
 
     Inner products follow the lengths of rows. Among the rows of a trained layer some are many times

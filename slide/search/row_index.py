@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slide.kernels.largest import scan_lists
 from slide.runtime import array_view, check_on_cpu
-from slide.search.clusters import Rows, near_rows
+from slide.search.clusters import WeightRows, near_rows
 
 # How many standard deviations above the mean of a list the score of a row may lie. See `_bounds`.
 _DEVIATIONS = 7.0
@@ -64,7 +64,7 @@ class RowIndex:
             raise ValueError(f"a bias of shape {bias.shape} does not fit {len(weight)} rows")
         self.weight, self.bias = weight, bias
         self._state = _state(weight, bias)  # Before the rows are read, not after.
-        rows = Rows(weight, bias)
+        rows = WeightRows(weight, bias)
         lists = near_rows(rows, seed)
         self._starts, self._ids = lists.starts.numpy(), lists.order.int().numpy()
         self._means, self._spreads = lists.means, lists.spreads

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from slide.search import RowIndex, exact_top_k
-from slide.search.clusters import GROWTH, LEAST_ROWS, Rows, near_rows
+from slide.search.clusters import GROWTH, LEAST_ROWS, WeightRows, near_rows
 
 N, D = 20_000, 24
 
@@ -50,7 +50,7 @@ class TestLists:
     @pytest.mark.parametrize("has_bias", [True, False])
     def test_each_row_is_in_one_list(self, rows, has_bias):
         weight, bias = draw(rows, 3)
-        lists = near_rows(Rows(weight, bias if has_bias else None), seed=0)
+        lists = near_rows(WeightRows(weight, bias if has_bias else None), seed=0)
         assert lists.order.sort().values.tolist() == list(range(rows))
         assert lists.starts[0] == 0
         assert lists.starts[-1] == rows
@@ -58,7 +58,7 @@ class TestLists:
         assert (len(lists.means) > 1) == (rows >= GROWTH * LEAST_ROWS)
 
     def test_means_and_spreads(self, layer):
-        rows, lists = torch.cat([layer[0], layer[1][:, None]], 1), near_rows(Rows(*layer), 0)
+        rows, lists = torch.cat([layer[0], layer[1][:, None]], 1), near_rows(WeightRows(*layer), 0)
         sizes = lists.starts.diff().tolist()
         for own, mean, spread in zip(
             lists.order.split(sizes), lists.means, lists.spreads, strict=True
@@ -68,7 +68,7 @@ class TestLists:
             torch.testing.assert_close(far, spread, rtol=1e-2, atol=1e-2)
 
     def test_rows_of_a_list_are_near(self, layer):
-        rows, lists = torch.cat([layer[0], layer[1][:, None]], 1), near_rows(Rows(*layer), 0)
+        rows, lists = torch.cat([layer[0], layer[1][:, None]], 1), near_rows(WeightRows(*layer), 0)
         own = torch.repeat_interleave(torch.arange(len(lists.means)), lists.starts.diff())
         far = (rows[lists.order] - lists.means[own]).square().sum(1)
         lengths = (rows[lists.order] - rows.mean(0)).square().sum(1)
@@ -79,7 +79,7 @@ class TestLists:
 
     def test_equal_rows(self):
         """Lists that no row is nearest to are left out."""
-        lists = near_rows(Rows(torch.ones(5_000, 3), None), 0)
+        lists = near_rows(WeightRows(torch.ones(5_000, 3), None), 0)
         assert lists.starts[-1] == 5_000
         assert len(lists.means) == 2
         assert not lists.spreads.any()
@@ -107,7 +107,7 @@ class TestTopK:
             assert own[1][0].tolist() == ids[b].tolist()
 
     def test_a_larger_share_finds_more_until_it_finds_all(self):
-        """Rows without clusters are the hard case."""
+        """WeightRows without clusters are the hard case."""
         torch.manual_seed(0)
         weight, queries = torch.randn(N, D), torch.randn(100, D)
         index, wanted = RowIndex(weight, None), exact_top_k(queries, weight, None, 10)[1]
@@ -154,12 +154,12 @@ class TestTopK:
         assert ids.tolist() == [[-1, -1, -1]]
 
     def test_memory(self, index, layer):
-        # Rows are short here, so that ids, scales and biases count more than usual.
+        # WeightRows are short here, so that ids, scales and biases count more than usual.
         assert index.nbytes < 0.5 * 4 * layer[0].numel() + 12 * N
         assert index.num_lists > 50
 
     def test_draws_depend_on_the_seed_alone(self, layer):
-        one, two, other = (near_rows(Rows(*layer), seed).order for seed in (3, 3, 4))
+        one, two, other = (near_rows(WeightRows(*layer), seed).order for seed in (3, 3, 4))
         assert torch.equal(one, two)
         assert not torch.equal(one, other)
 
