@@ -107,7 +107,7 @@ class TestTopK:
             assert own[1][0].tolist() == ids[b].tolist()
 
     def test_a_larger_share_finds_more_until_it_finds_all(self):
-        """WeightRows without clusters are the hard case."""
+        """Rows without clusters are the hard case."""
         torch.manual_seed(0)
         weight, queries = torch.randn(N, D), torch.randn(100, D)
         index, wanted = RowIndex(weight, None), exact_top_k(queries, weight, None, 10)[1]
@@ -154,7 +154,7 @@ class TestTopK:
         assert ids.tolist() == [[-1, -1, -1]]
 
     def test_memory(self, index, layer):
-        # WeightRows are short here, so that ids, scales and biases count more than usual.
+        # Rows are short here, so that ids, scales and biases count more than usual.
         assert index.nbytes < 0.5 * 4 * layer[0].numel() + 12 * N
         assert index.num_lists > 50
 
