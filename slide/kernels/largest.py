@@ -1,4 +1,4 @@
-"""The largest scores of each row: of blocks of dense scores, and of products of sparse rows."""
+"""The largest scores of rows: of dense blocks, of products of sparse rows, of lists of rows."""
 
 import numpy as np
 
@@ -74,3 +74,63 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
                 total[n] = -np.inf
                 if score > scores[b, 0] and (len(left_out) == 0 or left_out[b] != n):
                     _replace_least(scores[b], ids[b], score, n)
+
+
+@serial
+def _sink(bounds, order, at, size):
+    """Move an entry of a binary heap down to its place; the largest bound is on top."""
+    moved = order[at]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and bounds[order[child + 1]] > bounds[order[child]]:
+            child += 1
+        if bounds[order[child]] <= bounds[moved]:
+            break
+        order[at] = order[child]
+        at = child
+    order[at] = moved
+
+
+@parallel
+def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, places, seen):
+    """The largest scores of each query, in no particular order, from lists of rounded rows.
+
+    The lists with the largest bounds come first. A query is done when no other list's bound is
+    above its least score, or when it has seen ``limit`` rows.
+
+    Args:
+        queries: ``(B, D)`` float32.
+        bounds: ``(B, L)`` float32, the score that a row of each list may have.
+        starts: ``(L + 1,)`` int64, where each list begins.
+        codes: ``(N, D)`` int8, the rows list by list; a row is ``scales * codes``.
+        scales: ``(N,)`` float32.
+        biases: ``(N,)`` float32.
+        limit: number of rows after which no further list begins.
+        best: ``(B, k)`` float32 output, -inf before.
+        places: ``(B, k)`` int32 output, where the rows are in ``codes``; -1 before.
+        seen: ``(B,)`` int64 output, number of rows that were scored.
+    """
+    lists = len(starts) - 1
+    for b in prange(len(queries)):
+        query, own = queries[b], bounds[b]
+        order = np.arange(lists).astype(np.int32)
+        for at in range(lists // 2 - 1, -1, -1):
+            _sink(own, order, at, lists)
+        count = 0
+        for size in range(lists - 1, -1, -1):
+            number = order[0]
+            if count >= limit or own[number] <= best[b, 0]:
+                break
+            for p in range(starts[number], starts[number + 1]):
+                total = np.float32(0)
+                for j in range(len(query)):
+                    total += query[j] * np.float32(codes[p, j])
+                score = scales[p] * total + biases[p]
+                if score > best[b, 0]:
+                    _replace_least(best[b], places[b], score, p)
+            count += starts[number + 1] - starts[number]
+            order[0] = order[size]
+            _sink(own, order, 0, size)
+        seen[b] = count

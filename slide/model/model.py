@@ -106,12 +106,13 @@ class Model:
             rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes. What was done to
                 the training rows is done to them.
             k: number of labels.
-            search: ``"exact"``, or ``"index"`` if the model has one; see
+            search: ``"exact"``, ``"index"``, which is many times as fast with very many labels
+                and may miss one, or ``"sampler"``, if the model has the index of its sampler; see
                 `slide.SampledLinear.top_k`.
 
         Raises:
             ValueError: for a k below 1, another number of features, values that are not finite, or
-                ``"index"`` without an index.
+                ``"sampler"`` without its index.
             TypeError: for rows that are no matrix.
         """
         ids, scores = self.predict_ids(rows, k, search)

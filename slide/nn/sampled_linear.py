@@ -22,10 +22,10 @@ from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
-from slide.search import exact_top_k, index_top_k
+from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.sparse import Pattern
 
-SEARCHES = ("exact", "index")
+SEARCHES = ("exact", "index", "sampler")
 
 
 class SampledLinear(SampledLayer):
@@ -64,6 +64,8 @@ class SampledLinear(SampledLayer):
         >>> ids.shape
         torch.Size([2, 5])
     """
+
+    _index: RowIndex | None = None
 
     def __init__(
         self,
@@ -152,15 +154,16 @@ class SampledLinear(SampledLayer):
         Args:
             x: ``(B, D)``.
             k: number of outputs to return for each input, in [1, N].
-            search: ``"exact"`` scores all outputs, in blocks; ``"index"`` scores only the
-                candidates of the sampler's index.
+            search: ``"exact"`` scores all outputs, in blocks. ``"index"`` scores the few that
+                `row_index` brings up; it may miss some of the best. ``"sampler"`` scores the
+                candidates of the sampler's index, which was made for training.
 
         Returns:
             Scores and ids (int64), both ``(B, k)``, best first. If an input has fewer than k
             candidates, the remaining scores are -inf and the ids are -1.
 
         Raises:
-            ValueError: for a k out of range, an unknown ``search``, or ``"index"`` with a sampler
+            ValueError: for a k out of range, an unknown ``search``, or ``"sampler"`` with a sampler
                 that has no index.
         """
         checks.one_of("search", search, SEARCHES)
@@ -169,7 +172,24 @@ class SampledLinear(SampledLayer):
         with outside:
             if search == "exact":
                 return exact_top_k(x, self.weight, self.bias, k)
+            if search == "index":
+                return self.row_index().top_k(x, k)
             return index_top_k(x, self.weight, self.bias, self.candidates(x), k)
+
+    def row_index(self) -> RowIndex:
+        """The index of `top_k` over the rows of the weight as they are now.
+
+        The first call makes it, and so does each call after weight or bias changed
+        (`slide.search.RowIndex.fits`): that takes a few seconds for some 100,000 outputs. It is no
+        part of the state of the layer, and copies of the layer make their own.
+        """
+        if self._index is None or not self._index.fits(self.weight, self.bias):
+            self._index = None  # Two at a time would take twice the memory.
+            self._index = RowIndex(self.weight, self.bias)
+        return self._index
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_index": None}
 
     def candidates(self, x: Tensor) -> Pattern:
         """The candidates of the sampler's index for inputs ``(B, D)``.
@@ -179,7 +199,7 @@ class SampledLinear(SampledLayer):
         """
         if not self.sampler.has_index:
             raise ValueError(
-                "search by index needs a sampler with an index, such as "
+                "search=sampler needs a sampler with an index, such as "
                 f"ActiveSampler(..., LSHProposer); this {type(self.sampler).__name__} has none"
             )
         self.sampler.update(self.weight, self.bias, None)

@@ -114,7 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--to", choices=ANSWER_FORMATS, help="format of the answers; by its name, else jsonl")
     add("--metrics", metavar="FILE", help="write the precision as JSON, too")
-    add("--search", choices=("exact", "index"), default="exact", help="how outputs are found")
+    add(
+        "--search",
+        choices=("exact", "index", "sampler"),
+        default="exact",
+        help="how outputs are found (exact)",
+    )
     add("--threads", type=int, default=0, help="cores to use; 0: all")
     add("--verify", action="store_true", help="first compare the SHA-256 of all files of the model")
     return parser

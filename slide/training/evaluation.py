@@ -46,9 +46,9 @@ def check_search(network: SlideNetwork, search: str) -> None:
     """Raise ValueError unless ``network`` can be evaluated by ``search``."""
     checks.one_of("evaluation", search, SEARCHES)
     sampler = network.output.sampler
-    if search == "index" and not sampler.has_index:
+    if search == "sampler" and not sampler.has_index:
         name = type(sampler).__name__
-        raise ValueError(f"evaluation=index needs a sampler with an index; this {name} has none")
+        raise ValueError(f"evaluation=sampler needs a sampler with an index; this {name} has none")
 
 
 def predict_split(
@@ -85,7 +85,7 @@ def evaluate(
         network: the network to evaluate.
         split: rows with labels.
         inverse: ``(N,)`` inverse propensities; see `slide.training.inverse_propensities`.
-        search: ``"exact"`` or ``"index"``; see `slide.SampledLinear.top_k`.
+        search: ``"exact"``, ``"index"`` or ``"sampler"``; see `slide.SampledLinear.top_k`.
         ranker: re-ranks the labels; None: no re-ranking.
 
     Returns:
@@ -94,7 +94,7 @@ def evaluate(
         probabilities (`slide.training.metrics.calibration_error`).
 
     Raises:
-        ValueError: for an unknown search, or ``"index"`` with a sampler that has no index.
+        ValueError: for an unknown search, or ``"sampler"`` with a sampler that has no index.
 
     Example:
         >>> import numpy as np

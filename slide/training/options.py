@@ -29,8 +29,9 @@ class TrainingOptions:
         holdout: share of the training rows that is set aside, in [0, 1). If it is above 0, the
             trainer evaluates on these rows and does not use the test rows. Settings can be chosen
             by such scores.
-        evaluation: ``"exact"`` scores all outputs, ``"index"`` only the candidates of the sampler's
-            index; see `slide.SampledLinear.top_k`.
+        evaluation: ``"exact"`` scores all outputs, ``"index"`` the few that an index over the
+            weights brings up, ``"sampler"`` the candidates of the sampler's index; see
+            `slide.SampledLinear.top_k`.
         seed: seed of the order of the rows, and of the choice of the holdout.
 
     Raises:

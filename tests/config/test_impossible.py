@@ -58,8 +58,8 @@ IMPOSSIBLE = [
     *(f"ranker.classifiers.{key}=-1.5" for key in ("C", "bias", "tol", "max_iter", "threshold")),
     *(f"ranker.{key}=-1.5" for key in ("depth", "neighbours", "voted", "associated", "negatives")),
     *("ranker.objective=x", "ranker.known=x"),
-    *("trainer.evaluation=fast", "sampler=uniform trainer.evaluation=index"),
-    "sampler=full sampler.active=all trainer.evaluation=index",
+    *("trainer.evaluation=fast", "sampler=uniform trainer.evaluation=sampler"),
+    "sampler=full sampler.active=all trainer.evaluation=sampler",
     "sampler=full sampler.active=all network.hidden_active=[4]",
     *("sampler=faiss network.hidden_active=[4]", "run_dir="),
 ]

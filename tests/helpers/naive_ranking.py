@@ -103,3 +103,22 @@ def sum_trees(rows, trees, base):
 def keep_largest(scores, k):
     """The k largest ``(score, output)`` of each row, best first."""
     return [sorted(((s, n) for n, s in enumerate(row)), reverse=True)[:k] for row in scores]
+
+
+def scan_lists(bounds, lists, scores, limit, k):
+    """The k best rows of one query, best first, and how many it has seen.
+
+    Args:
+        bounds: ``(L,)``, one for each list.
+        lists: for each list its rows.
+        scores: ``(N,)``, of all rows.
+        limit: number of seen rows after which no further list begins.
+        k: number of rows.
+    """
+    best, seen = [], 0
+    for number in sorted(range(len(lists)), key=lambda number: -bounds[number]):
+        if seen >= limit or (len(best) == k and bounds[number] <= scores[best[-1]]):
+            break
+        seen += len(lists[number])
+        best = sorted([*best, *lists[number]], key=lambda row: -scores[row])[:k]
+    return best, seen

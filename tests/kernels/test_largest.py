@@ -1,12 +1,15 @@
 """The largest scores of rows: the kernels against their naive twins."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
 from helpers.naive_ranking import keep_largest as naive_largest
+from helpers.naive_ranking import scan_lists as naive_scan
 from helpers.naive_ranking import top_products as naive
 
-from slide.kernels.largest import keep_largest, top_products
+from slide.kernels.largest import keep_largest, scan_lists, top_products
 
 ROWS, COLUMNS, OUTPUTS = 9, 7, 12
 
@@ -75,3 +78,30 @@ def test_the_largest_of_blocks_are_those_of_the_whole(dtype, k):
         keep_largest(scores[:, first : first + 4].copy(), first, best, ids)
     for own, numbers, expected in zip(best, ids, naive_largest(scores, k), strict=True):
         assert sorted(zip(own, numbers, strict=True), reverse=True) == expected
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize("limit", [1, 12, 100])
+@pytest.mark.parametrize("lists", [1, 2, 9])
+def test_lists_are_scanned_in_the_order_of_their_bounds(k, limit, lists):
+    rng = np.random.default_rng(k + limit)
+    rows, width = 30, 5
+    starts = np.array([0, *np.sort(rng.integers(0, rows, lists - 1)), rows])
+    codes = rng.integers(-127, 128, (rows, width)).astype(np.int8)
+    scales, biases = (rng.random(rows).astype(np.float32) for _ in range(2))
+    queries = rng.standard_normal((ROWS, width)).astype(np.float32)
+    every = queries @ (scales[:, None] * codes).T + biases
+    # Some lists have rows above their bound: these may be missed.
+    spread = rng.standard_normal((ROWS, lists)) * 40
+    bounds = (np.maximum.reduceat(every, starts[:-1] % rows, axis=1) + spread).astype(np.float32)
+    best = np.full((ROWS, k), -np.inf, np.float32)
+    places, seen = np.full((ROWS, k), -1, np.int32), np.zeros(ROWS, np.int64)
+    scan_lists(queries, bounds.copy(), starts, codes, scales, biases, limit, best, places, seen)
+    parts = [range(a, b) for a, b in pairwise(starts)]
+    for b in range(ROWS):
+        wanted, count = naive_scan(bounds[b], parts, every[b], limit, k)
+        found = places[b, places[b] >= 0]
+        assert sorted(found) == sorted(wanted)
+        assert seen[b] == count
+        assert (best[b, places[b] < 0] == -np.inf).all()
+        np.testing.assert_allclose(best[b, places[b] >= 0], every[b, found], rtol=1e-4, atol=1e-3)

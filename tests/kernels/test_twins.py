@@ -51,6 +51,7 @@ TWINS = {
     "remove": ("naive.Tables", "hashing/test_tables.py"),
     "row_gradient": ("naive.row_gradient", "kernels/test_pattern_products.py"),
     "sampled_product": ("naive.sampled_product", "kernels/test_pattern_products.py"),
+    "scan_lists": ("naive_ranking.scan_lists", "kernels/test_largest.py"),
     "score_labels": ("naive_ranking.score_labels", "kernels/test_dual_descent.py"),
     "softmax": ("naive_losses.softmax", "functional/test_losses_naive.py"),
     "squared_hinge": ("naive_losses.squared_hinge", "functional/test_losses_naive.py"),

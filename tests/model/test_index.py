@@ -54,15 +54,15 @@ def test_tables_answer_as_before(data, family, redraw, norm, tmp_path):
     network.output.sampler.rebuild_due = opened.network.output.sampler.rebuild_due
     network.output.sampler.scheduled = 99
     network.output.sampler.proposer.moved = []
-    expected = model.predict(data.test.features, k=5, search="index")
+    expected = model.predict(data.test.features, k=5, search="sampler")
     for again in (opened, load(tmp_path / "m")):
-        found = again.predict(data.test.features, k=5, search="index")
+        found = again.predict(data.test.features, k=5, search="sampler")
         np.testing.assert_array_equal(found.labels, expected.labels)
         np.testing.assert_array_equal(found.scores, expected.scores)
     exact = opened.predict(data.test.features, k=5)
     assert (exact.labels != found.labels).any(), "the index finds everything: this tests nothing"
     opened.save(tmp_path / "again")
-    found = load(tmp_path / "again").predict(data.test.features, k=5, search="index")
+    found = load(tmp_path / "again").predict(data.test.features, k=5, search="sampler")
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
@@ -71,7 +71,7 @@ def test_an_index_of_faiss_is_built_again(data, tmp_path):
     Model(network).save(tmp_path / "m")
     assert not (tmp_path / "m/index.safetensors").exists()
     opened = load(tmp_path / "m")
-    found = opened.predict(data.test.features, k=5, search="index")
+    found = opened.predict(data.test.features, k=5, search="sampler")
     exact = opened.predict(data.test.features, k=5)
     np.testing.assert_array_equal(found.labels, exact.labels)
 
@@ -88,8 +88,8 @@ class Mine(slide.LSHProposer):
 def test_no_index(data, proposer, options, tmp_path):
     Model(trained(data, proposer, **options)).save(tmp_path / "m")
     opened = load(tmp_path / "m")
-    with pytest.raises(ValueError, match="search by index needs a sampler with an index"):
-        opened.predict(data.test.features, search="index")
+    with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
+        opened.predict(data.test.features, search="sampler")
 
 
 def test_an_untrained_network_has_none(data, tmp_path):

@@ -93,8 +93,10 @@ def test_the_network_alone(raw, tmp_path):
     assert_same((ids, scores), (known.numpy(), expected.double().numpy()))
     assert not opened.network.training
     assert not any(p.requires_grad for p in opened.network.parameters())
-    with pytest.raises(ValueError, match="search by index needs a sampler with an index"):
-        opened.predict(raw.test.features, search="index")
+    found = opened.predict(raw.test.features, k=4, search="index")
+    np.testing.assert_array_equal(found.labels, ids)
+    with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
+        opened.predict(raw.test.features, search="sampler")
 
 
 def test_several_hidden_layers(raw, tmp_path):
@@ -210,7 +212,7 @@ def test_parts_that_do_not_fit(raw, model, tmp_path):
         Model(network, steps=model.steps)
     with pytest.raises(RuntimeError, match="the ranker is not trained"):
         Model(network, EnsembleRanker()).save(tmp_path / "m")
-    with pytest.raises(ValueError, match="search must be one of exact, index, not 'fast'"):
+    with pytest.raises(ValueError, match="search must be one of exact, index, sampler, not 'fast'"):
         Model(network).predict(np.zeros((1, 60)), search="fast")
 
 

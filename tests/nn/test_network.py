@@ -109,7 +109,7 @@ class TestPredict:
     def test_lsh_ranks_what_is_in_the_buckets(self):
         network = make(dropout=0.5)
         features, _ = draw_batch()
-        scores, ids = network.predict(features, 6, "index")
+        scores, ids = network.predict(features, 6, "sampler")
         x = dense_hidden(network, features)
         full = x @ network.output.weight.T + network.output.bias
         found = network.output.sampler.candidates(x)
@@ -122,7 +122,7 @@ class TestPredict:
     def test_lsh_may_find_too_few(self):
         family = partial(DWTA, hashes_per_table=2, num_tables=1, bin_size=4)
         network = make(sampler=partial(LSH, family=family, bucket_capacity=2))
-        scores, ids = network.predict(draw_batch()[0], 5, "index")
+        scores, ids = network.predict(draw_batch()[0], 5, "sampler")
         assert (ids[:, 2:] == -1).all()
         assert torch.isinf(scores[:, 2:]).all()
         assert ((ids >= 0) == torch.isfinite(scores)).all()
@@ -131,7 +131,7 @@ class TestPredict:
         network = make(sampler=partial(LSH, active=N))
         features, _ = draw_batch()
         for a, b in zip(
-            network.predict(features, 5, "index"), network.predict(features, 5), strict=True
+            network.predict(features, 5, "sampler"), network.predict(features, 5), strict=True
         ):
             torch.testing.assert_close(a, b)
 
@@ -140,7 +140,7 @@ class TestPredict:
         features, labels = draw_batch()
         for n in (network, other):
             n(features, labels)
-        for search in ("exact", "index"):
+        for search in ("exact", "index", "sampler"):
             network.predict(features, search=search)
         assert network.output.sampler.samples == other.output.sampler.samples
         assert network.output.sampler.rebuilds == other.output.sampler.rebuilds
@@ -151,8 +151,8 @@ class TestPredict:
             make().predict(features, 51)
         with pytest.raises(ValueError, match=r"search must be .*'fast'"):
             make().predict(features, search="fast")
-        with pytest.raises(ValueError, match="search by index needs a sampler with an index"):
-            make(sampler=FullSampler).predict(features, search="index")
+        with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
+            make(sampler=FullSampler).predict(features, search="sampler")
 
 
 def test_state_round_trip(tmp_path):

@@ -154,7 +154,8 @@ class TestMixedPrecision:
         assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
         layer.eval()
         assert layer(x).values.shape == (B, N)
-        assert layer.top_k(x, 2, "index")[1].shape == (B, 2)
+        for search in ("index", "sampler"):
+            assert layer.top_k(x, 2, search)[1].shape == (B, 2)
 
     @pytest.mark.parametrize("options", [{}, {"correct_skipped": True}, {"rowwise": True}])
     def test_bfloat16_adam_is_float32_adam_rounded(self, options):

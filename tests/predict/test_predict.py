@@ -231,7 +231,7 @@ def test_rows_that_cannot_be_read(folder, tmp_path, name, text, message):
         (["{m}/plain", "{m}/rows.txt", "--restrict", "none"], "there is no file none"),
         (["{m}/plain", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "is no number of a label"),
         (["{m}/named", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "the model has no label "),
-        (["{m}/plain", "{m}/rows.txt", "--search", "index"], "needs a sampler with an index"),
+        (["{m}/plain", "{m}/rows.txt", "--search", "sampler"], "needs a sampler with an index"),
         (["{m}/plain", "{m}/rows.txt", "-o", "{m}/no/a"], "No such file or directory"),
     ],
 )

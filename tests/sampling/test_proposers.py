@@ -240,7 +240,7 @@ class TestOwnProposer:
         layer = SampledLinear(D, N, sampler)
         queries = draw_queries(2)
         active = layer(queries).active
-        scores, best = layer.top_k(queries, 3, search="index")
+        scores, best = layer.top_k(queries, 3, search="sampler")
         wanted, ids = layer.top_k(queries, 3)
         assert torch.equal(best, ids)
         torch.testing.assert_close(scores, wanted)
@@ -267,7 +267,7 @@ class TestOwnProposer:
         with pytest.raises(ValueError, match=message):
             layer(draw_queries(2))
         with pytest.raises(ValueError, match=message):
-            layer.top_k(draw_queries(2), 3, search="index")
+            layer.top_k(draw_queries(2), 3, search="sampler")
 
 
 def test_uniform_sets_have_no_index():

@@ -100,7 +100,7 @@ def test_fewer_outputs_than_places():
 
 def test_lsh_finds_ids_in_buckets_only(data):
     network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
-    found = predict_split(network, data.test, "index").ids
+    found = predict_split(network, data.test, "sampler").ids
     hidden = network.encode(data.test.features)
     candidates = network.output.sampler.candidates(hidden)
     scores = dense_scores(network, data.test)
@@ -119,7 +119,7 @@ def test_lsh_becomes_exact_as_buckets_hold_all(data):
         torch.manual_seed(0)  # The same network each time.
         network = job.make_network(data, tables(hashes, count, bucket_capacity=1000))
         exact = predict_split(network, data.test, "exact").ids
-        agreement.append((predict_split(network, data.test, "index").ids == exact).mean())
+        agreement.append((predict_split(network, data.test, "sampler").ids == exact).mean())
     assert agreement[0] < agreement[1] < agreement[2]
     assert agreement[2] > 0.99
 
@@ -127,12 +127,12 @@ def test_lsh_becomes_exact_as_buckets_hold_all(data):
 def test_lsh_with_all_outputs_active_is_exact(data):
     network = job.make_network(data, partial(lsh_sampler, active=1000))
     np.testing.assert_array_equal(
-        predict_split(network, data.test, "index").ids,
+        predict_split(network, data.test, "sampler").ids,
         predict_split(network, data.test, "exact").ids,
     )
 
 
-@pytest.mark.parametrize("search", ["exact", "index"])
+@pytest.mark.parametrize("search", ["exact", "index", "sampler"])
 def test_a_ranker_has_the_last_word(data, search):
     network, (train, held) = job.make_network(data, tables()), holdout(data.train, 0.3, 0)
     ranker = EnsembleRanker(depth=8).fit(network, train, held, search=search)
@@ -164,11 +164,14 @@ def test_majority_precision(data):
 def test_search_by_index_needs_an_index(data, sampler):
     network = job.make_network(data, sampler)
     with pytest.raises(
-        ValueError, match=r"evaluation=index needs a sampler with an index; this .*"
+        ValueError, match=r"evaluation=sampler needs a sampler with an index; this .*"
     ):
-        check_search(network, "index")
-    check_search(network, "exact")
-    with pytest.raises(ValueError, match="evaluation must be one of exact, index, not 'fast'"):
+        check_search(network, "sampler")
+    for search in ("exact", "index"):
+        check_search(network, search)
+    with pytest.raises(
+        ValueError, match="evaluation must be one of exact, index, sampler, not 'fast'"
+    ):
         check_search(network, "fast")
 
 

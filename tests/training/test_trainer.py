@@ -229,10 +229,10 @@ def test_empty_splits(tmp_path, sizes, message):
 
 def test_evaluation_by_an_index_needs_one(tmp_path):
     data = job.make_data(tmp_path)
-    message = "evaluation=index needs a sampler with an index; this FullSampler has none"
+    message = "evaluation=sampler needs a sampler with an index; this FullSampler has none"
     with pytest.raises(ValueError, match=message):
         job.make_trainer(
-            tmp_path, data, network=job.make_network(data, FullSampler), evaluation="index"
+            tmp_path, data, network=job.make_network(data, FullSampler), evaluation="sampler"
         )
 
 

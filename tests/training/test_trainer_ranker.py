@@ -30,7 +30,7 @@ def comparable(scores):
     return {k: v for k, v in scores.items() if "_at_" in k and "psp" not in k and "maj" not in k}
 
 
-@pytest.mark.parametrize("evaluation", ["exact", "index"])
+@pytest.mark.parametrize("evaluation", ["exact", "index", "sampler"])
 def test_the_summary_holds_both_rankings(tmp_path, evaluation):
     alone, plain = finished(tmp_path / "a", None, evaluation=evaluation)
     ranker = EnsembleRanker(depth=20)
