@@ -29,6 +29,7 @@ ROOMS = {
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
+    "serve": "ground model predict",
     "config": "ground data optim sampling nn model training",
     "estimator": "ground data optim sampling nn ranking model training config",
 }
@@ -52,9 +53,13 @@ ONLY = {
     "matplotlib": (),
     "sklearn": ("slide.ranking.judge", "slide.estimator"),
     "safetensors": ("slide.model.folder",),
+    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
+    "prometheus_client": ("slide.serve.metrics",),
+    "onnx": (),
+    "onnxruntime": (),
 }
 # Commands, which stand above all rooms.
-ENTRIES = {"slide.data.__main__", "slide.predict.__main__"}
+ENTRIES = {"slide.data.__main__", "slide.predict.__main__", "slide.serve.__main__"}
 
 
 def find_modules():
@@ -192,7 +197,8 @@ def test_importing_slide_is_light():
         "import sys, slide; "
         "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
         "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn', 'scipy.sparse', "
-        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock'}; "
+        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock', "
+        "'fastapi', 'uvicorn', 'prometheus_client'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -1,0 +1,82 @@
+"""``slide-serve``: its options, how it stops, and what it says where it cannot start."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from slide import FullSampler, Model, SlideNetwork
+from slide.serve import application, command
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "model"
+    Model(SlideNetwork(30, [8], 12, FullSampler)).save(folder)
+    return folder
+
+
+def failure(*words):
+    with pytest.raises(SystemExit) as stopped:
+        command.main([str(word) for word in words])
+    return stopped.value.code
+
+
+def test_a_stopped_server_answers_what_is_under_way(folder):
+    """On SIGTERM; then it ends without an error."""
+    words = [sys.executable, "-m", "slide.serve", folder, "--port", "0", "--batch-wait", "700"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_NUM_THREADS": "1"}
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        lines = iter(server.stderr.readline, "")
+        port = next(int(m[1]) for m in (re.search(r"127\.0\.0\.1:(\d+)", l) for l in lines) if m)
+        body = json.dumps({"rows": [{"indices": [1]}], "k": 2}).encode()
+        head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as asking:
+            asking.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            while (
+                "slide_waiting_rows 1.0"
+                not in requests.get(f"http://127.0.0.1:{port}/metrics").text
+            ):
+                time.sleep(0.01)
+            server.send_signal(signal.SIGTERM)
+            answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
+        assert answer.startswith("HTTP/1.1 200")
+        assert len(json.loads(answer.partition("\r\n\r\n")[2])["answers"][0]["labels"]) == 2
+        assert server.wait(30) == 0
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    finally:
+        server.kill()
+        server.wait()
+        server.stderr.close()
+
+
+def test_errors_are_sentences(folder, tmp_path):
+    assert failure(tmp_path) == f"error: there is no model in {tmp_path}: no model.json"
+    assert failure(folder, "--max-k", 0) == "error: k must be a whole number of at least 1, not 0"
+    assert failure(folder, "--timeout", 0) == "error: timeout must be a number above 0, not 0.0"
+
+
+def test_a_missing_package_is_a_sentence(folder, monkeypatch):
+    there = application.find_spec
+    monkeypatch.setattr(application, "find_spec", lambda n: (n != "uvicorn" and there(n)) or None)
+    assert failure(folder) == "error: a server needs uvicorn: pip install slide[serve]"
+
+
+def test_options_reach_the_server(folder):
+    words = ["--port", "81", "--max-connections", "7", "--timeout", "3", "--host", "0.0.0.0"]
+    options = command.parse([str(folder), *words])
+    config = command.make_server(options).config
+    assert (config.port, config.host, config.limit_concurrency) == (81, "0.0.0.0", 7)
+    assert config.timeout_graceful_shutdown == 4
