@@ -33,8 +33,9 @@ class _Job(NamedTuple):
 class Batcher:
     """Answers requests in batches.
 
-    Requests with the same k and search are one product. Answers do not depend on the other
-    requests of a batch, but for the rounding of the products.
+    A request waits for others only if the batch before had several: a client that asks one request
+    after the other does not wait. Requests with the same k and search are one product. Answers do
+    not depend on the other requests of a batch, but for the rounding of the products.
 
     Args:
         answer: computes answers; it is called from one thread.
@@ -106,12 +107,14 @@ class Batcher:
         self._thread.shutdown()
 
     async def _run(self) -> None:
+        crowded = False
         while self._jobs or not self._stopping:
             await self._some.wait()
-            if self.waiting < self.limits.batch_rows and not self._stopping:
+            if crowded and self.waiting < self.limits.batch_rows and not self._stopping:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._full.wait(), self.limits.batch_wait)
             jobs = self._take()
+            crowded = len(jobs) > 1
             found = await self.run(self._answer_all, jobs)
             for job, result in zip(jobs, found, strict=True):
                 if job.answer.done():  # Nobody waits for it any more.

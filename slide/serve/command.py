@@ -10,7 +10,7 @@ from slide.model import load
 from slide.serve.application import check_installed, create_app
 from slide.serve.limits import Limits
 
-ABOUT = """\
+_ABOUT = """\
 Answers rows over HTTP with a trained model: the folder of a run, or what Model.save wrote.
 
   POST /predict  {"rows": [{"indices": [3, 70], "values": [1, 0.5]}], "k": 5}
@@ -80,7 +80,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     default = Limits()
     parser = argparse.ArgumentParser(
         prog="python -m slide.serve" if sys.argv[0].endswith("__main__.py") else "slide-serve",
-        description=ABOUT,
+        description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

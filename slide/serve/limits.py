@@ -14,7 +14,8 @@ class Limits(NamedTuple):
         k: most labels of a row.
         batch_rows: requests that wait are answered together up to this number of rows. A request
             with more rows is a batch of its own.
-        batch_wait: seconds that a request waits for others, unless the batch is full.
+        batch_wait: seconds that a request waits for others, if the batch before had several
+            requests, and unless the batch is full.
         waiting_rows: most rows that wait; further requests are refused.
         timeout: seconds within which a body must arrive, and then seconds for the answer.
 

@@ -73,15 +73,22 @@ def test_batches_have_bounds():
     assert [len(values) for values, _, _ in answer.batches] == [4, 7, 2]
 
 
-def test_a_request_does_not_wait_longer_than_told():
+def seconds_after(requests, **limits):
+    """How long a request takes after a batch of some requests."""
+
     async def work(batcher):
+        await asyncio.gather(*[batcher.ask(rows(1), 1, "exact") for _ in range(requests)])
         begin = time.perf_counter()
         await batcher.ask(rows(1), 1, "exact")
         return time.perf_counter() - begin
 
-    assert 0.05 <= run(work, batch_wait=0.05)[0] < 5
-    # A full batch does not wait at all.
-    assert run(work, batch_wait=20.0, batch_rows=1)[0] < 5
+    return run(work, **limits)[0]
+
+
+def test_a_request_waits_only_where_others_are_likely():
+    assert 0.05 <= seconds_after(2, batch_wait=0.05) < 5
+    assert seconds_after(1, batch_wait=20.0) < 5
+    assert seconds_after(2, batch_wait=20.0, batch_rows=1) < 5
 
 
 def test_other_k_and_search_are_other_products():
@@ -144,8 +151,10 @@ def test_time_out():
 
 def test_stop_answers_what_waits():
     async def work(batcher):
+        await asyncio.gather(*[batcher.ask(rows(1), 1, "exact") for _ in range(2)])
         asked = [asyncio.create_task(batcher.ask(rows(n), 1, "exact")) for n in range(3)]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert batcher.waiting == 3
         await batcher.stop()
         return [found.scores for found in await asyncio.gather(*asked)]
 
