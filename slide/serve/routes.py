@@ -87,6 +87,8 @@ async def _warm_up(batcher: Batcher, model: Model) -> None:
     if model.feature_names is not None:
         await batcher.run(model.feature_names.number, "")
     await batcher.run(model.predict_ids, row, 1)
+    if model.network.output.sampler.has_index:
+        await batcher.run(model.predict_ids, row, 1, "index")
 
 
 def _check_size(query: Query, limits: Limits) -> None:

@@ -29,7 +29,7 @@ from slide import ActiveSampler, LSHProposer, SlideNetwork
 from slide.model import Model
 
 FEATURES, LABELS, HIDDEN, NONZEROS = 135_909, 670_091, 256, 75
-CLIENTS, BODIES, SECONDS = (1, 8, 64), 512, 12
+CLIENTS, BODIES, SECONDS = (1, 8, 64), 512, 8
 FOLDER = RESULTS.parent
 # A file of locust; each user asks again as soon as it has an answer.
 USER = """
@@ -72,9 +72,9 @@ def write_bodies(path: Path, search: str) -> None:
 
 
 @contextmanager
-def server(folder: Path, log: Path) -> Iterator[str]:
+def server(folder: Path, log: Path, threads: int) -> Iterator[str]:
     """The address of a server, which is stopped in the end."""
-    words = [sys.executable, "-m", "slide.serve", folder, "--port", "0"]
+    words = [sys.executable, "-m", "slide.serve", folder, "--port", "0", "--threads", str(threads)]
     environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
     with log.open("w") as file:
         process = subprocess.Popen(words, stderr=file, env=environment)
@@ -129,14 +129,14 @@ def page(found: dict) -> str:
         for clients, row in cases.items()
     ]
     return (
-        f"# Serving\n\n`slide-serve` with its default settings, asked by locust {found['locust']} "
-        f"on the same machine, which takes a part of the cores. A network of {FEATURES:,} "
-        f"features, {HIDDEN} hidden units and {found['labels']:,} labels with random weights and "
-        f"no re-ranker; a request has one row of {NONZEROS} random features and asks for 5 "
-        "labels. (Features, labels and their number in a row are those of Amazon-670K.) Each client asks "
-        f"again as soon as it has an answer, for {found['seconds']:g} s. `index` scores only what "
-        "the hash tables find. Times are those that a client sees; locust rounds them to "
-        f"milliseconds, and from 100 ms on to 10 ms.\n\n{table(rows)}"
+        f"# Serving\n\n`slide-serve --threads {found['threads']}`, asked by locust "
+        f"{found['locust']}, which takes the rest of the same machine. A network of "
+        f"{FEATURES:,} features, {HIDDEN} hidden units and {found['labels']:,} labels with random "
+        f"weights and no re-ranker; a request has one row of {NONZEROS} random features and asks "
+        "for 5 labels. (Features, labels and their number in a row are those of Amazon-670K.) Each "
+        f"client asks again as soon as it has an answer, for {found['seconds']:g} s. `index` "
+        "scores only what the hash tables find. Times are those that a client sees; locust rounds "
+        f"them to milliseconds, and from 100 ms on to 10 ms.\n\n{table(rows)}"
     )
 
 
@@ -144,6 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--labels", type=int, default=LABELS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each case")
+    left = max(1, (os.cpu_count() or 2) - 1)
+    parser.add_argument("--threads", type=int, default=left, help="of the server")
     parser.add_argument("--render", action="store_true", help="write the page again")
     options = parser.parse_args()
     if options.render:
@@ -153,7 +155,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_model(folder / "model", options.labels)
-        with server(folder / "model", folder / "log") as address:
+        with server(folder / "model", folder / "log", options.threads) as address:
             for search in ("exact", "index"):
                 write_bodies(folder / "bodies", search)
                 cases[search] = {}
@@ -161,7 +163,7 @@ def main() -> None:
                     found = drive(address, clients, folder / "bodies", options.seconds)
                     cases[search][str(clients)] = found
                     print(search, clients, found, flush=True)
-    sizes = {"labels": options.labels, "seconds": options.seconds}
+    sizes = {key: getattr(options, key) for key in ("labels", "seconds", "threads")}
     publish(
         "serving", {**sizes, "locust": metadata.version("locust"), "cases": cases}, page, FOLDER
     )

@@ -1,6 +1,11 @@
 """The server: requests, answers, batches, limits, and what it says to bad requests."""
 
 import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -180,6 +185,65 @@ def test_scores_that_are_not_finite_get_a_sentence():
         bad = {"indices": [3], "values": [3e38]}
         assert "row 1 are too large" in refusal(client, 422, {"rows": [ROW, bad]})
         assert ask(client, ROW)
+
+
+@pytest.fixture
+def held():
+    """A model whose answers to k=2 wait for an event, and which fails for k=3."""
+    model, begun, free = make_model(), threading.Event(), threading.Event()
+    answer = model.predict_ids
+
+    def predict_ids(rows, k=5, search="exact"):
+        if k == 3:
+            raise RuntimeError("a fault of the server")
+        if k == 2:
+            begun.set()
+            free.wait(10)
+        return answer(rows, k, search)
+
+    model.predict_ids = predict_ids
+    yield model, begun, free
+    free.set()
+
+
+def test_answers_that_take_too_long(held):
+    model, _, free = held
+    with serving_model(model, timeout=0.1) as client:
+        assert refusal(client, 504, {"rows": [ROW], "k": 2}) == "no answer within 0.1 s"
+        free.set()
+        assert ask(client, ROW, k=2)
+
+
+def test_more_rows_than_may_wait(held):
+    model, begun, free = held
+    with serving_model(model, waiting_rows=3) as client, ThreadPoolExecutor() as pool:
+        asked = [pool.submit(ask, client, ROW, k=2)]
+        assert begun.wait(10)
+        asked.append(pool.submit(ask, client, ROW, ROW, k=2))
+        while client.get("/health").json()["waiting_rows"] < 2:
+            time.sleep(0.005)
+        body = {"rows": [ROW, ROW]}
+        assert refusal(client, 503, body) == "2 rows wait already; try again later"
+        assert client.post(json=body).headers["Retry-After"] == "1"
+        free.set()
+        assert [len(each.result()) for each in asked] == [1, 2]
+
+
+def test_a_fault_of_the_server_is_a_sentence(held):
+    with serving_model(held[0]) as client:
+        said = refusal(client, 500, {"rows": [ROW], "k": 3})
+        assert said == "the server failed; its log says why"
+        assert 'path="/predict",status="500"} 1.0' in client.get("/metrics").text
+
+
+def test_a_slow_body_is_refused():
+    with serving_model(make_model(), timeout=0.1) as client:
+        address = urlsplit(client.root)
+        with socket.create_connection((address.hostname, address.port), timeout=30) as asking:
+            asking.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+            answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
+    assert answer.startswith("HTTP/1.1 408")
+    assert answer.endswith('{"error":"the body did not arrive within 0.1 s"}')
 
 
 KEYS = st.sampled_from(["rows", "k", "threshold", "ids", "search", "indices", "values", "features"])
