@@ -132,4 +132,6 @@ async def _refused(request: Any, error: Any) -> JSONResponse:
 
 
 async def _failed(request: Any, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": "the server failed; its log says why"}, 500)
+    # uvicorn writes the error into the log, and closes the connection.
+    sentence = "the server failed; its log says why"
+    return JSONResponse({"error": sentence}, 500, {"Connection": "close"})
