@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from slide import runtime
 from slide.model import load
 from slide.serve.application import check_installed, create_app
 from slide.serve.limits import Limits
@@ -63,6 +64,7 @@ def make_server(options: argparse.Namespace) -> Any:
         waiting_rows=options.max_waiting,
         timeout=options.timeout,
     )
+    runtime.set_threads(options.threads)
     app = create_app(load(options.model, options.verify), limits, options.threads)
     config = uvicorn.Config(
         app,
