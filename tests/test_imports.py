@@ -30,6 +30,7 @@ ROOMS = {
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
+    "serve": "ground model predict",
     "config": "ground data optim sampling nn model training",
     "estimator": "ground data optim sampling nn ranking model training config",
 }
@@ -53,9 +54,13 @@ ONLY = {
     "matplotlib": (),
     "sklearn": ("slide.ranking.judge", "slide.estimator"),
     "safetensors": ("slide.tensor_folder",),
+    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
+    "prometheus_client": ("slide.serve.metrics",),
+    "onnx": (),
+    "onnxruntime": (),
 }
 # Commands, which stand above all rooms.
-ENTRIES = {"slide.check.__main__", "slide.data.__main__", "slide.predict.__main__"}
+ENTRIES = {f"slide.{room}.__main__" for room in ("check", "data", "predict", "serve")}
 
 
 def find_modules():
@@ -193,7 +198,8 @@ def test_importing_slide_is_light():
         "import sys, slide; "
         "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
         "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn', 'scipy.sparse', "
-        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock'}; "
+        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock', "
+        "'fastapi', 'uvicorn', 'prometheus_client'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -77,14 +77,16 @@ def test_figures_are_the_generated_ones(monkeypatch):
     import accuracy
     import main_job
     import precision_page
+    import serving
 
     found = {
         name: json.loads((ROOT / "results" / f"{name}.json").read_text())
-        for name in ("accuracy", "main_job", "precision")
+        for name in ("accuracy", "main_job", "precision", "serving")
     }
     assert main_job.sentences(found["main_job"]) in README
     assert precision_page.summary(found["precision"]["rows"]) in README
-    pages = {"accuracy": accuracy.page, "main_job": main_job.page, "precision": precision_page.page}
+    pages = {"accuracy": accuracy.page, "main_job": main_job.page, "serving": serving.page}
+    pages["precision"] = precision_page.page
     for name, page in pages.items():
         assert (ROOT / "results" / f"{name}.md").read_text().endswith(page(found[name]))
 

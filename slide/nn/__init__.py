@@ -9,3 +9,4 @@ from slide.nn.sampled_conv2d import SampledConv2d as SampledConv2d
 from slide.nn.sampled_linear import SampledLinear as SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear as SparseInputLinear
 from slide.nn.sparse_weight_linear import SparseWeightLinear as SparseWeightLinear
+from slide.nn.torch_twin import TorchTwin as TorchTwin

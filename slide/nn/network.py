@@ -12,6 +12,7 @@ from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.torch_twin import TorchTwin
 from slide.sampling import Sampler
 
 SamplerFactory = Callable[[int, int], Sampler]
@@ -127,6 +128,23 @@ class SlideNetwork(nn.Module):
     def predict(self, features: Any, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
         """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
         return self.output.top_k(self.embed(features), k, search)
+
+    def to_torch(self, k: int = 5) -> TorchTwin:
+        """A plain PyTorch network with copies of all weights, for ``torch.export`` and ONNX.
+
+        Its parameters have the same names: ``network.load_state_dict(twin.state_dict())`` takes
+        them back, for example after training on another device.
+
+        Args:
+            k: number of outputs that it returns for each row.
+
+        Raises:
+            ValueError: if k is not in [1, number of outputs].
+        """
+        first, *others = self.layers()
+        assert first.bias is not None
+        rest = [layer.to_linear() for layer in others]
+        return TorchTwin((first.weight, first.bias), rest, k).train(self.training)
 
     def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
         """Parameter groups for an optimizer.

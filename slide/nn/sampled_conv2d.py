@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from slide.functional.channels import (
     check_convolution,
 )
 from slide.nn.activation import Activation
+from slide.nn.place import check_place
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
@@ -49,11 +50,15 @@ class SampledConv2d(SampledLayer):
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
+        device: the CPU, or None.
+        dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a
-            sampler with another number of outputs, or a sampler together with several groups:
-            filters of different groups see different channels and cannot be compared.
+            sampler with another number of outputs, another device, or a sampler together with
+            several groups: filters of different groups see different channels and cannot be
+            compared.
+        TypeError: for another dtype.
 
     Attributes:
         weight: ``(O, I / groups, kh, kw)`` float32. It begins uniform in
@@ -80,6 +85,8 @@ class SampledConv2d(SampledLayer):
         bias: bool = True,
         sampler: Sampler | None = None,
         sparse_grad: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ):
         self.kernel_size = as_pair("kernel_size", kernel_size, 1)
         checks.whole("in_channels", in_channels, 1)
@@ -93,6 +100,7 @@ class SampledConv2d(SampledLayer):
             raise ValueError(f"a sampler needs groups=1, not {groups}")
         per_output = in_channels // groups * math.prod(self.kernel_size)
         super().__init__(per_output, out_channels, sampler, sparse_grad)
+        check_place(device, dtype, (torch.float32, torch.float64))
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.stride = as_pair("stride", stride, 1)
@@ -100,9 +108,10 @@ class SampledConv2d(SampledLayer):
         self.dilation = as_pair("dilation", dilation, 1)
         self.groups = groups
         bound = 1 / math.sqrt(per_output)
-        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size)
+        place = {"device": device, "dtype": dtype}
+        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, **place)
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(out_channels, **place)) if bias else None
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
         """Convert the module like other modules, but keep the order of the weight in memory.

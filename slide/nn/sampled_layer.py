@@ -91,6 +91,19 @@ class SampledLayer(nn.Module):
         """The state of the sampler; part of ``state_dict``."""
         return _to_tensors(self.sampler.state_dict())
 
+    def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
+        """Take also the state of a layer of PyTorch, which has no sampler.
+
+        The sampler then keeps its seeds and counters, and indexes the new rows before it is used.
+        """
+        super()._load_from_state_dict(*arguments, **keywords)
+        state, prefix, _, _, missing, *_ = arguments  # As `nn.Module` passes them.
+        key = f"{prefix}_extra_state"
+        if key not in state and f"{prefix}weight" in state:
+            self.sampler.forget_index()
+            if key in missing:
+                missing.remove(key)
+
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
         self.sampler.load_state_dict(_to_arrays(state))

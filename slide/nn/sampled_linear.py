@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.functional.linear import (
+    DTYPES,
     PRECISIONS,
     LinearOptions,
     check_fits,
@@ -19,6 +20,7 @@ from slide.functional.linear import (
 from slide.functional.linear_loss import linear_loss_on_set
 from slide.nn.activation import Activation
 from slide.nn.losses import ActiveLoss
+from slide.nn.place import check_module, check_place, new_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
@@ -44,9 +46,13 @@ class SampledLinear(SampledLayer):
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
         init_scale: scale of the first weights. Small first weights help if most outputs are rarely
             learnt: these outputs then add less noise to the gradients of other layers.
+        device: the CPU, or None.
+        dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number or name out of range, or a sampler with another number of outputs.
+        ValueError: for a number or name out of range, a sampler with another number of outputs, or
+            another device.
+        TypeError: for another dtype.
 
     Attributes:
         weight: ``(N, D)`` float32. It begins uniform in +-init_scale/sqrt(D); with a scale of 1,
@@ -76,14 +82,55 @@ class SampledLinear(SampledLayer):
         precision: str = "float32",
         sparse_grad: bool = False,
         init_scale: float = 1.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
         checks.one_of("precision", precision, PRECISIONS)
         checks.positive("init_scale", init_scale)
+        check_place(device, dtype, DTYPES)
         self.precision = precision
         bound = init_scale / math.sqrt(in_features)
-        self.weight = nn.Parameter(torch.empty(out_features, in_features).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
+        self.weight = nn.Parameter(weight.uniform_(-bound, bound))
+        zeros = torch.zeros(out_features, dtype=dtype, device=device) if bias else None
+        self.bias = None if zeros is None else nn.Parameter(zeros)
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, sampler: Sampler | None = None, **options: Any
+    ) -> "SampledLinear":
+        """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
+
+        Args:
+            linear: its ``out_features`` are N.
+            sampler: chooses among N outputs; None computes all.
+            options: ``precision`` and ``sparse_grad`` of the layer.
+
+        Raises:
+            ValueError: see `SampledLinear`.
+            TypeError: for another module, or weights of another type.
+
+        Example:
+            >>> import slide, torch
+            >>> linear = torch.nn.Linear(16, 1000)
+            >>> sampler = slide.ActiveSampler(16, 1000, slide.LSHProposer, active=64)
+            >>> layer = slide.SampledLinear.from_linear(linear, sampler)
+            >>> torch.equal(layer.to_linear().weight, linear.weight)
+            True
+        """
+        check_module(linear, nn.Linear, DTYPES)
+        layer = cls(
+            *(linear.in_features, linear.out_features, sampler, linear.bias is not None),
+            dtype=linear.weight.dtype,
+            **options,
+        )
+        layer.load_state_dict(linear.state_dict())
+        return layer
+
+    def to_linear(self) -> nn.Linear:
+        """An ``nn.Linear`` with copies of weight and bias, in their type."""
+        return new_linear(self.weight, self.bias)
 
     @untraced
     def forward(self, x: Tensor, labels: Any = None) -> Activation:

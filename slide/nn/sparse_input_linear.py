@@ -10,10 +10,13 @@ from slide import checks
 from slide import functional as F
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
+from slide.nn.place import check_module, check_place, new_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.scratch import Scratch
+
+_DTYPES = (torch.float32, torch.float64)
 
 
 class SparseInputLinear(SampledLayer):
@@ -34,10 +37,13 @@ class SparseInputLinear(SampledLayer):
             features count less.
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
+        device: the CPU, or None.
+        dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number out of range, a sampler with another number of outputs, or a
-            sampler that does not take sparse inputs.
+        ValueError: for a number out of range, a sampler with another number of outputs, a
+            sampler that does not take sparse inputs, or another device.
+        TypeError: for another dtype.
 
     Attributes:
         weight: ``(D, H)`` float32. It begins normal with standard deviation init_scale/sqrt(H).
@@ -58,6 +64,8 @@ class SparseInputLinear(SampledLayer):
         sampler: Sampler | None = None,
         init_scale: float = 1.0,
         sparse_grad: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
         if not self.sampler.sparse_inputs:
@@ -66,10 +74,46 @@ class SparseInputLinear(SampledLayer):
                 "this layer are sparse: use a sampler with LSHProposer, or without a proposer"
             )
         checks.positive("init_scale", init_scale)
-        weight = torch.empty(in_features, out_features)
+        check_place(device, dtype, _DTYPES)
+        weight = torch.empty(in_features, out_features, dtype=dtype, device=device)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
-        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
         self._scratch = Scratch(in_features)
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, sampler: Sampler | None = None, sparse_grad: bool = False
+    ) -> "SparseInputLinear":
+        """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
+
+        Without a bias in the ``nn.Linear``, the bias of the layer is zero.
+
+        Args:
+            linear: its ``in_features`` are D, its ``out_features`` H.
+            sampler: chooses among H outputs; None chooses all.
+            sparse_grad: see `SparseInputLinear`.
+
+        Raises:
+            ValueError: see `SparseInputLinear`.
+            TypeError: for another module, or weights of another type.
+
+        Example:
+            >>> import slide, torch
+            >>> linear = torch.nn.Linear(100, 8)
+            >>> layer = slide.SparseInputLinear.from_linear(linear)
+            >>> torch.equal(layer.to_linear().weight, linear.weight)
+            True
+        """
+        check_module(linear, nn.Linear, _DTYPES)
+        sizes, dtype = (linear.in_features, linear.out_features), linear.weight.dtype
+        layer = cls(*sizes, sampler, sparse_grad=sparse_grad, dtype=dtype)
+        bias = torch.zeros_like(layer.weight[0]) if linear.bias is None else linear.bias
+        layer.load_state_dict({"weight": linear.weight.T, "bias": bias})
+        return layer
+
+    def to_linear(self) -> nn.Linear:
+        """An ``nn.Linear`` ``(H, D)`` with copies of weight and bias, for dense inputs."""
+        return new_linear(self.weight.T, self.bias)
 
     @untraced
     def forward(self, x: Any) -> Activation:

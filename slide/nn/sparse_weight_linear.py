@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from slide import functional as F
+from slide.nn.place import check_place
 from slide.sparse import CSR
 
 
@@ -21,6 +22,13 @@ class SparseWeightLinear(nn.Module):
         bias: whether the layer has a bias.
         trainable: whether the entries are a parameter. If not, the layer does not copy the matrix,
             and several layers may share it.
+        device: the CPU, or None.
+        dtype: type of the entries and the bias: float32 or float64; None: that of the matrix.
+            Another one than that of the matrix makes a copy of the entries.
+
+    Raises:
+        ValueError: for another device.
+        TypeError: for another dtype.
 
     Attributes:
         matrix: the pattern of the weight. If ``trainable`` is false, also its entries.
@@ -36,8 +44,18 @@ class SparseWeightLinear(nn.Module):
 
     values: Tensor
 
-    def __init__(self, matrix: F.CSRMatrix, bias: bool = True, trainable: bool = True):
+    def __init__(
+        self,
+        matrix: F.CSRMatrix,
+        bias: bool = True,
+        trainable: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
+        check_place(device, dtype, (torch.float32, torch.float64))
+        if dtype not in (None, matrix.values.dtype):
+            matrix = matrix.with_values(matrix.values.to(dtype))
         self.matrix = matrix
         self.out_features, self.in_features = matrix.shape
         self.trainable = trainable

@@ -155,7 +155,26 @@ def _json_row(
 ) -> tuple[dict[int, float], list[int]]:
     if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
         raise ValueError('a line must be {"features": {feature: value, ...}, "labels": [...]}')
-    given = row["features"]
+    features = number_features(row["features"], model)
+    labels = []
+    for label in row.get("labels") or []:
+        place = _number_of(label, model.label_names, model.num_labels, strict=False)
+        if place is None:
+            place = model.num_labels + unknown.setdefault(label, len(unknown))
+        labels.append(place)
+    return features, labels
+
+
+def number_features(given: dict[Any, Any] | list[Any], model: Model) -> dict[int, float]:
+    """Values by number of the feature; values of the same feature are added up.
+
+    Args:
+        given: values by name or number of the feature, or a list of these: all values are 1.
+        model: says how many features there are, and their names.
+
+    Raises:
+        ValueError: for a value that is not finite, or a feature that the model cannot have.
+    """
     pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
     features: dict[int, float] = {}
     for feature, value in pairs:
@@ -164,13 +183,7 @@ def _json_row(
         place = _number_of(feature, model.feature_names, model.num_features)
         if place is not None:  # Else a word, for example, that no training row has.
             features[place] = features.get(place, 0.0) + value
-    labels = []
-    for label in row.get("labels") or []:
-        place = _number_of(label, model.label_names, model.num_labels, strict=False)
-        if place is None:
-            place = model.num_labels + unknown.setdefault(label, len(unknown))
-        labels.append(place)
-    return features, labels
+    return features
 
 
 def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) -> int | None:

@@ -65,6 +65,9 @@ class Sampler(Protocol):
         """
         raise ValueError(f"{type(self).__name__} has no index")
 
+    def forget_index(self) -> None:
+        """Build the index again before it is used: all rows have changed."""
+
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``."""
         return {}

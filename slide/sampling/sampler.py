@@ -239,6 +239,10 @@ class ActiveSampler(Sampler):
         """Use the index of the proposer as it is: it was restored, and not built here."""
         self._built = True
 
+    def forget_index(self) -> None:
+        """See `Sampler.forget_index`."""
+        self._built = False
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}

@@ -85,6 +85,7 @@ def test_help_and_data_from_a_wheel(home):
     assert "  slide-train [group=choice ...]" in run("slide-train", "--help", cwd=home)
     assert "  slide-data describe" in run("slide-data", "--help", cwd=home)
     assert "usage: slide-predict [-h]" in run("slide-predict", "--help", cwd=home)
+    assert "usage: slide-serve [-h]" in run("slide-serve", "--help", cwd=home)
     sizes = [word for word in job.tiny(home) if word.startswith("dataset.num")]
     sizes += ["dataset.train_samples=20", "dataset.test_samples=5", "dataset.nonzeros=8"]
     found = run("slide-data", "describe", *sizes, cwd=home, **PLAIN)

@@ -1,0 +1,46 @@
+"""The server of a model, as an ASGI application."""
+
+from importlib.util import find_spec
+from typing import Any
+
+from slide.model import Model
+from slide.serve.limits import Limits
+
+_NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def check_installed() -> None:
+    """Raise ImportError if a package of the extra ``serve`` is missing."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"a server needs {', '.join(missing)}: pip install slide[serve]")
+
+
+def create_app(model: Model, limits: Limits | None = None, threads: int = 0) -> Any:
+    """The server of a model, for uvicorn or another ASGI server.
+
+    One process must have one of them, with one thread of requests: its own thread computes.
+
+    Args:
+        model: a trained model.
+        limits: None: `Limits` as they are.
+        threads: cores of the products; 0: all.
+
+    Returns:
+        An application of FastAPI.
+
+    Raises:
+        ImportError: if a package is missing that a server needs.
+        ValueError: for a limit out of range.
+
+    Example:
+        >>> import slide
+        >>> from slide.serve import create_app
+        >>> app = create_app(slide.Model(slide.SlideNetwork(100, [16], 3, slide.FullSampler)))
+        >>> app.title
+        'slide'
+    """
+    check_installed()
+    from slide.serve.routes import make_app  # Imported here: the packages are an extra.
+
+    return make_app(model, (limits or Limits()).checked(), threads)

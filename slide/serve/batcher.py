@@ -1,0 +1,184 @@
+"""Puts requests that wait at the same time together, and answers them in a thread of its own."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slide import runtime
+from slide.model import Predicted
+from slide.serve.limits import Limits
+from slide.sparse import CSR
+
+# Rows, k and search; answers with numbers of labels.
+Answering = Callable[[CSR, int, str], Predicted]
+
+
+class Overloaded(Exception):
+    """More rows wait than the limits allow."""
+
+
+class _Job(NamedTuple):
+    rows: CSR
+    k: int
+    search: str
+    answer: "asyncio.Future[Predicted]"
+
+
+class Batcher:
+    """Answers requests in batches.
+
+    A request waits for others only if the batch before had several: a client that asks one request
+    after the other does not wait. Requests with the same k and search are one product. Answers do
+    not depend on the other requests of a batch, but for the rounding of the products.
+
+    Args:
+        answer: computes answers; it is called from one thread.
+        limits: how many rows a batch has, and how long the first one waits for others.
+        threads: cores of the products; 0: all.
+        observe: called with the number of rows of each product.
+
+    Attributes:
+        waiting: number of rows that wait.
+
+    Example:
+        ```python
+        batcher = Batcher(model.predict_ids, Limits(), threads=0, observe=print)
+        batcher.start()
+        ids, scores = await batcher.ask(rows, k=5, search="exact")
+        await batcher.stop()
+        ```
+    """
+
+    def __init__(
+        self, answer: Answering, limits: Limits, threads: int, observe: Callable[[int], None]
+    ):
+        self.answer, self.limits, self.observe = answer, limits, observe
+        self.waiting = 0
+        self._jobs: deque[_Job] = deque()
+        self._some, self._full = asyncio.Event(), asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        # Threads of numba and torch are settings of each thread.
+        self._thread = ThreadPoolExecutor(1, "slide", runtime.set_threads, (threads,))
+
+    def start(self) -> None:
+        """Begin to answer; called inside of the event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def ask(self, rows: CSR, k: int, search: str) -> Predicted:
+        """The answers to some rows.
+
+        Raises:
+            Overloaded: if too many rows wait.
+            TimeoutError: if there is no answer in time.
+            ValueError: see `slide.model.Model.predict`; or for scores that are not finite.
+        """
+        if self.waiting and self.waiting + rows.num_rows > self.limits.waiting_rows:
+            raise Overloaded
+        answer = asyncio.get_running_loop().create_future()
+        self._jobs.append(_Job(rows, k, search, answer))
+        self.waiting += rows.num_rows
+        self._some.set()
+        if self.waiting >= self.limits.batch_rows:
+            self._full.set()
+        try:
+            return await asyncio.wait_for(answer, self.limits.timeout)
+        except asyncio.TimeoutError as error:  # Another class before Python 3.11.
+            raise TimeoutError from error
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns that is called in the thread of the answers."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)
+
+    async def stop(self) -> None:
+        """Answer what waits, and end."""
+        self._stopping = True
+        self._some.set()
+        self._full.set()
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        crowded = False
+        while self._jobs or not self._stopping:
+            await self._some.wait()
+            if crowded and self.waiting < self.limits.batch_rows and not self._stopping:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._full.wait(), self.limits.batch_wait)
+            jobs = self._take()
+            crowded = len(jobs) > 1
+            found = await self.run(self._answer_all, jobs)
+            for job, result in zip(jobs, found, strict=True):
+                if job.answer.done():  # Nobody waits for it any more.
+                    continue
+                if isinstance(result, Exception):
+                    job.answer.set_exception(result)
+                else:
+                    job.answer.set_result(result)
+
+    def _take(self) -> list[_Job]:
+        """The next batch, one product after the other."""
+        jobs, rows = [], 0
+        while self._jobs and (
+            not jobs or rows + self._jobs[0].rows.num_rows <= self.limits.batch_rows
+        ):
+            job = self._jobs.popleft()
+            self.waiting -= job.rows.num_rows
+            if not job.answer.done():
+                jobs.append(job)
+                rows += job.rows.num_rows
+        if not self._jobs and not self._stopping:
+            self._some.clear()
+        if self.waiting < self.limits.batch_rows and not self._stopping:
+            self._full.clear()
+        return sorted(jobs, key=_product)
+
+    def _answer_all(self, jobs: list[_Job]) -> list[Predicted | Exception]:
+        found = []
+        for _, group in groupby(jobs, _product):
+            found += self._answer_together(list(group))
+        return found
+
+    def _answer_together(self, jobs: list[_Job]) -> list[Predicted | Exception]:
+        """The answers to jobs of one product; if they fail, each for itself."""
+        rows = _stack([job.rows for job in jobs])
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # Of values that are too large.
+                ids, scores = self.answer(rows, jobs[0].k, jobs[0].search)
+            self.observe(rows.num_rows)
+        except Exception as error:
+            if len(jobs) == 1:
+                return [error]
+            return [found for job in jobs for found in self._answer_together([job])]
+        ends = np.cumsum([job.rows.num_rows for job in jobs])[:-1]
+        parts = zip(np.split(ids, ends), np.split(scores, ends), strict=True)
+        return [_checked(Predicted(*part)) for part in parts]
+
+
+def _product(job: _Job) -> tuple[int, str]:
+    return job.k, job.search
+
+
+def _checked(found: Predicted) -> Predicted | ValueError:
+    bad = np.flatnonzero(~np.isfinite(found.scores).all(1))
+    if len(bad):
+        return ValueError(f"the values of row {bad[0]} are too large: its scores are not finite")
+    return found
+
+
+def _stack(parts: list[CSR]) -> CSR:
+    """All rows as one matrix."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = np.concatenate([np.diff(part.indptr) for part in parts])
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    indices, values = (np.concatenate(each) for each in zip(*(p[1:] for p in parts), strict=True))
+    return CSR(indptr, indices, values)

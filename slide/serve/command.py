@@ -1,0 +1,107 @@
+"""``slide-serve MODEL``, also ``python -m slide.serve``."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from slide import runtime
+from slide.model import load
+from slide.serve.application import check_installed, create_app
+from slide.serve.limits import Limits
+
+_ABOUT = """\
+Answers rows over HTTP with a trained model: the folder of a run, or what Model.save wrote.
+
+  POST /predict  {"rows": [{"indices": [3, 70], "values": [1, 0.5]}], "k": 5}
+  GET  /health   GET /metrics   GET /docs
+
+On SIGTERM and Ctrl-C it takes no new requests, answers those under way, and ends.
+"""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Serves until it is stopped; errors end the process with a sentence.
+
+    Args:
+        words: the arguments; None: those of the process.
+    """
+    options = parse(words)
+    try:
+        server = make_server(options)
+        # uvicorn raises the signal again when it has stopped.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        server.run()
+    except KeyboardInterrupt:
+        sys.exit(0)
+    except (ImportError, ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+    if not server.started:
+        sys.exit(3)  # uvicorn has said why.
+
+
+def make_server(options: argparse.Namespace) -> Any:
+    """A server of uvicorn.
+
+    Args:
+        options: the arguments of the command.
+
+    Raises:
+        ImportError: if a package is missing that a server needs.
+        ValueError: for options or models that cannot be.
+        OSError: if there is no such model.
+    """
+    check_installed()
+    import uvicorn  # Imported here: an extra.
+
+    limits = Limits(
+        body_bytes=round(options.max_body * 2**20),
+        rows=options.max_rows,
+        k=options.max_k,
+        batch_rows=options.batch_rows,
+        batch_wait=options.batch_wait / 1000,
+        waiting_rows=options.max_waiting,
+        timeout=options.timeout,
+    )
+    runtime.set_threads(options.threads)
+    app = create_app(load(options.model, options.verify), limits, options.threads)
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        access_log=options.access_log,
+        limit_concurrency=options.max_connections,
+        timeout_graceful_shutdown=round(options.timeout) + 1,
+    )
+    return uvicorn.Server(config)
+
+
+def parse(words: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments of the command; None: those of the process."""
+    default = Limits()
+    parser = argparse.ArgumentParser(
+        prog="python -m slide.serve" if sys.argv[0].endswith("__main__.py") else "slide-serve",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def add(name: str, value: Any, about: str) -> None:
+        parser.add_argument(name, type=type(value), default=value, help=f"{about} ({value})")
+
+    parser.add_argument("model", metavar="MODEL", help="folder of a model")
+    add("--host", "127.0.0.1", "address to listen at; 0.0.0.0: all")
+    add("--port", 8000, "port; 0: any that is free")
+    add("--threads", 0, "cores to use; 0: all")
+    add("--batch-rows", default.batch_rows, "rows that are answered together")
+    add("--batch-wait", 1000 * default.batch_wait, "milliseconds to wait for more rows")
+    add("--max-rows", default.rows, "rows of a request")
+    add("--max-k", default.k, "labels of a row")
+    add("--max-body", default.body_bytes / 2**20, "MiB of a request")
+    add("--max-waiting", default.waiting_rows, "rows that wait; more are refused")
+    add("--max-connections", 1024, "connections at a time; more are refused")
+    add("--timeout", default.timeout, "seconds for a body to arrive, and for an answer")
+    flags = {"--access-log": "a line for each request", "--verify": "first compare all SHA-256"}
+    for name, about in flags.items():
+        parser.add_argument(name, action="store_true", help=about)
+    return parser.parse_args(words)

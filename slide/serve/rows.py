@@ -1,0 +1,67 @@
+"""Rows of requests as a matrix. A further kind of row, such as text, is a case of `_row`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slide.model import Model
+from slide.predict.rows import number_features
+from slide.serve.schema import Row
+from slide.sparse import CSR
+
+_Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
+    """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up.
+
+    Args:
+        rows: of a request.
+        model: says how many features there are, and their names.
+
+    Raises:
+        ValueError: for a row that is no row of the model.
+    """
+    found = [_row_of_place(place, row, model) for place, row in enumerate(rows)]
+    indptr = np.cumsum([0, *(len(indices) for indices, _ in found)], dtype=np.int64)
+    indices, values = (np.concatenate(each) for each in zip(*found, strict=True))
+    return CSR(indptr, indices, values)
+
+
+def _row_of_place(place: int, row: Row, model: Model) -> _Arrays:
+    try:
+        return _row(row, model)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"row {place}: {error}") from error
+
+
+def _row(row: Row, model: Model) -> _Arrays:
+    """Numbers of features, int32, and their values, float32."""
+    if (row.indices is None) == (row.features is None):
+        raise ValueError("give it either indices (and values) or features")
+    if row.features is not None:
+        if row.values is not None:
+            raise ValueError("values go with indices; features have their own")
+        pairs = number_features(row.features, model)
+        return _arrays(list(pairs), list(pairs.values()))
+    assert row.indices is not None
+    values = [1.0] * len(row.indices) if row.values is None else row.values
+    if len(values) != len(row.indices):
+        raise ValueError(f"{len(row.indices)} indices do not fit {len(values)} values")
+    largest = max(row.indices, default=0)
+    if largest >= model.num_features:
+        raise ValueError(f"feature {largest} is not in [0, {model.num_features})")
+    if len(set(row.indices)) == len(row.indices):
+        return _arrays(row.indices, values)
+    sums: dict[int, float] = {}
+    for index, value in zip(row.indices, values, strict=True):
+        sums[index] = sums.get(index, 0.0) + value
+    return _arrays(list(sums), list(sums.values()))
+
+
+def _arrays(indices: list[int], values: list[float]) -> _Arrays:
+    with np.errstate(over="ignore"):
+        array = np.array(values, np.float64).astype(np.float32)
+    if not np.isfinite(array).all():
+        raise ValueError("the values of a feature add up to more than a float32 holds")
+    return np.array(indices, np.int32), array

@@ -1,0 +1,86 @@
+"""``slide-serve``: its options, how it stops, and what it says where it cannot start."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from slide import FullSampler, Model, SlideNetwork
+from slide.serve import application, command
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "model"
+    Model(SlideNetwork(30, [8], 12, FullSampler)).save(folder)
+    return folder
+
+
+def failure(*words):
+    with pytest.raises(SystemExit) as stopped:
+        command.main([str(word) for word in words])
+    return stopped.value.code
+
+
+def test_a_stopped_server_answers_what_is_under_way(folder):
+    """A request whose body is still arriving; then the server ends without an error."""
+    words = [sys.executable, "-m", "slide.serve", folder, "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_NUM_THREADS": "1"}
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def await_line(wanted):
+        return next(m for m in (re.search(wanted, line) for line in server.stderr) if m)
+
+    try:
+        address = "127.0.0.1", int(await_line(r"127\.0\.0\.1:(\d+)")[1])
+        body = json.dumps({"rows": [{"indices": [1]}], "k": 2}).encode()
+        head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(address, timeout=30) as asking:
+            asking.sendall(head.encode() + body[:5])
+            # It answers this, so it has seen what came before.
+            url = "http://{}:{}/health".format(*address)
+            assert requests.get(url, headers={"Connection": "close"}, timeout=30).ok
+            server.send_signal(signal.SIGTERM)
+            await_line("Shutting down")
+            asking.sendall(body[5:])
+            answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
+        assert answer.startswith("HTTP/1.1 200")
+        assert len(json.loads(answer.partition("\r\n\r\n")[2])["answers"][0]["labels"]) == 2
+        assert server.wait(30) == 0
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(address, timeout=5)
+    finally:
+        server.kill()
+        server.wait()
+        server.stderr.close()
+
+
+def test_errors_are_sentences(folder, tmp_path):
+    assert failure(tmp_path) == f"error: there is no model in {tmp_path}: no model.json"
+    assert failure(folder, "--max-k", 0) == "error: k must be a whole number of at least 1, not 0"
+    assert failure(folder, "--timeout", 0) == "error: timeout must be a number above 0, not 0.0"
+    assert failure(folder, "--threads", 999).startswith("error: threads must be between 0 (all)")
+
+
+def test_a_missing_package_is_a_sentence(folder, monkeypatch):
+    there = application.find_spec
+    monkeypatch.setattr(application, "find_spec", lambda n: (n != "uvicorn" and there(n)) or None)
+    assert failure(folder) == "error: a server needs uvicorn: pip install slide[serve]"
+
+
+def test_options_reach_the_server(folder):
+    words = ["--port", "81", "--max-connections", "7", "--timeout", "3", "--host", "0.0.0.0"]
+    options = command.parse([str(folder), *words])
+    config = command.make_server(options).config
+    assert (config.port, config.host, config.limit_concurrency) == (81, "0.0.0.0", 7)
+    assert config.timeout_graceful_shutdown == 4
