@@ -49,7 +49,7 @@ def looks_up(config: DictConfig) -> bool:
     With a good recipe, looked-up outputs in a set for the whole batch teach no more than uniform
     draws, and cost time; in the small sets of single samples they are what makes a network learn.
     """
-    asked = config.network.hidden_active or config.trainer.evaluation == "index"
+    asked = config.network.hidden_active or config.trainer.evaluation == "sampler"
     return bool(asked) or config.sampler.mode == "per_sample"
 
 
