@@ -11,7 +11,7 @@ _LEAST_HITS = 50
 # Wrong candidates for each true label that the trees learn from, at most.
 _WRONG = 8
 _SETTINGS: dict[str, Any] = {
-    "max_iter": 50,
+    "max_iter": 100,
     "learning_rate": 0.1,
     "max_leaf_nodes": 31,
     "min_samples_leaf": 50,

@@ -10,7 +10,7 @@ from slide.sparse import CSR, Pattern, check_pattern
 
 # Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
 # negatives need not be as exact, and there is one for each training row.
-_WORK, _OWN_WORK = 16_384, 4096
+_WORK, _OWN_WORK = 16_384, 8192
 # Similarities to this power are the weights of sharp votes, in which the nearest rows dominate.
 _SHARP = 4
 
