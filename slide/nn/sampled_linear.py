@@ -230,10 +230,11 @@ class SampledLinear(SampledLayer):
         (`slide.search.RowIndex.fits`): that takes a few seconds for some 100,000 outputs. It is no
         part of the state of the layer, and copies of the layer make their own.
         """
-        if self._index is None or not self._index.fits(self.weight, self.bias):
-            self._index = None  # Two at a time would take twice the memory.
-            self._index = RowIndex(self.weight, self.bias)
-        return self._index
+        index = self._index  # Another thread may replace it.
+        if index is None or not index.fits(self.weight, self.bias):
+            index = self._index = None  # Two at a time would take twice the memory.
+            index = self._index = RowIndex(self.weight, self.bias)
+        return index
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_index": None}

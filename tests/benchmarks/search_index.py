@@ -32,7 +32,7 @@ from slide.search import RowIndex, exact_top_k
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
 
-K, BATCH, SINGLE = 5, 1_000, 300
+K, BATCH, SINGLE = 5, 1_000, 100
 PLACES = (1, 3, 5)
 # By method, the settings: the share of rows that a query may see, and lists that it visits.
 CASES = {"exact": (None,), "index": (0.005, 0.01, 0.02, 0.05), "faiss": (16, 64)}

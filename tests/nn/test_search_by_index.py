@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -93,6 +94,14 @@ def test_copies_make_their_own():
         assert agreement(twin) > 0.95
     assert not any("index" in name for name in layer.state_dict())
     assert agreement(layer) > 0.95
+
+
+def test_threads_may_search_at_the_same_time():
+    layer, x = make_layer(), inputs()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
+    for ids in found:
+        assert torch.equal(ids, found[0])
 
 
 def test_errors():
