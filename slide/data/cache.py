@@ -30,6 +30,8 @@ __all__ = ["cached"]
 # A folder of another version is not read. Increase it when the content of a folder changes.
 CACHE_VERSION = 2
 SPLITS = ("train", "test")
+# A disk, a share of it, or a file that may not grow.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Without locks, another process may replace the folder at the moment when it is opened.
 REOPEN_TRIES = 20
 
@@ -118,7 +120,7 @@ def _write_cache(
             if alone or reopen() is None:
                 _install(temporary, folder)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in _FULL:
                 message = f"no space left for the cache of {name}"
                 raise OSError(error.errno, message, str(folder)) from error
             raise

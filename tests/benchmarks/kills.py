@@ -33,6 +33,8 @@ JOB = (
     *("trainer.checkpoint_every=7", "trainer.eval_every=20", "trainer.log_every=1"),
     *("runtime.deterministic=true", "runtime.threads=1"),
 )
+# A smaller one, for a short trial.
+SMALL = ("dataset.train_samples=500", "dataset.test_samples=50", "dataset.num_labels=100")
 PHASES = ("preparation", "training", "a checkpoint", "evaluation and re-ranking", "the end")
 # A run ends the sooner the later it is stopped.
 WEIGHTS = (2, 4, 3, 3, 1)
@@ -50,7 +52,7 @@ class Chain:
         overrides: the command line.
     """
 
-    def __init__(self, home: Path, overrides: tuple[str, ...] = JOB):
+    def __init__(self, home: Path, overrides: tuple[str, ...]):
         self.home, self.run = home, home / "run"
         places = f"run_dir={self.run}", f"dataset.cache={home / 'cache'}"
         self.first = [*overrides, *places]
@@ -149,9 +151,9 @@ def one_process() -> Iterator[None]:
     yield
 
 
-def warm_up(home: Path) -> Chain:
+def warm_up(home: Path, job: tuple[str, ...]) -> Chain:
     """The job, run once in this process, so that forked ones find all kernels compiled."""
-    chain, before = Chain(home), sys.argv
+    chain, before = Chain(home, job), sys.argv
     sys.argv = ["train.py", *chain.first]
     with (home / "said.txt").open("w") as file, redirect_stdout(file), redirect_stderr(file):
         command.train()
@@ -203,13 +205,14 @@ def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) or None
 
 
-def kill_chains(home: Path, kills: int, seed: int = 0) -> dict:
+def kill_chains(home: Path, kills: int, seed: int = 0, small: bool = False) -> dict:
     """Kill runs at random moments of random phases, and compare what they come to.
 
     Args:
         home: folder for all of them.
         kills: number of kills.
         seed: of the moments.
+        small: whether to take the smaller job.
 
     Returns:
         Numbers of kills by phase, of runs, of exit statuses after SIGTERM, and the seconds of the
@@ -219,13 +222,14 @@ def kill_chains(home: Path, kills: int, seed: int = 0) -> dict:
         AssertionError: if a checkpoint cannot be read, or a run ends otherwise than the undisturbed
             one.
     """
-    warm, undisturbed = warm_up(home / "warm"), Chain(home / "undisturbed")
+    job = (*JOB, *SMALL) if small else JOB
+    warm, undisturbed = warm_up(home / "warm", job), Chain(home / "undisturbed", job)
     steps = warm.steps()
     seconds, expected = finish(undisturbed, steps), undisturbed.result()
     assert not compare(warm.result(), expected), "two runs that nothing disturbed differ"
     draw, phases, chains, statuses = random.Random(seed), Counter(), 0, Counter()
     while phases.total() < kills:
-        chain, chains = Chain(home / str(chains)), chains + 1
+        chain, chains = Chain(home / str(chains), job), chains + 1
         for stop in range(STOPS):
             at = PHASES.index(chain.phase(steps))
             (phase,) = draw.choices(PHASES[at:], WEIGHTS[at:])

@@ -107,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-page", action="store_true", help="kill only, and write no page")
+    parser.add_argument("--no-page", action="store_true", help="kill runs of a smaller job only")
     parser.add_argument("--only-checkpoint", action="store_true", help="keep the kills of before")
     given = parser.parse_args()
     if given.only_checkpoint:
@@ -117,7 +117,7 @@ def main() -> None:
         return
     with one_process(), tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        kills = kill_chains(home, given.kills, given.seed)
+        kills = kill_chains(home, given.kills, given.seed, given.no_page)
         found = {"kills": kills, "threads": torch.get_num_threads(), "stall": {}}
         print(kills)
         if not given.no_page:

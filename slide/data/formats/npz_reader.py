@@ -14,6 +14,10 @@ from slide.sparse import CSR, Pattern
 
 __all__ = ["read_npz_blocks", "read_npz_sizes"]
 
+# Compression makes zeros at most a thousand times shorter. Without this bound a small file could
+# ask for memory for billions of rows.
+_ROWS_PER_BYTE = 1024
+
 
 def read_npz_sizes(features: Path, labels: Path) -> Sizes:
     """Reads only the shapes of two matrices.
@@ -71,6 +75,11 @@ def _read_shape(path: Path) -> tuple[int, int]:
     for name, count in (("rows", rows), ("columns", columns)):
         if not 0 <= count <= MAX_INDEX:
             raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {MAX_INDEX}")
+    size = path.stat().st_size
+    if rows > _ROWS_PER_BYTE * size:
+        raise DataError(
+            f"{path}: matrix has {rows} rows, more than a file of {size} bytes can hold"
+        )
     return rows, columns
 
 

@@ -1,0 +1,174 @@
+"""Files made to mislead, read with little memory: an error that names a file, or sound rows.
+
+A header may say that there are billions of rows, and a few bytes follow. Hypothesis looks for files
+with another outcome; ``SLIDE_FUZZ=20`` makes twenty times as many.
+"""
+
+import gzip
+import io
+import struct
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.caches import blocks_of, open_blocks
+from helpers.damage import REPEAT
+from helpers.limits import more_memory
+from helpers.splits import make_split, rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from slide.data.errors import DataError
+from slide.data.fetching.unpack import UnpackError, unpack
+from slide.data.formats.npz_reader import read_npz_blocks
+from slide.data.formats.text_reader import VARIANTS, read_text_blocks
+from slide.data.sources.mnist import read_idx_blocks
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux"),
+    pytest.mark.usefixtures("one_thread"),
+]
+
+MEMORY = 256 << 20
+fuzzed = settings(
+    max_examples=max(5, int(60 * REPEAT)),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+sizes = st.one_of(
+    st.integers(0, 12), st.sampled_from([2**31 - 2, 2**31 - 1, 2**31, 2**32 - 1, 10**9, 10**12])
+)
+pairs = st.tuples(sizes, st.sampled_from(["1", "-0.5", "1e39", "nan", "1e-400", "", "9" * 50]))
+lines = st.tuples(st.lists(sizes, max_size=3), st.lists(pairs, max_size=3))
+
+
+def outcome(read):
+    """The blocks, or what the error says."""
+    try:
+        with more_memory(MEMORY):
+            return list(read()), None
+    except DataError as error:
+        return [], str(error)
+
+
+def check_blocks(read, paths, features=None, labels=None):
+    """Read all blocks: columns lie where they must, or an error names a file."""
+    blocks, said = outcome(read)
+    assert said is None or said.startswith(tuple(str(path) for path in paths))
+    for block in blocks:
+        for matrix, most in ((block.features, features), (block.labels, labels)):
+            assert matrix.indptr[0] == 0
+            assert matrix.indptr[-1] == len(matrix.indices)
+            assert (np.diff(matrix.indptr) >= 0).all()
+            assert not len(matrix.indices) or matrix.indices.min() >= 0
+            assert most is None or not len(matrix.indices) or matrix.indices.max() < most
+        assert np.isfinite(block.features.values).all()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled(tmp_path_factory):
+    """Kernels are compiled before memory is limited."""
+    path = tmp_path_factory.mktemp("first") / "rows.txt"
+    path.write_text("1 9 9\n1 2:1\n")
+    list(read_text_blocks(path))
+
+
+@pytest.mark.parametrize("format", VARIANTS)
+@fuzzed
+@given(head=st.lists(sizes, min_size=3, max_size=3), body=st.lists(lines, max_size=4))
+def test_text(tmp_path, format, head, body):
+    path, told = tmp_path / "rows.txt", [" ".join(map(str, head))] if format == "xmc" else []
+    for labels, entries in body:
+        shown = " ".join(f"{column}:{value}" for column, value in entries)
+        told.append(f"{','.join(map(str, labels))} {shown}")
+    path.write_text("\n".join(told) + "\n")
+    bounds = head[1:] if format == "xmc" else (None, None)
+    check_blocks(lambda: read_text_blocks(path, VARIANTS[format]), [path], *bounds)
+
+
+@fuzzed
+@given(
+    count=sizes, others=sizes, side=st.sampled_from([28, 27, 2**31]), rest=st.binary(max_size=900)
+)
+def test_idx(tmp_path, count, others, side, rest):
+    images, labels = tmp_path / "images.gz", tmp_path / "labels"
+    count, others = (min(each, 2**32 - 1) for each in (count, others))
+    images.write_bytes(gzip.compress(struct.pack(">IIII", 0x803, count, side, 28) + rest))
+    labels.write_bytes(struct.pack(">II", 0x801, others) + rest[:3])
+    check_blocks(lambda: read_idx_blocks(images, labels), [images, labels], 28 * 28, 10)
+
+
+def array_bytes(array, shape):
+    """An ``.npy`` file that says that it has another shape."""
+    file = io.BytesIO()
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + array.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+@fuzzed
+@given(shape=st.tuples(sizes, sizes), claimed=sizes, at=st.integers(0, 4), place=sizes)
+def test_npz(tmp_path, kind, shape, claimed, at, place):
+    numbers = {"csr": (shape[0] + 1, 2), "csc": (shape[1] + 1, 2), "coo": (2, 2)}[kind]
+    index = np.array([0, min(place, 2**62)])
+    names = ["row", "col"] if kind == "coo" else ["indices", "indptr"]
+    arrays = dict.fromkeys(names, index) | {"data": np.ones(2, np.float32)}
+    if kind != "coo":
+        arrays["indptr"] = np.full(min(numbers[0], 20), 2)
+        arrays["indptr"][0] = 0
+    arrays |= {"shape": np.array([min(each, 2**62) for each in shape]), "format": np.array(kind)}
+    path, other = tmp_path / "x.npz", tmp_path / "y.npz"
+    for target, lies in ((path, True), (other, False)):
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for number, (name, array) in enumerate(arrays.items()):
+                told = (claimed,) if lies and number == at and array.ndim else array.shape
+                archive.writestr(f"{name}.npy", array_bytes(array, told))
+    check_blocks(lambda: read_npz_blocks(path, other), [path, other], shape[1], shape[1])
+
+
+def test_npz_of_more_rows_than_it_can_hold(tmp_path):
+    """Its two billion rows would take 16 GB."""
+    path = tmp_path / "x.npz"
+    sparse.save_npz(path, sparse.coo_array(([1.0], ([0], [0])), (2**31 - 1, 5)))
+    blocks, said = outcome(lambda: read_npz_blocks(path, None))
+    size = path.stat().st_size
+    assert blocks == []
+    assert said == f"{path}: matrix has 2147483647 rows, more than a file of {size} bytes can hold"
+
+
+@fuzzed
+@given(content=st.binary(max_size=2000), size=sizes, zeros=st.sampled_from([0, 10**6]))
+def test_archives(tmp_path, content, size, zeros):
+    """A member that says another size, or becomes large."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rows.txt", content + bytes(zeros))
+    data = bytearray(file.getvalue())
+    at = data.index(b"PK\x01\x02") + 24
+    data[at : at + 4] = struct.pack("<I", min(size, 2**32 - 1))
+    (tmp_path / "a.zip").write_bytes(data)
+    try:
+        with more_memory(MEMORY):
+            unpack(tmp_path / "a.zip", {"rows.txt": "rows.txt"}, tmp_path / "out", limit=500_000)
+    except UnpackError:
+        return
+    assert (tmp_path / "out/rows.txt").read_bytes() == content + bytes(zeros)
+
+
+@settings(fuzzed, max_examples=max(5, int(15 * REPEAT)))
+@given(length=sizes, name=st.sampled_from(["feature_indices", "label_indptr", "feature_values"]))
+def test_caches(tmp_path, length, name):
+    """An array of a cache whose header lies: the cache is written again."""
+    split = make_split(5)
+    open_blocks(tmp_path, blocks_of(split), state=1)
+    (meta,) = tmp_path.glob("*/meta.json")
+    path = Path(meta.parent, "train", f"{name}.npy")
+    path.write_bytes(array_bytes(np.load(path), (length,)))
+    with more_memory(MEMORY):
+        found = open_blocks(tmp_path, blocks_of(split), state=1)
+    assert rows(found.train) == rows(split)

@@ -1,0 +1,53 @@
+"""Runs on a disk that gets full: a sentence, and the last checkpoint stays.
+
+The limit of the size of a file stands for the disk, because a small disk can rarely be mounted.
+"""
+
+import pytest
+from helpers import job
+from helpers.limits import limited
+
+from slide.training.monitor import Monitor
+
+pytestmark = pytest.mark.compiled_only  # Compiled kernels are written to files, too.
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A run of two steps, after which all kernels are there."""
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=2", "ranker=none"))
+    return tmp_path / "run"
+
+
+def test_in_the_cache(tmp_path, finished):
+    words = job.tiny(tmp_path, f"run_dir={tmp_path}/other", "dataset.train_samples=40000")
+    with limited(200_000):
+        said = job.failure(*words)
+    assert "no space left for the cache of synthetic" in said
+    assert not list((tmp_path / "cache").glob("*.tmp"))
+
+
+def test_in_a_checkpoint(finished):
+    before = job.files_of(finished / "checkpoints")
+    with limited(4500):
+        said = job.failure(f"resume={finished}", "trainer.max_steps=4", "trainer.log_every=100")
+    assert said.startswith(f"error: cannot write the checkpoint {finished}/checkpoints/2-step-4: ")
+    assert said.endswith(f"; {finished}/checkpoints/1-step-2 is kept")
+    assert job.files_of(finished / "checkpoints") == before
+    job.main(f"resume={finished}", "trainer.max_steps=4")
+    assert job.checkpoint(finished)["step"] == 4
+
+
+def test_in_the_log(finished, monkeypatch):
+    before, whole = job.files_of(finished / "checkpoints"), Monitor.write
+
+    def write(self, step, scalars):
+        with limited((finished / "metrics.jsonl").stat().st_size + 5):
+            whole(self, step, scalars)
+
+    (finished / "metrics.jsonl").write_text('{"step": 1, "note": 0}\n' * 500)
+    monkeypatch.setattr(Monitor, "write", write)
+    said = job.failure(f"resume={finished}", "trainer.max_steps=4", "trainer.log_every=1")
+    assert said.startswith(f"error: cannot write the log {finished}/metrics.jsonl: ")
+    assert said.endswith("; the last checkpoint is kept")
+    assert job.files_of(finished / "checkpoints") == before
