@@ -8,6 +8,7 @@ from slide import checks
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"
+_MANY_LABELS = 100_000
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
@@ -38,6 +39,8 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         sampler.active = active_outputs(num_labels)
     if config.network.hidden is None:
         config.network.hidden = [hidden_width(num_labels)]
+    if config.trainer.evaluation is None:
+        config.trainer.evaluation = search(num_labels, bool(config.ranker))
     if config.network.output_scale is None:
         shared = sampler.mode != "per_sample" or sampler.active == "all"
         config.network.output_scale = output_scale(num_labels, shared)
@@ -93,7 +96,15 @@ def hidden_width(num_labels: int) -> int:
     and memory.
     """
     checks.whole("num_labels", num_labels, 1)
-    return 256 if num_labels > 100_000 else 512
+    return 256 if num_labels > _MANY_LABELS else 512
+
+
+def search(num_labels: int, ranked: bool) -> str:
+    """How the best outputs are found: by an index for more than 100,000 labels and a re-ranker.
+
+    An index misses few of the best and is many times as fast. A network alone is scored exactly.
+    """
+    return "index" if ranked and num_labels > _MANY_LABELS else "exact"
 
 
 def output_scale(num_labels: int, shared: bool) -> float:
@@ -108,4 +119,4 @@ def output_scale(num_labels: int, shared: bool) -> float:
         shared: whether a set is for a whole batch.
     """
     checks.whole("num_labels", num_labels, 1)
-    return 0.1 if shared and num_labels > 100_000 else 1.0
+    return 0.1 if shared and num_labels > _MANY_LABELS else 1.0

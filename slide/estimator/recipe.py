@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from slide import checks
-from slide.config.defaults import active_outputs, batch_size, hidden_width, output_scale
+from slide.config.defaults import active_outputs, batch_size, hidden_width, output_scale, search
 from slide.data import SparseDataset
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
@@ -75,6 +75,7 @@ class Recipe:
             epochs=self.epochs,
             max_epochs=self.max_epochs,
             max_minutes=self.max_minutes,
+            evaluation=search(data.num_labels, self.ranker is not None),
             seed=seed,
         )
         network = self.network(data.num_features, data.num_labels, seed)
