@@ -12,8 +12,6 @@ import pytest
 import torch
 from helpers.matrices import make_csr
 from helpers.serving import serving_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from slide import FullSampler, Model, SlideNetwork
 
@@ -244,63 +242,3 @@ def test_a_slow_body_is_refused():
             answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
     assert answer.startswith("HTTP/1.1 408")
     assert answer.endswith('{"error":"the body did not arrive within 0.1 s"}')
-
-
-KEYS = st.sampled_from(["rows", "k", "threshold", "ids", "search", "indices", "values", "features"])
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.integers(-2, 40)
-    | st.floats()
-    | st.sampled_from(["exact", "index", "3", "word 3", "٣", "²", "\ud800", "-1", ""])
-)
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-NUMBERS = st.lists(SCALARS | st.integers(0, FEATURES), max_size=4)
-ROWS = st.lists(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "indices": NUMBERS,
-            "values": NUMBERS,
-            "features": NUMBERS | st.dictionaries(st.text() | st.just("3"), SCALARS, max_size=3),
-        },
-    ),
-    max_size=3,
-)
-BODIES = VALUES | st.fixed_dictionaries(
-    {"rows": ROWS}, optional={"k": SCALARS, "search": SCALARS, "threshold": SCALARS}
-)
-
-
-@pytest.mark.parametrize("which", ["client", "named"])
-def test_no_request_is_a_failure(which, request):
-    """Bodies of any shape get answers or sentences, never a 500."""
-    client, seen = request.getfixturevalue(which), set()
-
-    @settings(max_examples=120, deadline=None, database=None, derandomize=True)
-    @given(BODIES)
-    def check(body):
-        headers = {"Content-Type": "application/json"}
-        answer = client.post(data=json.dumps(body).encode(), headers=headers)
-        seen.add(answer.status_code)
-        assert answer.status_code in (200, 400, 413, 422), answer.text
-        if answer.status_code != 200:
-            assert answer.json()["error"]
-
-    check()
-    assert seen >= {200, 422}
-
-
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
-@given(content=st.binary(max_size=60), type=st.sampled_from(["application/json", "text/plain"]))
-def test_no_bytes_are_a_failure(client, content, type):
-    answer = client.post(data=content, headers={"Content-Type": type})
-    assert answer.status_code in (400, 422)
-    assert answer.json()["error"]
