@@ -16,6 +16,10 @@ sys.stdin.read()
 """
 
 
+def without_lock(files):
+    return {path: content for path, content in files.items() if path.name != "run.lock"}
+
+
 @pytest.fixture
 def holder(tmp_path):
     """A process that runs in ``run``; it ends by itself with its standard input."""
@@ -39,12 +43,11 @@ def test_the_second_one_is_refused(tmp_path, resumed, request):
         command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
         subprocess.run(command, cwd=job.ROOT / "tests", check=True, timeout=200)
         arguments = [f"resume={run}", "trainer.max_steps=3"]
-    before = {path.name: path.read_bytes() for path in run.iterdir()} if resumed else {}
+    before = job.files_of(run) if resumed else {}
     holder = request.getfixturevalue("holder")
     said = job.failure(*arguments)
     assert said == f"error: another process is running in {run}: wait until it ends"
-    now = {path.name: path.read_bytes() for path in run.iterdir() if path.name != "run.lock"}
-    assert now == {name: content for name, content in before.items() if name != "run.lock"}
+    assert without_lock(job.files_of(run)) == without_lock(before)
     holder.kill()
     holder.wait(timeout=60)
     job.main(*arguments)
