@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("checks", "files", "inputs", "runtime", "sparse")
+GROUND = ("bars", "checks", "compilation", "files", "inputs", "runtime", "sparse")
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.
@@ -41,7 +41,8 @@ DATA_ROOMS = {
 }
 # Who alone may import these packages; (): nobody in the library.
 ONLY = {
-    "numba": ("slide.kernels", "slide.runtime"),
+    "numba": ("slide.kernels", "slide.runtime", "slide.compilation"),
+    "tqdm": ("slide.bars",),
     "faiss": ("slide.sampling.faiss_proposer",),
     "tensorboard": ("slide.training.monitor",),
     "torch.utils.tensorboard": ("slide.training.monitor",),

@@ -1,6 +1,5 @@
 """A data set, a network, an optimizer and a trainer from a configuration."""
 
-import time
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import checks, runtime
+from slide.compilation import clock
+from slide.config.announce import announce_data, announce_run
 from slide.config.defaults import fill_in
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.config.search import choose_settings, race_steps, variants
@@ -151,16 +152,18 @@ def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
     if not resumed:
         check_run_dir(config.run_dir, [CONFIG, CHECKPOINT])
     data = open_dataset(config)
+    announce_data(data)
     fill_in(config, len(data.train), data.num_labels)
-    begin = time.perf_counter()
+    begin = clock()
     if not resumed and variants(config, given):
         config = _searched(config, data, given)
-    search_seconds = time.perf_counter() - begin
+    search_seconds = clock() - begin
     network = build_network(config, data.num_features, data.num_labels)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
     folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
     hold_folder(folder)
+    announce_run(config, data.num_labels, folder)
     trainer = Trainer(*parts, _options(config), folder, schedule, resumed, ranker)
     trainer.counters.search_seconds += search_seconds
     if config.network.prior_bias and trainer.step == 0:

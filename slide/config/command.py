@@ -9,6 +9,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from slide.config.announce import announce_compilation
 from slide.config.build import CONFIG, build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
@@ -33,6 +34,7 @@ The keys are those of {train}: {train} --help explains them.
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
     words = sys.argv[1:]
+    announce_compilation()
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
     elif any(word.startswith("-") for word in words):
@@ -90,6 +92,7 @@ def data() -> None:
     if not words or {"-h", "--help"} & set(words):
         print(data_usage(), end="")
         return
+    announce_compilation()
     command, *overrides = words
     if command not in DATA_COMMANDS:
         sys.exit(f"error: the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from slide import checks
+from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
 from slide.data.row_transform import STEP_ARRAYS, RowTransform
@@ -173,7 +173,7 @@ def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> Row
 
 def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:
     """The rows of a split, transformed."""
-    with tqdm(total=len(split), unit=" rows", desc="transforming", disable=None) as bar:
+    with Bar(total=len(split), unit=" rows", desc="transforming") as bar:
         for part in split.blocks():
             yield Block(steps.features(part.features), steps.labels(part.labels))
             bar.update(len(part))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
+from slide.bars import Bar
 from slide.data import DataError
 from slide.data.dataset import Block
 from slide.data.formats.npz_reader import read_npz_blocks
@@ -113,7 +113,7 @@ def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
         raise ValueError("npz is read from a file, not from standard input")
     path = Path(source.path)
     blocks = read_npz_blocks(path, Path(source.labels) if source.labels else None)
-    with tqdm(unit=" rows", desc=source.path, disable=None) as bar:
+    with Bar(unit=" rows", desc=source.path) as bar:
         for block in blocks:
             _check_width(int(block.features.indices.max(initial=-1)) + 1, model, source.path)
             bar.total = block.features.num_rows
@@ -134,7 +134,7 @@ def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> It
     """Rows of ``{"features": {feature: value}, "labels": [label]}``."""
     rows: list[tuple[dict[int, float], list[int]]] = []
     unknown: dict[Any, int] = {}
-    with tqdm(total=size, unit="B", unit_scale=True, desc=name, disable=None) as bar:
+    with Bar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
             bar.update(len(line))
             if not line.strip():

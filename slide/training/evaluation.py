@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SampledLinear, SlideNetwork
 from slide.nn.sampled_linear import SEARCHES
@@ -58,7 +58,7 @@ def predict_split(
     k = min(_TOP, network.output.out_features)
     parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
-    for batch in tqdm(batches.epoch(0), "evaluate", len(batches), leave=False, disable=None):
+    for batch in Bar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
             scores, ids = (each.numpy() for each in network.predict(batch.features, k, search))
             parts.append(Ranked(scores, ids, ids))

@@ -1,14 +1,12 @@
 """The training loop."""
 
-import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from slide.bars import Bar, say
+from slide.compilation import clock, compile_seconds
 from slide.data import Batches, SparseDataset, validation_split
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
@@ -111,6 +109,7 @@ class Trainer:
         parts = network, optimizer, loss, scheduler
         self.learner = Learner(*parts, self.counters, self.checkpoint.path)
         self.monitor = Monitor(folder, self.step)
+        self._compiled = self.counters.compile_seconds - compile_seconds()
 
     @property
     def step(self) -> int:
@@ -139,27 +138,28 @@ class Trainer:
                 self._train(bar, interrupt)
             self.save()
             scores = self._final_scores()
+            self._note_compilation()
         run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
         return write_summary(*run, len(self.batches), scores)
 
-    def _train(self, bar: tqdm, interrupt: Interrupt) -> None:
+    def _train(self, bar: Bar, interrupt: Interrupt) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
         planner = None
         if self.plan is not None and self.held_split is not None:
             planner = Planner(self.plan, self.train_split, self.held_split)
-        logged, begin = replace(counters), time.perf_counter()
+        logged, begin = replace(counters), clock()
         while not self._ended():
             step = self.step
             batch = self.batches.batch(*divmod(step, len(self.batches)))
             loss, active, hidden = learner.forward(batch)
             if _due(step + 1, options.recall_every):
                 # Before the update, because the set was chosen for the present weights.
-                counters.train_seconds += time.perf_counter() - begin
+                counters.train_seconds += clock() - begin
                 scalars = inspect_selection(self.network.output, hidden, active)
                 self.monitor.write(step + 1, scalars)
-                begin = time.perf_counter()
+                begin = clock()
             learner.update(loss)
-            counters.train_seconds += time.perf_counter() - begin
+            counters.train_seconds += clock() - begin
             bar.update()
             if _due(self.step, options.log_every):
                 scalars = log_scalars(counters, logged, learner.rate, len(self.batches))
@@ -174,7 +174,7 @@ class Trainer:
                 self.save()
             if interrupt.asked:
                 raise KeyboardInterrupt
-            begin = time.perf_counter()  # The time of a step includes making its batch.
+            begin = clock()  # The time of a step includes making its batch.
 
     def _ended(self) -> bool:
         return self.total_steps is not None and self.step >= self.total_steps
@@ -184,12 +184,13 @@ class Trainer:
         ranker, held = self.ranker, self.held_split
         if ranker is None or held is None:
             return self.evaluate()
-        begin = time.perf_counter()
+        begin = clock()
         rows = self.train_split, held
+        say(f"re-ranker: learns from {len(self.train_split):,} rows and {len(held):,} others")
         ranker.fit(self.network, *rows, self.inverse, self.options.evaluation, self.every_split)
-        self.counters.ranker_seconds = time.perf_counter() - begin
+        self.counters.ranker_seconds = clock() - begin
         for note in ranker.notes:
-            tqdm.write(note, file=sys.stderr)
+            say(note)
         return self.evaluate(ranker=ranker)
 
     def evaluate(self, samples: int = 0, ranker: EnsembleRanker | None = None) -> dict[str, float]:
@@ -199,10 +200,10 @@ class Trainer:
             samples: number of rows to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
         """
-        begin, rows = time.perf_counter(), len(self.eval_split)
+        begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
         scores = evaluate(self.network, split, self.inverse, self.options.evaluation, ranker)
-        self.counters.eval_seconds += time.perf_counter() - begin
+        self.counters.eval_seconds += clock() - begin
         groups = {"eval": scores}
         if ranker is not None:
             alone = {n: x for n, x in scores.items() if n.startswith(NETWORK)}
@@ -214,7 +215,11 @@ class Trainer:
 
     def save(self) -> None:
         """Write the checkpoint."""
+        self._note_compilation()
         self.checkpoint.write(self.counters)
+
+    def _note_compilation(self) -> None:
+        self.counters.compile_seconds = self._compiled + compile_seconds()
 
 
 def _due(step: int, every: int) -> bool:
