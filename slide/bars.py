@@ -35,7 +35,7 @@ class Bar(tqdm):
         more["delay"] = SHOWN_AFTER
         super().__init__(*arguments, **{"file": sys.stderr, **more, **keywords})
 
-    def display(self, msg: str | None = None, pos: int | None = None) -> bool | None:
+    def display(self, msg: str | None = None, pos: int | None = None) -> Any:
         """Draw the bar, or write its line if that is due."""
         now = time.monotonic()
         if not self._lines:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("bars", "checks", "compilation", "files", "inputs", "runtime", "sparse")
+GROUND = ("bars", "checks", "compilation", "files", "inputs", "runtime", "sparse", "tables")
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.

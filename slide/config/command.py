@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from slide.config.announce import announce_compilation
@@ -14,6 +16,7 @@ from slide.config.build import CONFIG, build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.resume import resumed
+from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.model import Model
@@ -41,27 +44,55 @@ def train() -> None:
         # Hydra's own options, such as --cfg job and --multirun.
         with user_errors():
             check_overrides([word for word in words if "=" in word and not word.startswith("-")])
-        run = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
-        run(lambda config: run_job(config, HydraConfig.get().overrides.task))()
+        run_by_hydra(words)
     else:
         with user_errors():
             config = read_config(words)
         run_job(config, words)
 
 
-def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
+def run_by_hydra(words: Sequence[str]) -> None:
+    """Does what an option of Hydra asks for; with ``--multirun`` (``-m``), runs a sweep."""
+    main = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
+    sweep: Sweep | None = None
+
+    def job(config: DictConfig) -> None:
+        nonlocal sweep
+        now = HydraConfig.get()
+        if now.mode != RunMode.MULTIRUN:
+            run_job(config, now.overrides.task)
+            return
+        overrides, sweep = list(now.overrides.task), sweep or Sweep(words)
+        sweep.run(overrides, partial(run_job, config, overrides, sweep.words_of(overrides)))
+
+    main(job)()
+    if sweep is not None:
+        sweep.finish()
+
+
+def run_job(
+    composed: DictConfig, overrides: Sequence[str], swept: Sequence[str] | None = None
+) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; ends the process with a message after an error.
 
     Args:
         composed: the configuration of ``overrides``.
         overrides: each is ``group=choice`` or ``key=value``.
+        swept: of a sweep, the overrides that differ from job to job; they are in the name of the
+            folder, and stand before the scores.
+
+    Returns:
+        The summary and the folder of the run.
     """
+    own = [word for word in swept or () if word.startswith("run_dir=")]
+    if swept is not None and composed.run_dir is not None and not own:
+        composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
     try:
         with user_errors():
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
-            trainer = build_trainer(resumed(composed, overrides), given)
+            trainer = build_trainer(resumed(composed, overrides), given, label_of(swept or ()))
     except KeyboardInterrupt:
-        sys.exit("interrupted before the first step")
+        raise Interrupted("interrupted before the first step") from None
     try:
         with memory_errors():
             summary = trainer.fit()
@@ -70,12 +101,13 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         program = _programs()[0]
-        sys.exit(
+        raise Interrupted(
             f"interrupted after step {trainer.step}; "
             f"{program} resume={trainer.folder} goes on from the last checkpoint"
-        )
+        ) from None
     scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
-    print(f"{scores}  {trainer.folder}")
+    print(*(swept or ()), f"{scores}  {trainer.folder}", sep="  ")
+    return summary, str(trainer.folder)
 
 
 def write_run_model(trainer: Trainer) -> None:
