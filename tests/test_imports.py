@@ -29,7 +29,9 @@ ROOMS = {
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
-    "config": "ground data optim sampling nn model training",
+    "report": "ground ranking",
+    "compare": "ground report",
+    "config": "ground data optim sampling nn model training report",
     "estimator": "ground data optim sampling nn ranking model training config",
 }
 # Within data, likewise. Its core is what lies in no folder.
@@ -50,7 +52,8 @@ ONLY = {
     "omegaconf": ("slide.config",),
     "requests": ("slide.data.fetching",),
     "filelock": ("slide.data", "slide.files"),
-    "matplotlib": (),
+    "matplotlib": ("slide.report.figures",),
+    "yaml": ("slide.report.run_files",),
     "sklearn": ("slide.ranking.judge", "slide.estimator"),
     "safetensors": ("slide.model.folder",),
 }

@@ -4,24 +4,23 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from slide.config.announce import announce_compilation
-from slide.config.build import CONFIG, build_trainer, open_dataset
+from slide.config.build import build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
+from slide.config.outputs import write_run_model, write_run_report
 from slide.config.resume import resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
-from slide.model import Model
-from slide.model.saving import write_model
-from slide.training import DivergenceError, Trainer
+from slide.training import DivergenceError
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -90,13 +89,16 @@ def run_job(
     try:
         with user_errors():
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
-            trainer = build_trainer(resumed(composed, overrides), given, label_of(swept or ()))
+            config = resumed(composed, overrides)
+            trainer = build_trainer(config, given, label_of(swept or ()))
     except KeyboardInterrupt:
         raise Interrupted("interrupted before the first step") from None
     try:
         with memory_errors():
             summary = trainer.fit()
         write_run_model(trainer)
+        if config.report:
+            write_run_report(trainer)
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
@@ -108,14 +110,6 @@ def run_job(
     scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     print(*(swept or ()), f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
-
-
-def write_run_model(trainer: Trainer) -> None:
-    """Write the trained model into the folder of its run; `slide.load` opens it."""
-    data, settings = trainer.data, OmegaConf.load(trainer.folder / CONFIG)
-    parts = trainer.network, trainer.ranker, data.steps
-    found = cast(dict[str, Any], OmegaConf.to_container(settings))
-    write_model(trainer.folder, Model(*parts, settings=found, name=data.name))
 
 
 def data() -> None:

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from slide.bars import say
 from slide.tables import text_table
 
-SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"}
+_SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"}
 # Most characters of the part of a folder's name that says what was set.
 LABEL_LENGTH = 100
 
@@ -95,9 +95,9 @@ class Sweep:
         for words, summary, said in self.outcomes:
             values = {_key(word): word.partition("=")[2] for word in words}
             found = summary or {}
-            cells = [_shown(found.get(name), name) for name in SCORES.values()]
+            cells = [_shown(found.get(name), name) for name in _SCORES.values()]
             rows.append([*(values.get(key, "") for key in self.keys), *cells, said])
-        return text_table([*self.keys, *SCORES, "folder"], rows)
+        return text_table([*self.keys, *_SCORES, "folder"], rows)
 
     def _note_failure(self, words: list[str], said: str) -> None:
         say(said)

@@ -108,7 +108,20 @@ def evaluate(
         >>> 0 <= scores["p_at_1"] <= 1
         True
     """
-    found = predict_split(network, split, search, ranker)
+    return scores_of(predict_split(network, split, search, ranker), split, inverse, ranker)
+
+
+def scores_of(
+    found: Ranked, split: Split, inverse: np.ndarray, ranker: EnsembleRanker | None = None
+) -> dict[str, float]:
+    """The scores of answers; the arguments and the result are those of `evaluate`.
+
+    Args:
+        found: from `predict_split`, with the same split and ranker.
+        split: rows with labels.
+        inverse: ``(N,)`` inverse propensities.
+        ranker: that re-ranked the labels; None: there was none.
+    """
     scores = _scores(found.ids, split, inverse)
     if ranker is None:
         return scores

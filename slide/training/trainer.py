@@ -10,14 +10,15 @@ from slide.compilation import clock, compile_seconds
 from slide.data import Batches, SparseDataset, validation_split
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker
+from slide.ranking import EnsembleRanker, Ranked
 from slide.training.checkpoint import Checkpoint
 from slide.training.evaluation import (
     NETWORK,
     check_search,
     choose_rows,
-    evaluate,
     inspect_selection,
+    predict_split,
+    scores_of,
 )
 from slide.training.interrupt import Interrupt, noted_interrupts
 from slide.training.learner import Learner
@@ -56,6 +57,7 @@ class Trainer:
         every_split: both of them.
         eval_split: rows that the run is evaluated on.
         plan: how long to train, with ``epochs="auto"``; else None.
+        answers: labels and scores of the last evaluation; None: there was none yet.
 
     Raises:
         ValueError: if there are no rows to train or evaluate on, if the evaluation needs an index
@@ -94,6 +96,7 @@ class Trainer:
             self.train_split, self.held_split = validation_split(rows, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
+        self.answers: Ranked | None = None
         self.plan, self._most_steps = None, options.most_steps(len(self.batches))
         if options.auto:
             limits = self._most_steps, 60 * options.max_minutes
@@ -202,7 +205,8 @@ class Trainer:
         """
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
-        scores = evaluate(self.network, split, self.inverse, self.options.evaluation, ranker)
+        self.answers = predict_split(self.network, split, self.options.evaluation, ranker)
+        scores = scores_of(self.answers, split, self.inverse, ranker)
         self.counters.eval_seconds += clock() - begin
         groups = {"eval": scores}
         if ranker is not None:

@@ -40,7 +40,7 @@ def tiny(folder, *more):
     shape += ["sampler.active=32", "hash.hashes_per_table=3", "hash.num_tables=4"]
     threads = ["runtime.threads=1"]  # Waking threads would take longer than the work.
     places = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
-    return [*sizes, *shape, *threads, *places, *more]
+    return [*sizes, *shape, *threads, *places, "report=false", *more]
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""The report of a run: what it shows, and when it is not written."""
+
+import base64
+import re
+from xml.etree import ElementTree
+
+import pytest
+from helpers import job
+
+from slide.report import read_run
+
+
+@pytest.mark.parametrize("ranker", ["ensemble", "none"])
+def test_a_run_leaves_a_report(tmp_path, ranker):
+    more = ["report=true", "trainer.log_every=2", "trainer.eval_every=8", f"ranker={ranker}"]
+    job.main(*job.tiny(tmp_path, *more))
+    page = (tmp_path / "run/report.html").read_text()
+    pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    assert len(pictures) == 4
+    texts = [
+        " ".join(ElementTree.fromstring(base64.b64decode(picture)).itertext())
+        for picture in pictures
+    ]
+    assert "loss" in texts[0]
+    assert "P@1, evaluated rows" in texts[0]
+    assert "first 5" in texts[1]
+    assert ("probability" in texts[2]) == (ranker == "ensemble")
+    assert ("re-ranker" in texts[3]) == (ranker == "ensemble")
+    assert "http" not in re.sub(r'src="[^"]+"', "", page), "it asks for something from outside"
+    summary = read_run(tmp_path / "run").summary
+    assert f"<td>{summary['p_at_1']:.4f}</td>" in page
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    assert headings[-3:] == ["Hardest labels", "Best labels", "Settings"]
+    assert re.search(r"<td>label \d+</td>", page)
+
+
+def test_no_report_where_none_is_wanted(tmp_path):
+    job.main(*job.tiny(tmp_path, "report=false", "trainer.max_steps=1", "ranker=none"))
+    assert not (tmp_path / "run/report.html").exists()
