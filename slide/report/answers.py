@@ -27,6 +27,16 @@ class Answers(NamedTuple):
         probabilities: whether the scores are probabilities.
         label_name: the name of a label's number.
         feature_name: the name of a feature's number.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import CSR, Pattern
+        >>> from slide.report import Answers
+        >>> rows = CSR(np.arange(3), np.zeros(2, np.int32), np.ones(2, np.float32))
+        >>> ids, scores = np.array([[0], [1]]), np.array([[0.9], [0.4]])
+        >>> truth = Pattern.from_lists([[0], [0]])
+        >>> Answers(ids, scores, truth, rows, np.array([7, 2]), True).label_name(1)
+        'label 1'
     """
 
     ids: np.ndarray

@@ -36,6 +36,14 @@ def write_report(folder: Path, answers: Answers) -> Path:
     Raises:
         FileNotFoundError: if it is no folder of a run.
         OSError: if the file cannot be written.
+
+    Example:
+        ```python
+        found = network.predict(rows, k=5)  # scores and ids; rows: CSR, truth: Pattern
+        counts = np.bincount(train.labels.indices, minlength=num_labels)
+        answers = Answers(found[1].numpy(), found[0].numpy(), truth, rows, counts, False)
+        write_report(Path("results/mine"), answers)
+        ```
     """
     run = read_run(folder)
     title = f"{run.summary.get('dataset', 'run')}, {folder.name}"

@@ -18,6 +18,13 @@ class RunFiles(NamedTuple):
         summary: of a finished run; else empty.
         settings: values by dotted key.
         log: lines of the log: ``step``, and scalars by name.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from slide.report import RunFiles
+        >>> run = RunFiles(Path("results/a"), {}, {"seed": 1}, [{"step": 20, "train/loss": 0.5}])
+        >>> run.settings["seed"], run.curve("train/loss")
+        (1, ([20], [0.5]))
     """
 
     folder: Path
@@ -56,6 +63,14 @@ def read_run(folder: Path) -> RunFiles:
     Raises:
         FileNotFoundError: if it is no folder of a run.
         ValueError: if a file in it cannot be read.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.report import read_run
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "config.yaml").write_text("trainer: {epochs: 3}")
+        >>> read_run(folder).settings
+        {'trainer.epochs': 3}
     """
     if not (folder / _CONFIG).is_file():
         raise FileNotFoundError(f"{folder} is no folder of a run: there is no {_CONFIG} in it")
