@@ -2,9 +2,12 @@
 
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
 
 from tqdm import tqdm
+from tqdm.utils import CallbackIOWrapper
 
 # A phase that is shorter has no bar; in seconds.
 SHOWN_AFTER = 2.0
@@ -59,6 +62,26 @@ class Bar(tqdm):
         if self._lines and not getattr(self, "disable", True):
             self.leave = False  # Else the last line would come twice.
         super().close()
+
+
+@contextmanager
+def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
+    """The same file, with a bar of the bytes that are read from it.
+
+    Args:
+        file: open for reading.
+        size: number of bytes that will be read, about.
+        name: what the bar is called.
+
+    Example:
+        >>> import io
+        >>> from slide.bars import counted_bytes
+        >>> with counted_bytes(io.BytesIO(b"four"), 4, "a file") as file:
+        ...     file.read()
+        b'four'
+    """
+    with Bar(desc=name, total=size, unit="B", unit_scale=True) as bar:
+        yield CallbackIOWrapper(bar.update, file, "read")
 
 
 def say(sentence: str) -> None:

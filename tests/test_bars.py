@@ -57,6 +57,18 @@ def test_terminals_have_bars(monkeypatch, clock):
     assert "100%|" in shown
 
 
+def test_bytes_of_a_file_are_counted(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(bars, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(bars, "SHOWN_AFTER", 0.0)
+    with bars.counted_bytes(io.BytesIO(b"0123456789"), 10, "digits") as file:
+        assert file.read(6) == b"012345"
+        file.seek(7)
+        assert file.read() == b"789"
+    assert stream.getvalue().splitlines()[-1].startswith("digits:  90% 9.00/10.0 ")
+
+
 def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
