@@ -26,6 +26,7 @@ from slide.training.lr_schedules import LRSchedule, constant, scheduler_at
 from slide.training.metrics import inverse_propensities
 from slide.training.monitor import Monitor
 from slide.training.options import TrainingOptions
+from slide.training.patience import Patience
 from slide.training.plan import Plan
 from slide.training.planner import Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
@@ -53,10 +54,11 @@ class Trainer:
         train_split: rows that the network learns from.
         held_split: training rows that it does not learn from, for choices: how long to train, how
             to re-rank (`slide.data.validation_split`). None: there is nothing to choose, with a
-            number of epochs and without a ranker.
+            number of epochs, without patience and without a ranker.
         every_split: both of them.
         eval_split: rows that the run is evaluated on.
         plan: how long to train, with ``epochs="auto"``; else None.
+        patience: ends the run early, with ``options.patience``; else None.
         answers: labels and scores of the last evaluation; None: there was none yet.
 
     Raises:
@@ -92,7 +94,7 @@ class Trainer:
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
         self.train_split, self.held_split, self.every_split = rows, None, rows
-        if options.auto or ranker is not None:
+        if options.auto or options.patience or ranker is not None:
             self.train_split, self.held_split = validation_split(rows, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
@@ -108,6 +110,11 @@ class Trainer:
             self.counters = self.checkpoint.read()
             if self.plan is not None:  # The limits may have changed.
                 self.plan.check_limits(self.step, self.counters.train_seconds)
+        self.patience: Patience | None = None
+        if options.patience and self.held_split is not None:
+            splits = self.train_split, self.held_split
+            most = options.patience, len(self.batches)
+            self.patience = Patience(folder, *most, splits, self.step)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
         self.learner = Learner(*parts, self.counters, self.checkpoint.path)
@@ -140,6 +147,8 @@ class Trainer:
             with progress_bar(self.total_steps, self.step) as bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt)
             self.save()
+            if self.patience is not None:
+                self.patience.restore(self.network, self.step)
             scores = self._final_scores()
             self._note_compilation()
         run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
@@ -147,7 +156,7 @@ class Trainer:
 
     def _train(self, bar: Bar, interrupt: Interrupt) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
-        planner = None
+        planner = self.patience
         if self.plan is not None and self.held_split is not None:
             planner = Planner(self.plan, self.train_split, self.held_split)
         logged, begin = replace(counters), clock()
@@ -180,6 +189,8 @@ class Trainer:
             begin = clock()  # The time of a step includes making its batch.
 
     def _ended(self) -> bool:
+        if self.patience is not None and self.patience.ended(self.step):
+            return True
         return self.total_steps is not None and self.step >= self.total_steps
 
     def _final_scores(self) -> dict[str, float]:
