@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("bars", "checks", "compilation", "files", "inputs", "runtime", "sparse", "tables")
+GROUND = (
+    "bars",
+    "checks",
+    "compilation",
+    "files",
+    "inputs",
+    "names",
+    "runtime",
+    "sparse",
+    "tables",
+)
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.
@@ -54,7 +64,7 @@ ONLY = {
     "filelock": ("slide.data", "slide.files"),
     "matplotlib": ("slide.report.figures",),
     "yaml": ("slide.report.run_files",),
-    "sklearn": ("slide.ranking.judge", "slide.estimator"),
+    "sklearn": ("slide.ranking.judge", "slide.estimator", "slide.data.text_vectorizer"),
     "safetensors": ("slide.model.folder",),
 }
 # Commands, which stand above all rooms.

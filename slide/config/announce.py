@@ -27,7 +27,8 @@ def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
         folder: of the run.
     """
     trainer, sampler = config.trainer, config.sampler
-    active = "all outputs" if sampler.active == "all" else f"{sampler.active:,} of {labels:,}"
+    chosen = labels if sampler.active == "all" else min(sampler.active, labels)
+    active = f"{chosen:,} of {labels:,}"
     hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
     mode = sampler.mode.replace("_", " ")
     say(f"network   hidden: {hidden}; active: {active}, {mode}")

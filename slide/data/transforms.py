@@ -114,7 +114,9 @@ def transform(
         propensity=data.propensity,
     )
     assert found.folder is not None
-    return replace(found, steps=(*data.steps, _opened(data, arguments, found.folder)))
+    steps_of = (*data.steps, _opened(data, arguments, found.folder))
+    kept = {"label_names": data.label_names, "vectorizer": data.vectorizer}
+    return replace(found, steps=steps_of, **kept)
 
 
 def check_transform(

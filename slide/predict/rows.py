@@ -28,6 +28,10 @@ _CHUNK = 1 << 20
 _LINES = 1024
 
 
+# Features by number, or a text; and numbers of labels.
+_Row = tuple[dict[int, float] | str, list[int]]
+
+
 class RowSource(NamedTuple):
     """Where rows come from.
 
@@ -131,8 +135,8 @@ def _part(rows: Any, start: int) -> Any:
 
 
 def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> Iterator[Block]:
-    """Rows of ``{"features": {feature: value}, "labels": [label]}``."""
-    rows: list[tuple[dict[int, float], list[int]]] = []
+    """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
+    rows: list[_Row] = []
     unknown: dict[Any, int] = {}
     with Bar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
@@ -144,17 +148,19 @@ def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> It
             except (ValueError, TypeError, RecursionError) as error:
                 raise DataError(f"{name}:{number}: {error}") from error
             if len(rows) == _LINES:
-                yield _block(rows)
+                yield _block(rows, model)
                 rows = []
     if rows:
-        yield _block(rows)
+        yield _block(rows, model)
 
 
-def _json_row(
-    row: Any, model: Model, unknown: dict[Any, int]
-) -> tuple[dict[int, float], list[int]]:
+def _json_row(row: Any, model: Model, unknown: dict[Any, int]) -> _Row:
+    if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
+        return row["text"], _labels_of(row, model, unknown)
     if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
-        raise ValueError('a line must be {"features": {feature: value, ...}, "labels": [...]}')
+        known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
+        wanted = '{"features": {feature: value, ...}, "labels": [...]}'
+        raise ValueError(f"a line must be {wanted}{known}")
     given = row["features"]
     pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
     features: dict[int, float] = {}
@@ -164,13 +170,17 @@ def _json_row(
         place = _number_of(feature, model.feature_names, model.num_features)
         if place is not None:  # Else a word, for example, that no training row has.
             features[place] = features.get(place, 0.0) + value
+    return features, _labels_of(row, model, unknown)
+
+
+def _labels_of(row: dict[str, Any], model: Model, unknown: dict[Any, int]) -> list[int]:
     labels = []
     for label in row.get("labels") or []:
         place = _number_of(label, model.label_names, model.num_labels, strict=False)
         if place is None:
             place = model.num_labels + unknown.setdefault(label, len(unknown))
         labels.append(place)
-    return features, labels
+    return labels
 
 
 def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) -> int | None:
@@ -190,7 +200,20 @@ def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) 
     return number
 
 
-def _block(rows: list[tuple[dict[int, float], list[int]]]) -> Block:
+def _block(given: list[_Row], model: Model) -> Block:
+    texts = [features for features, _ in given if isinstance(features, str)]
+    vectors = iter(_as_dicts(model.rows_of(texts)) if texts else ())
+    rows = [
+        (next(vectors) if isinstance(features, str) else features, labels)
+        for features, labels in given
+    ]
     pattern = Pattern.from_lists([list(features) for features, _ in rows])
     values = np.array([value for features, _ in rows for value in features.values()], np.float32)
     return Block(CSR(*pattern, values), Pattern.from_lists([labels for _, labels in rows]))
+
+
+def _as_dicts(rows: CSR) -> Iterator[dict[int, float]]:
+    """Each row as values by feature."""
+    for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
+        values = rows.values[begin:end].tolist()
+        yield dict(zip(rows.indices[begin:end].tolist(), values, strict=True))
