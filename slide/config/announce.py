@@ -1,5 +1,7 @@
 """What a run says of itself before its first step, on standard error."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -40,6 +42,11 @@ def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
     say(f"folder    {folder}")
 
 
-def announce_compilation() -> None:
-    """Say so when kernels begin to compile."""
+@contextmanager
+def announced_compilation() -> Iterator[None]:
+    """Inside of it, the first kernel that compiles is announced."""
     tell_first(lambda: say("compiling kernels, once: later runs find them on the disk"))
+    try:
+        yield
+    finally:
+        tell_first(None)

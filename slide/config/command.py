@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from slide.config.announce import announce_compilation
+from slide.config.announce import announced_compilation
 from slide.config.build import build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
@@ -33,10 +33,10 @@ The keys are those of {train}: {train} --help explains them.
 """
 
 
+@announced_compilation()
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
     words = sys.argv[1:]
-    announce_compilation()
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
     elif any(word.startswith("-") for word in words):
@@ -112,13 +112,13 @@ def run_job(
     return summary, str(trainer.folder)
 
 
+@announced_compilation()
 def data() -> None:
     """The data command: describes or prepares a data set; errors end the process."""
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
         print(data_usage(), end="")
         return
-    announce_compilation()
     command, *overrides = words
     if command not in DATA_COMMANDS:
         sys.exit(f"error: the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")

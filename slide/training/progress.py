@@ -70,7 +70,7 @@ def progress_bar(total_steps: int | None, step: int) -> Bar:
         total_steps: number of steps of the run; None: it is not known yet.
         step: number of steps done.
     """
-    return Bar(desc="training", total=total_steps, initial=step, unit="step")
+    return Bar(desc="training", total=total_steps, initial=step, unit=" steps")
 
 
 def bar_values(scalars: dict[str, float], scores: dict[str, float]) -> dict[str, str]:
