@@ -11,6 +11,7 @@ Example:
 """
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -45,9 +46,19 @@ def share(name: str, value: Any, with_one: bool = False) -> None:
 
 
 def one_of(name: str, value: Any, names: Iterable[str]) -> None:
-    """Raise ValueError unless ``value`` is one of ``names``."""
-    if value not in list(names):
-        raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}")
+    """Raise ValueError unless ``value`` is one of ``names``; the message suggests a near one.
+
+    Example:
+        >>> from slide import checks
+        >>> checks.one_of("search", "exakt", ["exact", "index"])
+        Traceback (most recent call last):
+        ValueError: search must be one of exact, index, not 'exakt'; did you mean exact?
+    """
+    names = list(names)
+    if value not in names:
+        near = get_close_matches(value, names, n=1) if isinstance(value, str) else []
+        asked = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}{asked}")
 
 
 def listing(name: str, value: Any) -> None:

@@ -67,13 +67,19 @@ def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
         raise ValueError(f"run_dir={folder} holds a run: resume={folder} goes on with it")
 
 
-def make_run_folder(run_dir: object, parent: Path) -> Path:
-    """Make the folder ``run_dir``; None makes a new folder in ``parent``, named by the time."""
+def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:
+    """Make the folder ``run_dir``; None makes a new folder in ``parent``, named by the time.
+
+    Args:
+        run_dir: path of the folder, or None.
+        parent: where a new folder is made.
+        label: follows the time in the name of a new folder.
+    """
     if run_dir is not None:
         folder = Path(str(run_dir))
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    stamp = parent / time.strftime("%Y-%m-%d_%H-%M-%S")
+    stamp = parent / "_".join(filter(None, [time.strftime("%Y-%m-%d_%H-%M-%S"), label]))
     for number in count():
         folder = Path(f"{stamp}_{number}") if number else stamp
         try:

@@ -46,3 +46,5 @@ def test_bounds_are_named():
         checks.share("key", 2, with_one=True)
     with pytest.raises(ValueError, match="one of fifo, reservoir, not 'lifo'"):
         checks.one_of("key", "lifo", ("fifo", "reservoir"))
+    with pytest.raises(ValueError, match=r"not 'fiifo'; did you mean fifo\?$"):
+        checks.one_of("key", "fiifo", ("fifo", "reservoir"))

@@ -1,5 +1,6 @@
 """The examples run, briefly, on a little data made up here, and print what they say they do."""
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +46,23 @@ def test_digits(name, options, example, tmp_path, capsys):
     ]
     assert [f"{row['accuracy %']:.2f}" for row in rows] == [line.split()[-1] for line in lines]
     assert all(0 <= row["accuracy %"] <= 100 for row in rows)
+
+
+def test_packages(example, tmp_path, capsys):
+    entry = "Package: p{0}\nDescription: the number {0}\n and more\nDepends: a (>= 1) | b, c{0}\n"
+    entries = [entry.format(i) for i in range(20)]
+    (tmp_path / "Packages").write_text("\n".join([*entries, "Package: alone\nDescription: x\n"]))
+    counts = example("packages").main([str(tmp_path / "Packages"), str(tmp_path / "out")])
+    assert sum(counts) == 20
+    assert min(counts) > 0
+    rows = [
+        json.loads(line)
+        for name in ("train", "test")
+        for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()
+    ]
+    found = {row["text"]: row["labels"] for row in rows}
+    assert found["the number 7 and more"] == ["a", "b", "c7"]
+    assert "training rows and" in capsys.readouterr().out
 
 
 def write_text(folder):

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("checks", "files", "inputs", "runtime", "sparse", "states", "tensor_folder")
+GROUND = (
+    *("bars", "checks", "compilation", "files", "inputs", "names", "runtime", "sparse", "states"),
+    *("tables", "tensor_folder"),
+)
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.
@@ -30,8 +33,10 @@ ROOMS = {
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
+    "report": "ground ranking",
+    "compare": "ground report",
     "serve": "ground model predict",
-    "config": "ground data optim sampling nn model training",
+    "config": "ground data optim sampling nn model training report",
     "estimator": "ground data optim sampling nn ranking model training config",
 }
 # Within data, likewise. Its core is what lies in no folder.
@@ -43,7 +48,8 @@ DATA_ROOMS = {
 }
 # Who alone may import these packages; (): nobody in the library.
 ONLY = {
-    "numba": ("slide.kernels", "slide.runtime"),
+    "numba": ("slide.kernels", "slide.runtime", "slide.compilation"),
+    "tqdm": ("slide.bars",),
     "faiss": ("slide.sampling.faiss_proposer",),
     "tensorboard": ("slide.training.monitor",),
     "torch.utils.tensorboard": ("slide.training.monitor",),
@@ -51,8 +57,9 @@ ONLY = {
     "omegaconf": ("slide.config",),
     "requests": ("slide.data.fetching",),
     "filelock": ("slide.data", "slide.files"),
-    "matplotlib": (),
-    "sklearn": ("slide.ranking.judge", "slide.estimator"),
+    "matplotlib": ("slide.report.figures",),
+    "yaml": ("slide.report.run_files",),
+    "sklearn": ("slide.ranking.judge", "slide.estimator", "slide.data.text_vectorizer"),
     "safetensors": ("slide.tensor_folder",),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
     "prometheus_client": ("slide.serve.metrics",),

@@ -1,6 +1,5 @@
 """A data set, a network, an optimizer and a trainer from a configuration."""
 
-import time
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import checks, runtime
+from slide.compilation import clock
+from slide.config.announce import announce_data, announce_run
+from slide.config.compose import settings
 from slide.config.defaults import check_used, fill_in
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.config.search import choose_settings, race_steps, variants
@@ -125,13 +127,14 @@ def check_settings(config: DictConfig) -> None:
     race_steps(config.search, 1)
 
 
-def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
+def build_trainer(config: DictConfig, given: Collection[str] = (), label: str = "") -> Trainer:
     """The trainer of a new or resumed run; makes its folder and opens its data set.
 
     Args:
         config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
             in (`slide.config.fill_in`).
         given: keys that a user set; the search leaves them as they are.
+        label: the name of a new folder ends with it.
 
     Raises:
         ValueError: for impossible settings, or a ``run_dir`` that holds a run.
@@ -152,23 +155,36 @@ def build_trainer(config: DictConfig, given: Collection[str] = ()) -> Trainer:
     if not resumed:
         check_run_dir(config.run_dir, [CONFIG, CHECKPOINTS])
     data = open_dataset(config)
+    announce_data(data)
     fill_in(config, len(data.train), data.num_labels)
-    begin = time.perf_counter()
+    begin = clock()
     if not resumed and variants(config, given):
         config = _searched(config, data, given)
-    search_seconds = time.perf_counter() - begin
+    search_seconds = clock() - begin
     network = build_network(config, data.num_features, data.num_labels)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
-    folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name)
+    folder = make_run_folder(config.run_dir, Path("results") / config.dataset.name, label)
     hold_folder(folder)
+    announce_run(config, data.num_labels, folder)
     trainer = Trainer(*parts, _options(config), folder, schedule, resumed, ranker)
     trainer.counters.search_seconds += search_seconds
     if config.network.prior_bias and trainer.step == 0:
         _start_biases(network, trainer.learner.loss, trainer.train_split.labels)
     noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
+    assert isinstance(noted, DictConfig)
     write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
+    trainer.monitor.note_settings(_scalars(noted))
     return trainer
+
+
+def _scalars(config: DictConfig) -> dict[str, bool | int | float | str]:
+    """All settings; those that are neither flags, numbers nor texts as texts."""
+    found = {}
+    for key in settings(config):
+        value = OmegaConf.select(config, key)
+        found[key] = value if isinstance(value, bool | int | float | str) else str(value)
+    return found
 
 
 def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:

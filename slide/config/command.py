@@ -2,22 +2,25 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig
 
-from slide.config.build import CONFIG, build_trainer, open_dataset
+from slide.config.announce import announced_compilation
+from slide.config.build import build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
+from slide.config.outputs import write_run_model, write_run_report
 from slide.config.resume import asked_for, resumed
+from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
-from slide.model import Model
-from slide.model.saving import write_model
-from slide.training import DivergenceError, Trainer
+from slide.training import DivergenceError
 from slide.training.interrupt import exit_status, raised_terminations
 
 DATA_USAGE = """\
@@ -31,6 +34,7 @@ The keys are those of {train}: {train} --help explains them.
 """
 
 
+@announced_compilation()
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
     words = sys.argv[1:]
@@ -40,15 +44,35 @@ def train() -> None:
         # Hydra's own options, such as --cfg job and --multirun.
         with user_errors():
             check_overrides([word for word in words if "=" in word and not word.startswith("-")])
-        run = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
-        run(lambda config: run_job(config, HydraConfig.get().overrides.task))()
+        run_by_hydra(words)
     else:
         with user_errors():
             config = read_config(asked_for(words))
         run_job(config, words)
 
 
-def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
+def run_by_hydra(words: Sequence[str]) -> None:
+    """Does what an option of Hydra asks for; with ``--multirun`` (``-m``), runs a sweep."""
+    main = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
+    sweep: Sweep | None = None
+
+    def job(config: DictConfig) -> None:
+        nonlocal sweep
+        now = HydraConfig.get()
+        if now.mode != RunMode.MULTIRUN:
+            run_job(config, now.overrides.task)
+            return
+        overrides, sweep = list(now.overrides.task), sweep or Sweep(words)
+        sweep.run(overrides, partial(run_job, config, overrides, sweep.words_of(overrides)))
+
+    main(job)()
+    if sweep is not None:
+        sweep.finish()
+
+
+def run_job(
+    composed: DictConfig, overrides: Sequence[str], swept: Sequence[str] | None = None
+) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; ends the process with a message after an error.
 
     The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 after an error.
@@ -56,25 +80,38 @@ def run_job(composed: DictConfig, overrides: Sequence[str]) -> None:
     Args:
         composed: the configuration of ``overrides``.
         overrides: each is ``group=choice`` or ``key=value``.
+        swept: of a sweep, the overrides that differ from job to job; they are in the name of the
+            folder, and stand before the scores.
+
+    Returns:
+        The summary and the folder of the run.
     """
+    own = [word for word in swept or () if word.startswith("run_dir=")]
+    if swept is not None and composed.run_dir is not None and not own:
+        composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
     try:
         with raised_terminations():
-            _run(composed, overrides)
+            return _run(composed, overrides, swept or ())
     except KeyboardInterrupt as error:  # Where nothing is lost.
         _stop("interrupted", error)
 
 
-def _run(composed: DictConfig, overrides: Sequence[str]) -> None:
+def _run(
+    composed: DictConfig, overrides: Sequence[str], swept: Sequence[str]
+) -> tuple[dict[str, Any], str]:
     try:
         with user_errors():
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
-            trainer = build_trainer(resumed(composed, overrides), given)
+            config = resumed(composed, overrides)
+            trainer = build_trainer(config, given, label_of(swept))
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     try:
         with memory_errors():
             summary = trainer.fit()
         write_run_model(trainer)
+        if config.report:
+            write_run_report(trainer)
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt as error:
@@ -85,17 +122,11 @@ def _run(composed: DictConfig, overrides: Sequence[str]) -> None:
         )
         _stop(said, error)
     scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
-    print(f"{scores}  {trainer.folder}")
+    print(*swept, f"{scores}  {trainer.folder}", sep="  ")
+    return summary, str(trainer.folder)
 
 
-def write_run_model(trainer: Trainer) -> None:
-    """Write the trained model into the folder of its run; `slide.load` opens it."""
-    data, settings = trainer.data, OmegaConf.load(trainer.folder / CONFIG)
-    parts = trainer.network, trainer.ranker, data.steps
-    found = cast(dict[str, Any], OmegaConf.to_container(settings))
-    write_model(trainer.folder, Model(*parts, settings=found, name=data.name))
-
-
+@announced_compilation()
 def data() -> None:
     """The data command: describes or prepares a data set; errors end the process."""
     words = sys.argv[1:]
@@ -132,7 +163,7 @@ DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
 
 def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:
     print(said, file=sys.stderr)
-    sys.exit(exit_status(error))
+    raise Interrupted(exit_status(error))
 
 
 def _programs() -> tuple[str, str]:

@@ -177,18 +177,20 @@ def _unknown(overrides: Sequence[str]) -> str | None:
     chosen = [each for each in parsed if each.key_or_group in groups]
     for each in chosen:
         choices = sorted(path.stem for path in groups[each.key_or_group].glob("*.yaml"))
-        if isinstance(each.value(), str) and each.value() not in choices:
-            told = f"the choices of {each.key_or_group} are {', '.join(choices)}"
-            return f"there is no {each.input_line}; {told}{_suggestion(each.value(), choices)}"
+        for value in _values(each):
+            if isinstance(value, str) and value not in choices:
+                told = f"the choices of {each.key_or_group} are {', '.join(choices)}"
+                return f"there is no {each.key_or_group}={value}; {told}{near_word(value, choices)}"
     try:
-        config = _compose([each.input_line for each in chosen])
+        # Of a sweep, the first values: which keys there are hardly depends on the others.
+        config = _compose([_first(each) for each in chosen])
     except (HydraException, OmegaConfBaseException):
         return None
     known = [*groups, *settings(config)]
     for each in parsed:
         if each not in chosen and not _exists(config, each):
             key = each.key_or_group
-            return f"there is no key {key} (in {each.input_line}){_suggestion(key, known)}"
+            return f"there is no key {key} (in {each.input_line}){near_word(key, known)}"
     return None
 
 
@@ -200,7 +202,21 @@ def _exists(config: DictConfig, override: Override) -> bool:
     return isinstance(holder, DictConfig) and last in holder
 
 
-def _suggestion(word: str, known: Sequence[str]) -> str:
+def _values(override: Override) -> list[Any]:
+    """The value of an override; of a sweep, its values."""
+    if override.is_sweep_override():
+        return [str(value) for value in override.sweep_iterator()]
+    return [override.value()]
+
+
+def _first(override: Override) -> str:
+    """The override, with the first of its values if it is one of a sweep."""
+    if override.is_sweep_override():
+        return f"{override.key_or_group}={_values(override)[0]}"
+    return str(override.input_line)
+
+
+def near_word(word: str, known: Sequence[str]) -> str:
     """``; did you mean ...?`` with the known word nearest to ``word``, if one is near."""
     last = word.rpartition(".")[2]
     near = [key for key in known if key.rpartition(".")[2] == last]

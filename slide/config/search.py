@@ -1,14 +1,13 @@
 """Settings that a run chooses for its data, by short races (``search=quick``)."""
 
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
-from tqdm import tqdm
 
 from slide import checks
+from slide.bars import Bar, say
 from slide.config.compose import find_conf, settings
 from slide.training.race import Contender, race, run_alone
 
@@ -73,13 +72,13 @@ def choose_settings(
     if not keys:
         return config
     standing = run_alone(partial(make, config, steps))
-    for key in tqdm(keys, "search", leave=False, disable=None):
+    for key in Bar(keys, "search", leave=False):
         others = variants(config, given)[key]
         found = race({name: partial(make, other, steps) for name, other in others.items()})
         best = max(found, key=lambda name: found[name].end)
         better = found[best].end > standing.end * (1 + config.search.least_gain)
         rivals = {_present(config, key): standing.end, best: found[best].end}
-        tqdm.write(f"{key}: {_sentence(rivals, better)} after {steps} steps", file=sys.stderr)
+        say(f"{key}: {_sentence(rivals, better)} after {steps} steps")
         if better:
             config, standing = others[best], found[best]
     return config

@@ -10,10 +10,12 @@ from slide.data.kind import OwnItems, are_items, find_known, kind_of, labels_and
 from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
 from slide.data.row_transform import RowTransform
 from slide.data.sources.debian import build_debian
+from slide.data.sources.documents import documents
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic
 from slide.data.sources.text import text
 from slide.data.sources.xmc import xmc
+from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.data.transforms import transform
 from slide.data.validation import divide, validation_split
 
@@ -26,9 +28,12 @@ __all__ = [
     "RowTransform",
     "SparseDataset",
     "Split",
+    "TextOptions",
+    "TextVectorizer",
     "are_items",
     "build_debian",
     "divide",
+    "documents",
     "download",
     "find_known",
     "fingerprint",

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slide.data.row_transform import RowTransform
+from slide.data.text_vectorizer import TextVectorizer
 from slide.kernels.ragged import gather_ragged
+from slide.names import Names
 from slide.sparse import CSR, Pattern
 
 __all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]
@@ -156,6 +158,9 @@ class SparseDataset:
         folder: the cache folder of the arrays; None: they are in memory only.
         source: what the arrays were made from; see `slide.data.cache.cached`.
         steps: what was done to the rows of the source, in this order (`slide.data.transform`).
+        label_names: a name for each label of the source, before the ``steps``; None: they have
+            none.
+        vectorizer: made the rows of the source from texts; None: there were no texts.
 
     Example:
         >>> import tempfile
@@ -177,6 +182,8 @@ class SparseDataset:
     folder: Path | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
     steps: tuple[RowTransform, ...] = ()
+    label_names: Names | None = None
+    vectorizer: TextVectorizer | None = None
 
 
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from slide import checks
+from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
 from slide.data.row_transform import STEP_ARRAYS, RowTransform
@@ -114,7 +114,9 @@ def transform(
         propensity=data.propensity,
     )
     assert found.folder is not None
-    return replace(found, steps=(*data.steps, _opened(data, arguments, found.folder)))
+    steps_of = (*data.steps, _opened(data, arguments, found.folder))
+    kept = {"label_names": data.label_names, "vectorizer": data.vectorizer}
+    return replace(found, steps=steps_of, **kept)
 
 
 def check_transform(
@@ -173,7 +175,7 @@ def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> Row
 
 def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:
     """The rows of a split, transformed."""
-    with tqdm(total=len(split), unit=" rows", desc="transforming", disable=None) as bar:
+    with Bar(total=len(split), unit=" rows", desc="transforming") as bar:
         for part in split.blocks():
             yield Block(steps.features(part.features), steps.labels(part.labels))
             bar.update(len(part))

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slide import checks
-from slide.data import RowTransform
+from slide.data import RowTransform, TextVectorizer
 from slide.inputs import as_csr
-from slide.model.names import Names
 from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
+from slide.names import Names
 from slide.nn import SlideNetwork
 from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import EnsembleRanker
@@ -52,6 +52,8 @@ class Model:
         feature_names: a name for each feature before the ``steps``; None: features are numbers.
         settings: how the model was trained; JSON values, kept with it.
         name: of the data set.
+        vectorizer: makes rows of texts, before the ``steps``; its terms are the names of the
+            features. None: the model takes no texts.
 
     Raises:
         ValueError: if names, steps and network differ in their numbers of features or labels.
@@ -80,6 +82,7 @@ class Model:
         feature_names: Iterable[Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         name: str = "",
+        vectorizer: TextVectorizer | None = None,
     ):
         self.network, self.ranker, self.steps = network, ranker, tuple(steps)
         self.name, self.settings = name, dict(settings or {})
@@ -93,6 +96,9 @@ class Model:
                 )
             self.num_features, self.num_labels = step.num_features, step.num_labels
         self.label_names = _names(label_names, self.num_labels, "label_names")
+        self.vectorizer = vectorizer
+        if vectorizer is not None:
+            feature_names = vectorizer.terms
         self.feature_names = _names(feature_names, self.num_features, "feature_names")
         # The old number of each output; None: the outputs are numbered as the labels.
         self._label_ids: np.ndarray | None = None
@@ -103,8 +109,8 @@ class Model:
         """The k best labels of each row, with their names if they have any.
 
         Args:
-            rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes. What was done to
-                the training rows is done to them.
+            rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes, or a list of
+                texts. What was done to the training rows is done to them.
             k: number of labels.
             search: ``"exact"``, ``"index"``, which is many times as fast with very many labels
                 and may miss one, or ``"sampler"``, if the model has the index of its sampler; see
@@ -113,7 +119,7 @@ class Model:
         Raises:
             ValueError: for a k below 1, another number of features, values that are not finite, or
                 ``"sampler"`` without its index.
-            TypeError: for rows that are no matrix.
+            TypeError: for rows that are no matrix, or texts where the model takes none.
         """
         ids, scores = self.predict_ids(rows, k, search)
         return Predicted(ids if self.label_names is None else self.label_names.take(ids), scores)
@@ -132,7 +138,7 @@ class Model:
         """
         checks.whole("k", k, 1)
         checks.one_of("search", search, SEARCHES)
-        x = as_csr(rows, self.num_features)
+        x = as_csr(self.rows_of(rows) if _are_texts(rows) else rows, self.num_features)
         check_pattern("features", x, None, self.num_features)
         parts = [self._answer(part, k, search) for part in _blocks(x)]
         if not parts:
@@ -142,6 +148,16 @@ class Model:
         if self._label_ids is not None:
             ids = np.where(ids < 0, -1, self._label_ids[ids].astype(np.int64))
         return Predicted(ids, scores)
+
+    def rows_of(self, texts: Sequence[str]) -> CSR:
+        """The raw features of texts.
+
+        Raises:
+            TypeError: if the model takes no texts.
+        """
+        if self.vectorizer is None:
+            raise TypeError("the model takes rows of features, not texts: it has no vectorizer")
+        return self.vectorizer.rows(texts)
 
     def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""
@@ -179,7 +195,7 @@ class Model:
         step = RowTransform(network.first.in_features, len(outputs), label_ids=kept)
         ranker = None if self.ranker is None else kept_ranker(self.ranker, kept)
         names = {"label_names": self.label_names, "feature_names": self.feature_names}
-        more = {"settings": self.settings, "name": self.name}
+        more = {"settings": self.settings, "name": self.name, "vectorizer": self.vectorizer}
         return Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
 
     def _number(self, label: Any) -> int:
@@ -204,6 +220,10 @@ class Model:
         folder = Path(path)
         check_target(folder)
         write_model(folder, self, dtype)
+
+
+def _are_texts(rows: Any) -> bool:
+    return isinstance(rows, list | tuple) and bool(rows) and isinstance(rows[0], str)
 
 
 def _names(names: Iterable[Any] | None, count: int, what: str) -> Names | None:

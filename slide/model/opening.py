@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from slide.data import RowTransform
+from slide.data import RowTransform, TextVectorizer
 from slide.model.folder import read_model_folder
 from slide.model.index_state import restored_index
 from slide.model.model import Model
-from slide.model.names import Names
 from slide.model.network_state import restored_network
 from slide.model.ranker_state import restored_ranker
+from slide.names import Names
 from slide.tensor_folder import read_tensors
 
 
@@ -71,6 +71,9 @@ def _restored(folder: Path, content: dict[str, Any]) -> Model:
         for which in ("label_names", "feature_names")
         if content[which] is not None
     }
-    return Model(
-        network, ranker, steps, **names, settings=content["settings"], name=content["name"]
-    )
+    vectorizer = content.get("vectorizer")
+    if vectorizer is not None:
+        idf = tensors("vectorizer")["idf"].numpy()
+        vectorizer = TextVectorizer.restored(vectorizer, names["feature_names"], idf)
+    more = {"settings": content["settings"], "name": content["name"]}
+    return Model(network, ranker, steps, **names, **more, vectorizer=vectorizer)

@@ -8,9 +8,9 @@ import torch
 
 from slide.model.folder import MODEL_FILE, MODEL_FOLDER
 from slide.model.index_state import index_settings, index_tensors
-from slide.model.names import Names
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
+from slide.names import Names
 from slide.tensor_folder import write_folder
 
 
@@ -38,6 +38,9 @@ def write_model(folder: Path, model: Any, dtype: str = "float32") -> None:
         "feature_names": _kind(model.feature_names),
         "settings": model.settings,
     }
+    if model.vectorizer is not None:
+        content["vectorizer"] = model.vectorizer.settings()
+        files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
     if index := index_tensors(network.output.sampler):
         files["index"] = index
     if ranker is not None:

@@ -24,7 +24,8 @@ INPUT is a file, or - for standard input:
   xmc       label,label feature:value feature:value ..., after a line rows features labels
   svmlight  the same without that line, features from 1
   npz       a SciPy matrix of features; --labels names that of the labels
-  jsonl     {"features": {"name or number": value, ...}, "labels": [...]} in each line
+  jsonl     {"features": {"name or number": value, ...}, "labels": [...]} in each line, or
+            {"text": "...", "labels": [...]}, if the model was trained on texts
 Labels may be missing: a row without any begins with a space. If rows have labels, the precision is
 printed at the end. Text and lines of JSON are read and answered in pieces, in constant memory.
 """

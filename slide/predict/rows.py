@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
+from slide.bars import Bar
 from slide.data import DataError
 from slide.data.dataset import Block
 from slide.data.formats.npz_reader import read_npz_blocks
@@ -26,6 +26,10 @@ _SUFFIXES = {
 _CHUNK = 1 << 20
 # Lines of JSON in a block.
 _LINES = 1024
+
+
+# Features by number, or a text; and numbers of labels.
+_Row = tuple[dict[int, float] | str, list[int]]
 
 
 class RowSource(NamedTuple):
@@ -113,7 +117,7 @@ def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
         raise ValueError("npz is read from a file, not from standard input")
     path = Path(source.path)
     blocks = read_npz_blocks(path, Path(source.labels) if source.labels else None)
-    with tqdm(unit=" rows", desc=source.path, disable=None) as bar:
+    with Bar(unit=" rows", desc=source.path) as bar:
         for block in blocks:
             _check_width(int(block.features.indices.max(initial=-1)) + 1, model, source.path)
             bar.total = block.features.num_rows
@@ -131,10 +135,10 @@ def _part(rows: Any, start: int) -> Any:
 
 
 def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> Iterator[Block]:
-    """Rows of ``{"features": {feature: value}, "labels": [label]}``."""
-    rows: list[tuple[dict[int, float], list[int]]] = []
+    """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
+    rows: list[_Row] = []
     unknown: dict[Any, int] = {}
-    with tqdm(total=size, unit="B", unit_scale=True, desc=name, disable=None) as bar:
+    with Bar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
             bar.update(len(line))
             if not line.strip():
@@ -144,25 +148,20 @@ def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> It
             except (ValueError, TypeError, RecursionError) as error:
                 raise DataError(f"{name}:{number}: {error}") from error
             if len(rows) == _LINES:
-                yield _block(rows)
+                yield _block(rows, model)
                 rows = []
     if rows:
-        yield _block(rows)
+        yield _block(rows, model)
 
 
-def _json_row(
-    row: Any, model: Model, unknown: dict[Any, int]
-) -> tuple[dict[int, float], list[int]]:
+def _json_row(row: Any, model: Model, unknown: dict[Any, int]) -> _Row:
+    if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
+        return row["text"], _labels_of(row, model, unknown)
     if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
-        raise ValueError('a line must be {"features": {feature: value, ...}, "labels": [...]}')
-    features = number_features(row["features"], model)
-    labels = []
-    for label in row.get("labels") or []:
-        place = _number_of(label, model.label_names, model.num_labels, strict=False)
-        if place is None:
-            place = model.num_labels + unknown.setdefault(label, len(unknown))
-        labels.append(place)
-    return features, labels
+        known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
+        wanted = '{"features": {feature: value, ...}, "labels": [...]}'
+        raise ValueError(f"a line must be {wanted}{known}")
+    return number_features(row["features"], model), _labels_of(row, model, unknown)
 
 
 def number_features(given: dict[Any, Any] | list[Any], model: Model) -> dict[int, float]:
@@ -186,6 +185,16 @@ def number_features(given: dict[Any, Any] | list[Any], model: Model) -> dict[int
     return features
 
 
+def _labels_of(row: dict[str, Any], model: Model, unknown: dict[Any, int]) -> list[int]:
+    labels = []
+    for label in row.get("labels") or []:
+        place = _number_of(label, model.label_names, model.num_labels, strict=False)
+        if place is None:
+            place = model.num_labels + unknown.setdefault(label, len(unknown))
+        labels.append(place)
+    return labels
+
+
 def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) -> int | None:
     """The number of a feature or label; None if there is none of that name."""
     if names is not None and isinstance(name, str | int):
@@ -203,7 +212,20 @@ def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) 
     return number
 
 
-def _block(rows: list[tuple[dict[int, float], list[int]]]) -> Block:
+def _block(given: list[_Row], model: Model) -> Block:
+    texts = [features for features, _ in given if isinstance(features, str)]
+    vectors = iter(_as_dicts(model.rows_of(texts)) if texts else ())
+    rows = [
+        (next(vectors) if isinstance(features, str) else features, labels)
+        for features, labels in given
+    ]
     pattern = Pattern.from_lists([list(features) for features, _ in rows])
     values = np.array([value for features, _ in rows for value in features.values()], np.float32)
     return Block(CSR(*pattern, values), Pattern.from_lists([labels for _, labels in rows]))
+
+
+def _as_dicts(rows: CSR) -> Iterator[dict[int, float]]:
+    """Each row as values by feature."""
+    for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
+        values = rows.values[begin:end].tolist()
+        yield dict(zip(rows.indices[begin:end].tolist(), values, strict=True))

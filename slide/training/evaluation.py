@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SampledLinear, SlideNetwork
 from slide.nn.sampled_linear import SEARCHES
@@ -58,7 +58,7 @@ def predict_split(
     k = min(_TOP, network.output.out_features)
     parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
-    for batch in tqdm(batches.epoch(0), "evaluate", len(batches), leave=False, disable=None):
+    for batch in Bar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
             scores, ids = (each.numpy() for each in network.predict(batch.features, k, search))
             parts.append(Ranked(scores, ids, ids))
@@ -108,7 +108,20 @@ def evaluate(
         >>> 0 <= scores["p_at_1"] <= 1
         True
     """
-    found = predict_split(network, split, search, ranker)
+    return scores_of(predict_split(network, split, search, ranker), split, inverse, ranker)
+
+
+def scores_of(
+    found: Ranked, split: Split, inverse: np.ndarray, ranker: EnsembleRanker | None = None
+) -> dict[str, float]:
+    """The scores of answers; the arguments and the result are those of `evaluate`.
+
+    Args:
+        found: from `predict_split`, with the same split and ranker.
+        split: rows with labels.
+        inverse: ``(N,)`` inverse propensities.
+        ranker: that re-ranked the labels; None: there was none.
+    """
     scores = _scores(found.ids, split, inverse)
     if ranker is None:
         return scores

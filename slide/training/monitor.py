@@ -6,6 +6,9 @@ from pathlib import Path
 
 from slide.files import write_text
 
+# Scores that TensorBoard's page of settings shows.
+SHOWN_SCORES = ("eval/p_at_1", "eval/p_at_5", "reranked/p_at_1", "reranked/p_at_5")
+
 
 class Monitor:
     """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
@@ -80,6 +83,19 @@ class Monitor:
     def _add_events(self, step: int, **scalars: float) -> None:
         for name, value in scalars.items():
             self._events.add_scalar(name, value, step)
+
+    def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
+        """Let TensorBoard show the settings of the run beside its scores (its page HParams).
+
+        Args:
+            settings: values by key.
+        """
+        from torch.utils.tensorboard.summary import hparams
+
+        # The scalars of these names are in the log: TensorBoard takes their last values.
+        for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
+            self._events._get_file_writer().add_summary(part)
+        self._events.flush()
 
     def close(self) -> None:
         """Close both files."""

@@ -19,6 +19,9 @@ class TrainingOptions:
         max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no
             limit.
         max_steps: largest number of steps; 0: no limit.
+        patience: number of evaluations on held-out training rows, about one in an epoch, without a
+            better one, after which the run ends with the best weights; 0: it never ends early. It
+            needs a number of epochs: ``"auto"`` decides by itself.
         eval_every: steps between evaluations; 0: only at the end.
         eval_samples: rows used by the evaluations before the end; 0: all. The last evaluation
             always uses all.
@@ -52,6 +55,7 @@ class TrainingOptions:
     max_epochs: int = 20
     max_minutes: float = 0.0
     max_steps: int = 0
+    patience: int = 0
     eval_every: int = 0
     eval_samples: int = 0
     checkpoint_every: int = 0
@@ -73,6 +77,11 @@ class TrainingOptions:
         checks.not_negative("max_minutes", self.max_minutes)
         if self.max_minutes and not self.auto:
             raise ValueError(f"max_minutes={self.max_minutes} needs epochs=auto, not {self.epochs}")
+        checks.whole("patience", self.patience, 0)
+        if self.patience and self.auto:
+            raise ValueError(
+                f"patience={self.patience} needs a number of epochs; epochs=auto stops by itself"
+            )
         checks.whole("seed", self.seed, 0)
         checks.share("holdout", self.holdout)
         checks.one_of("evaluation", self.evaluation, SEARCHES)

@@ -1,11 +1,9 @@
 """Looks at precision on held-out training rows while a run with a `Plan` goes on."""
 
-import sys
-import time
-
 import numpy as np
-from tqdm import tqdm
 
+from slide.bars import Bar, say
+from slide.compilation import clock
 from slide.data import Batches, Split, find_known, first_unknown, kind_of
 from slide.nn import SlideNetwork
 from slide.sparse import Pattern
@@ -71,7 +69,7 @@ class Planner:
         self.plan = plan
         self.held = None if plan.decay_from else HeldRows(train, held)
 
-    def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: tqdm) -> None:
+    def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar) -> None:
         """After a step: evaluate the network if that is due, and decide whether the rate falls.
 
         Args:
@@ -84,9 +82,9 @@ class Planner:
         if self.held is None or plan.decay_from:
             return
         if plan.wants_score(step):
-            begin = time.perf_counter()
+            begin = clock()
             score = self.held.precision(network)
-            counters.held_seconds += time.perf_counter() - begin
+            counters.held_seconds += clock() - begin
             monitor.write(step, {"held/precision": score})
             plan.note_score(step, score)
             bar.set_description_str(plan.sentence())
@@ -94,4 +92,4 @@ class Planner:
         if plan.decay_from:
             bar.total = plan.total
             bar.set_description_str(plan.sentence())
-            bar.write(f"step {step}: {plan.sentence()}", file=sys.stderr)
+            say(f"step {step}: {plan.sentence()}")

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from tqdm import tqdm
+from slide.bars import Bar
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Counters:
         eval_seconds: seconds of evaluation on the rows that the run is evaluated on.
         ranker_seconds: seconds of training of the ranker.
         search_seconds: seconds of races between settings, before the first step.
+        compile_seconds: seconds of the compilation of kernels, which are in none of the others.
     """
 
     step: int = 0
@@ -32,6 +33,7 @@ class Counters:
     eval_seconds: float = 0.0
     ranker_seconds: float = 0.0
     search_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     def __sub__(self, before: "Counters") -> "Counters":
         earlier = asdict(before)
@@ -61,14 +63,14 @@ def log_scalars(
     }
 
 
-def progress_bar(total_steps: int | None, step: int) -> tqdm:
-    """A bar of steps that begins at ``step``; it is hidden if the output is not a terminal.
+def progress_bar(total_steps: int | None, step: int) -> Bar:
+    """A bar of steps that begins at ``step``; see `slide.bars.Bar`.
 
     Args:
         total_steps: number of steps of the run; None: it is not known yet.
         step: number of steps done.
     """
-    return tqdm(total=total_steps, initial=step, unit="step", disable=None)
+    return Bar(desc="training", total=total_steps, initial=step, unit=" steps")
 
 
 def bar_values(scalars: dict[str, float], scores: dict[str, float]) -> dict[str, str]:

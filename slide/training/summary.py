@@ -29,6 +29,7 @@ def write_summary(
         splits: rows that the run trained on, and rows that it was evaluated on.
         counters: at the end of the run. ``train_seconds`` are those of the network, as in the log;
             ``search_seconds``, ``held_seconds`` and ``ranker_seconds`` come on top.
+            ``compile_seconds``, in which kernels were compiled, are in none of them.
         steps_per_epoch: number of batches in a pass over the rows.
         scores: of the last evaluation.
     """
@@ -46,6 +47,7 @@ def write_summary(
         "held_seconds": round(counters.held_seconds, 3),
         "eval_seconds": round(counters.eval_seconds, 3),
         "rebuild_seconds": round(counters.rebuild_seconds, 3),
+        "compile_seconds": round(counters.compile_seconds, 3),
         "samples_per_second": round(counters.samples / counters.train_seconds, 1),
         **{name: round(value, 6) for name, value in scores.items()},
         "majority_p_at_1": round(majority_precision(train, judged), 6),

@@ -1,25 +1,24 @@
 """The training loop."""
 
-import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from slide.bars import Bar, say
+from slide.compilation import clock, compile_seconds
 from slide.data import Batches, SparseDataset, fingerprint, validation_split
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker
+from slide.ranking import EnsembleRanker, Ranked
 from slide.training.checkpoint import Checkpoint
 from slide.training.evaluation import (
     NETWORK,
     check_search,
     choose_rows,
-    evaluate,
     inspect_selection,
+    predict_split,
+    scores_of,
 )
 from slide.training.interrupt import Interrupt, noted_interrupts
 from slide.training.learner import Learner
@@ -27,6 +26,7 @@ from slide.training.lr_schedules import LRSchedule, constant, scheduler_at
 from slide.training.metrics import inverse_propensities
 from slide.training.monitor import Monitor
 from slide.training.options import TrainingOptions
+from slide.training.patience import Patience
 from slide.training.plan import Plan
 from slide.training.planner import Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
@@ -54,10 +54,12 @@ class Trainer:
         train_split: rows that the network learns from.
         held_split: training rows that it does not learn from, for choices: how long to train, how
             to re-rank (`slide.data.validation_split`). None: there is nothing to choose, with a
-            number of epochs and without a ranker.
+            number of epochs, without patience and without a ranker.
         every_split: both of them.
         eval_split: rows that the run is evaluated on.
         plan: how long to train, with ``epochs="auto"``; else None.
+        patience: ends the run early, with ``options.patience``; else None.
+        answers: labels and scores of the last evaluation; None: there was none yet.
 
     Raises:
         ValueError: if there are no rows to train or evaluate on, if the evaluation needs an index
@@ -92,10 +94,11 @@ class Trainer:
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
         self.train_split, self.held_split, self.every_split = rows, None, rows
-        if options.auto or ranker is not None:
+        if options.auto or options.patience or ranker is not None:
             self.train_split, self.held_split = validation_split(rows, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
+        self.answers: Ranked | None = None
         self.plan, self._most_steps = None, options.most_steps(len(self.batches))
         if options.auto:
             limits = self._most_steps, 60 * options.max_minutes
@@ -108,10 +111,16 @@ class Trainer:
             self.counters = self.checkpoint.read()
             if self.plan is not None:  # The limits may have changed.
                 self.plan.check_limits(self.step, self.counters.train_seconds)
+        self.patience: Patience | None = None
+        if options.patience and self.held_split is not None:
+            splits = self.train_split, self.held_split
+            most = options.patience, len(self.batches)
+            self.patience = Patience(folder, *most, splits, self.step)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
         self.learner = Learner(*parts, self.counters, self.checkpoint.last)
         self.monitor = Monitor(folder, self.step)
+        self._compiled = self.counters.compile_seconds - compile_seconds()
 
     @property
     def step(self) -> int:
@@ -139,28 +148,31 @@ class Trainer:
             with progress_bar(self.total_steps, self.step) as bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt)
             self.save()
+            if self.patience is not None:
+                self.patience.restore(self.network, self.step)
             scores = self._final_scores()
+            self._note_compilation()
         run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
         return write_summary(*run, len(self.batches), scores)
 
-    def _train(self, bar: tqdm, interrupt: Interrupt) -> None:
+    def _train(self, bar: Bar, interrupt: Interrupt) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
-        planner = None
+        planner = self.patience
         if self.plan is not None and self.held_split is not None:
             planner = Planner(self.plan, self.train_split, self.held_split)
-        first, logged, begin = self.step, replace(counters), time.perf_counter()
+        first, logged, begin = self.step, replace(counters), clock()
         while not self._ended():
             step = self.step
             batch = self.batches.batch(*divmod(step, len(self.batches)))
             loss, active, hidden = learner.forward(batch)
             if _due(step + 1, options.recall_every):
                 # Before the update, because the set was chosen for the present weights.
-                counters.train_seconds += time.perf_counter() - begin
+                counters.train_seconds += clock() - begin
                 scalars = inspect_selection(self.network.output, hidden, active)
                 self.monitor.write(step + 1, scalars)
-                begin = time.perf_counter()
+                begin = clock()
             learner.update(loss)
-            counters.train_seconds += time.perf_counter() - begin
+            counters.train_seconds += clock() - begin
             bar.update()
             if _due(self.step, options.log_every):
                 scalars = log_scalars(counters, logged, learner.rate, len(self.batches))
@@ -179,9 +191,11 @@ class Trainer:
             elif options.checkpoint_every and step == first:  # Now there are moments.
                 self.checkpoint.prepare()
             self.checkpoint.check()
-            begin = time.perf_counter()  # The time of a step includes making its batch.
+            begin = clock()  # The time of a step includes making its batch.
 
     def _ended(self) -> bool:
+        if self.patience is not None and self.patience.ended(self.step):
+            return True
         return self.total_steps is not None and self.step >= self.total_steps
 
     def _final_scores(self) -> dict[str, float]:
@@ -189,12 +203,13 @@ class Trainer:
         ranker, held = self.ranker, self.held_split
         if ranker is None or held is None:
             return self.evaluate()
-        begin = time.perf_counter()
+        begin = clock()
         rows = self.train_split, held
+        say(f"re-ranker: learns from {len(self.train_split):,} rows and {len(held):,} others")
         ranker.fit(self.network, *rows, self.inverse, self.options.evaluation, self.every_split)
-        self.counters.ranker_seconds = time.perf_counter() - begin
+        self.counters.ranker_seconds = clock() - begin
         for note in ranker.notes:
-            tqdm.write(note, file=sys.stderr)
+            say(note)
         return self.evaluate(ranker=ranker)
 
     def evaluate(self, samples: int = 0, ranker: EnsembleRanker | None = None) -> dict[str, float]:
@@ -204,10 +219,11 @@ class Trainer:
             samples: number of rows to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
         """
-        begin, rows = time.perf_counter(), len(self.eval_split)
+        begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
-        scores = evaluate(self.network, split, self.inverse, self.options.evaluation, ranker)
-        self.counters.eval_seconds += time.perf_counter() - begin
+        self.answers = predict_split(self.network, split, self.options.evaluation, ranker)
+        scores = scores_of(self.answers, split, self.inverse, ranker)
+        self.counters.eval_seconds += clock() - begin
         groups = {"eval": scores}
         if ranker is not None:
             alone = {n: x for n, x in scores.items() if n.startswith(NETWORK)}
@@ -219,6 +235,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint."""
+        self._note_compilation()
         self.checkpoint.write(self.counters)
 
     def _facts(self) -> dict[str, Any]:
@@ -238,6 +255,9 @@ class Trainer:
             "seed": options.seed,
             "trainer.epochs=auto": options.auto,
         }
+
+    def _note_compilation(self) -> None:
+        self.counters.compile_seconds = self._compiled + compile_seconds()
 
 
 def _due(step: int, every: int) -> bool:

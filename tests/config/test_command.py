@@ -8,6 +8,7 @@ import pytest
 from helpers import job
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from slide.training.learner import Learner
 
@@ -117,16 +118,54 @@ def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+RATES = ["0.1", "0.2"]
+
+
+def shown_events(run):
+    """The events of a run, as text."""
+    (path,) = run.glob("events*")
+    return "".join(map(str, EventFileLoader(str(path)).Load()))
+
+
 def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = [a for a in job.tiny(tmp_path) if not a.startswith("run_dir")]
     job.main("-m", *arguments, "trainer.max_steps=1", "optimizer.lr=0.1,0.2")
-    assert capsys.readouterr().out.count("P@1") == 2
+    said = capsys.readouterr()
+    assert "job 2: optimizer.lr=0.2" in said.err
+    lines = said.out.splitlines()
+    assert [line.partition("  P@1 ")[0] for line in lines[:2]] == [
+        f"optimizer.lr={r}" for r in RATES
+    ]
+    assert lines[2].split() == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds", "folder"]
+    assert [line.split()[0] for line in lines[3:]] == RATES
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
-    assert len(list((tmp_path / "results/synthetic").iterdir())) == 2
+    runs = sorted((tmp_path / "results/synthetic").iterdir())
+    assert [run.name.rpartition("_")[2] for run in runs] == [f"lr={rate}" for rate in RATES]
+    assert 'tag: "_hparams_/session_start_info"' in shown_events(runs[0])
     message = job.failure("-m", "optimizer.lrr=0.1,0.2")
     assert message.startswith("error: there is no key optimizer.lrr ")
     assert message.endswith("did you mean optimizer.lr?")
+    assert job.failure("-m", "loss=bce,sofmax", "seed=1").endswith("did you mean softmax?")
+
+
+def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):
+    arguments = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none"]
+    message = job.failure("-m", *arguments, "optimizer.lr=-1,0.1")
+    assert message == "error: 1 of 2 jobs failed"
+    said = capsys.readouterr()
+    assert "error: lr" in said.err
+    first, second = said.out.splitlines()[-2:]
+    assert first.startswith("-1 ")
+    assert "error: lr" in first
+    assert second.endswith(f"  {tmp_path}/run/lr=0.1")
+
+
+def test_an_interrupt_ends_a_sweep(tmp_path, monkeypatch, capsys):
+    interrupt_at(monkeypatch, 0, times=1)
+    message = job.failure("-m", *job.tiny(tmp_path), "seed=1,2")
+    assert message.startswith("interrupted after step 1")
+    assert "job 2" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("interrupts_raise")
@@ -134,7 +173,7 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     ("place", "said"),
     [
         ("slide.config.command.build_trainer", "interrupted before the first step"),
-        ("slide.training.trainer.evaluate", "interrupted after step 20; python train.py resume="),
+        ("slide.training.trainer.predict_split", "interrupted after step 20; python train.py resume="),
         ("slide.config.command.write_run_model", "interrupted after step 20; python train.py"),
     ],
 )

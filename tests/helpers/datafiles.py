@@ -1,6 +1,7 @@
 """Small files for each reader."""
 
 import gzip
+import json
 
 import numpy as np
 from scipy import sparse
@@ -67,8 +68,21 @@ def write_plain_text(folder, data, config):
     (folder / config["file"]).write_text(" ".join(words))
 
 
+def write_documents(folder, data, config):
+    """Texts of words at random, with names for the labels of the rows."""
+    rng = np.random.default_rng(SEED)
+    for part, split in (("train", data.train), ("test", data.test)):
+        lines = []
+        for begin, end in zip(split.labels.indptr[:-1], split.labels.indptr[1:], strict=True):
+            labels = [f"label {each}" for each in split.labels.indices[begin:end]]
+            text = " ".join(rng.choice(WORDS, 8))
+            lines.append(json.dumps({"text": text, "labels": labels}) + "\n")
+        (folder / config.get(f"{part}_file", f"{part}.jsonl")).write_text("".join(lines))
+
+
 WRITERS = {
     "slide.data.xmc": write_rows,
     "slide.data.mnist": write_idx_files,
     "slide.data.text": write_plain_text,
+    "slide.data.documents": write_documents,
 }

@@ -49,7 +49,7 @@ def tiny(folder, *more):
         shape.append("sampler=lsh")
     threads = ["runtime.threads=1"]  # Waking threads would take longer than the work.
     places = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
-    return [*sizes, *shape, *threads, *places, *more]
+    return [*sizes, *shape, *threads, *places, "report=false", *more]
 
 
 def raw(group, choice):

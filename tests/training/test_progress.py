@@ -35,8 +35,8 @@ def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
 
 
 def test_a_difference_is_that_of_each_counter():
-    one = Counters(*range(10))
+    one = Counters(*range(11))
     assert set(asdict(one - one).values()) == {0}
     assert (one - Counters()) == one
     with pytest.raises(TypeError):
-        Counters(*range(11))
+        Counters(*range(12))

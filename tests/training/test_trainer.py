@@ -12,6 +12,7 @@ from helpers.samplers import lsh_sampler
 from slide import FullSampler, SimHash
 from slide.data import SparseDataset
 from slide.functional.losses import Loss
+from slide.ranking import Ranked
 from slide.training import Trainer, linear
 from slide.training.checkpoint import Checkpoint
 
@@ -140,12 +141,13 @@ def test_without_schedules_only_the_end_is_written(tmp_path, monkeypatch):
 def test_evaluation_on_the_way_uses_the_rows_asked_for(tmp_path, monkeypatch):
     sizes = []
 
-    def evaluate(network, split, inverse, search, ranker):
+    def predict_split(network, split, search, ranker):
         assert ranker is None
         sizes.append((len(split), search))
-        return dict.fromkeys(("p_at_1", "p_at_3", "p_at_5"), 0.5)
+        nothing = np.full((len(split), 5), -1)
+        return Ranked(nothing, nothing, nothing)
 
-    monkeypatch.setattr("slide.training.trainer.evaluate", evaluate)
+    monkeypatch.setattr("slide.training.trainer.predict_split", predict_split)
     trainer = job.make_trainer(
         tmp_path, job.make_data(tmp_path), eval_every=8, eval_samples=30, evaluation="index"
     )

@@ -17,8 +17,8 @@ from urllib.parse import urljoin
 
 import requests
 from requests import exceptions
-from tqdm import tqdm
 
+from slide.bars import Bar
 from slide.data.fetching.fetch import FetchError
 from slide.data.fetching.unpack import MAX_BYTES, ensure_space
 from slide.runtime import VERSION
@@ -195,13 +195,12 @@ def _write_body(response: requests.Response, path: Path, start: int, offer: _Off
         if offer.total > MAX_BYTES:
             raise FetchError(f"has {offer.total} bytes, more than {MAX_BYTES}")
         ensure_space(path.parent, offer.total - start, "the file")
-    bar = tqdm(
+    bar = Bar(
         total=offer.total,
         initial=start,
         unit="B",
         unit_scale=True,
         desc=response.url.partition("?")[0].rpartition("/")[2],
-        disable=None,
     )
     length = start
     try:

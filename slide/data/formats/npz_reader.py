@@ -7,6 +7,7 @@ from typing import IO
 
 import numpy as np
 
+from slide.bars import counted_bytes
 from slide.data.dataset import Block
 from slide.data.errors import DataError
 from slide.data.formats.text_reader import MAX_INDEX, Sizes
@@ -87,7 +88,8 @@ def _read_matrix(path: Path) -> CSR:
     from scipy import sparse  # Imported here: it takes long, and few files need it.
 
     with _opened_matrix(path) as file:
-        matrix = sparse.load_npz(file)
+        with counted_bytes(file, path.stat().st_size, str(path)) as counted:
+            matrix = sparse.load_npz(counted)
         # SciPy's compiled conversions trust these numbers as places in memory.
         if hasattr(matrix, "indptr"):
             matrix.check_format(full_check=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
 
 import numpy as np
-from tqdm import tqdm
 
 from slide import checks
+from slide.bars import Bar
 from slide.data.dataset import Block
 from slide.data.errors import DataError
 from slide.kernels import parse_rows as parse
@@ -178,7 +178,7 @@ def parse_text(
     )
     line = int(variant.header)  # Lines that have been parsed.
     rows = 0  # Rows in these lines, with those that were left out.
-    bar = tqdm(total=num_bytes, unit="B", unit_scale=True, desc=path, disable=None)
+    bar = Bar(total=num_bytes, unit="B", unit_scale=True, desc=path)
     bar.update(len(header))
     for chunk in _line_chunks(file, chunk_bytes, bar):
         end = 0
@@ -207,7 +207,7 @@ def count_rows(path: str | Path) -> int:
         return sum(not line.startswith((b"#", b"\n", b"\r\n")) for line in file)
 
 
-def _line_chunks(file: IO[bytes], size: int, bar: tqdm) -> Iterator[bytes]:
+def _line_chunks(file: IO[bytes], size: int, bar: Bar) -> Iterator[bytes]:
     """Yields the lines that follow, in pieces that end with a line feed."""
     with bar:
         pieces = []  # Of a line whose end has not been read yet.

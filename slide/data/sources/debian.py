@@ -27,9 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from slide import checks
+from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
@@ -130,7 +130,7 @@ def _read_rows(index: str | Path | None) -> Split:
         entries = read_packages(lines, str(index or " ".join(COMMAND)))
         # apt also names packages that are installed but in none of its archives.
         known = (entry for entry in entries if index is not None or ARCHIVED in entry)
-        rows = count_packages(tqdm(known, unit=" packages", disable=None))
+        rows = count_packages(Bar(known, unit=" packages"))
     if len(rows) < 2:
         raise _too_few(index, len(rows))
     return rows

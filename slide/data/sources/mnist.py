@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
-from tqdm import tqdm
 
+from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
@@ -118,7 +118,7 @@ def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
             raise DataError(
                 f"{labels}: it has {classes.rows} labels for the {pixels.rows} images of {images}"
             )
-        with tqdm(total=pixels.rows, unit=" rows", desc=str(images), disable=None) as bar:
+        with Bar(total=pixels.rows, unit=" rows", desc=str(images)) as bar:
             for start in range(0, pixels.rows, IMAGE_CHUNK):
                 count = min(IMAGE_CHUNK, pixels.rows - start)
                 label = classes.read(count)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
+from slide.bars import Bar
 from slide.data.errors import DataError
 from slide.kernels.subsample_words import subsample_words
 
@@ -93,7 +93,7 @@ def read_words(
     """
     rest = b""
     with (
-        tqdm(total=end - begin, unit="B", unit_scale=True, desc=str(path), disable=None) as bar,
+        Bar(total=end - begin, unit="B", unit_scale=True, desc=str(path)) as bar,
         path.open("rb") as file,
     ):
         file.seek(begin)

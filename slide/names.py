@@ -93,7 +93,7 @@ class Names(Sequence):
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """The arrays, for a file."""
         text = torch.from_numpy(np.array(self.text))
-        return {f"{prefix}.text": text, f"{prefix}.ends": torch.from_numpy(self.ends)}
+        return {f"{prefix}.text": text, f"{prefix}.ends": torch.from_numpy(np.array(self.ends))}
 
     @classmethod
     def restored(cls, tensors: dict[str, Tensor], prefix: str, kind: str) -> "Names":

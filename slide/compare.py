@@ -1,0 +1,146 @@
+"""``slide-compare RUN RUN ...``, also ``python -m slide.compare``: runs side by side."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slide.report.figures import draw_comparison, save
+from slide.report.run_files import RunFiles, read_run
+from slide.tables import text_table
+
+_ABOUT = """\
+Compares runs of slide-train: the settings that differ, precision, time and memory.
+
+RUN is the folder of a run, such as results/debian/2026-11-21_12-00-00, or a folder of such folders.
+"""
+# What a run has reached, by its name in the summary.
+_FACTS = {
+    "P@1": "p_at_1",
+    "P@3": "p_at_3",
+    "P@5": "p_at_5",
+    "PSP@5": "psp_at_5",
+    "network P@1": "network_p_at_1",
+    "steps": "steps",
+    "epochs": "epochs",
+    "training, s": "train_seconds",
+    "re-ranker, s": "ranker_seconds",
+    "search, s": "search_seconds",
+    "evaluation, s": "eval_seconds",
+    "rows/s": "samples_per_second",
+    "memory, MiB": "peak_rss_mb",
+}
+# Where a run reads and writes; it differs without making a difference.
+_PLACES = ("run_dir", "resume", "report", "dataset.root", "dataset.cache")
+# Runs are the lines of a table that is this narrow.
+_WIDTH = 100
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Compares runs; errors end the process with a sentence.
+
+    Args:
+        words: the arguments; None: those of the process.
+    """
+    options = _parser().parse_args(words)
+    try:
+        runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
+        print(compare(runs))
+        if options.plot is not None:
+            save(draw_comparison(runs, names_of(runs)), Path(options.plot))
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+def find_runs(folders: Any) -> list[Path]:
+    """The folders of runs: each one as it is, or the runs that lie in it, by name.
+
+    Args:
+        folders: paths.
+
+    Raises:
+        FileNotFoundError: if a folder neither is nor holds a run.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        inside = sorted(path.parent for path in folder.glob("*/config.yaml"))
+        if not inside or (folder / "config.yaml").exists():
+            inside = [folder]
+        found += [each for each in inside if each not in found]
+    return found
+
+
+def compare(runs: Sequence[RunFiles]) -> str:
+    """A table of the settings that differ, and of what the runs have reached.
+
+    Args:
+        runs: the runs, each from `slide.report.read_run`.
+
+    Returns:
+        The table: a line for each run, or a column for each if that is narrower.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from slide.compare import compare
+        >>> from slide.report import RunFiles
+        >>> one = RunFiles(Path("a"), {"p_at_1": 0.5}, {"seed": 1, "report": True}, [])
+        >>> other = RunFiles(Path("b"), {"p_at_1": 0.25}, {"seed": 2, "report": True}, [])
+        >>> print(compare([one, other]))
+        run  seed  P@1
+        a    1     0.5000
+        b    2     0.2500
+    """
+    columns = {"run": names_of(runs)}
+    columns |= {key: [_setting(run, key) for run in runs] for key in differing(runs)}
+    for shown, name in _FACTS.items():
+        values = [run.summary.get(name) for run in runs]
+        if any(value not in (None, 0) for value in values):
+            columns[shown] = ["" if value is None else _fact(value, name) for value in values]
+    lines = [list(line) for line in zip(*columns.values(), strict=True)]
+    wide = text_table(list(columns), lines)
+    if len(columns) <= len(runs) + 1 or len(max(wide.splitlines(), key=len)) <= _WIDTH:
+        return wide
+    head, *rest = ([name, *cells] for name, cells in columns.items())
+    return text_table(head, rest)
+
+
+def differing(runs: Sequence[RunFiles]) -> list[str]:
+    """The keys whose values differ between runs; a run without a key differs from one with it."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key not in _PLACES)
+    return [key for key in keys if len({_setting(run, key) for run in runs}) > 1]
+
+
+def names_of(runs: Sequence[RunFiles]) -> list[str]:
+    """What to call the runs: the names of their folders, or the whole paths if these are equal."""
+    names = [run.folder.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
+
+
+def _setting(run: RunFiles, key: str) -> str:
+    return str(run.settings[key]) if key in run.settings else "-"
+
+
+def _fact(value: float, name: str) -> str:
+    if "_at_" in name:
+        return f"{value:.4f}"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m slide.compare" if sys.argv[0].endswith("compare.py") else "slide-compare",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw loss and precision over steps and over seconds; .png, .svg or .pdf",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What a run says of itself before its first step, on standard error."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from slide import runtime
+from slide.bars import say
+from slide.compilation import tell_first
+from slide.data import SparseDataset
+
+
+def announce_data(data: SparseDataset) -> None:
+    """Say how large the data set is."""
+    say(
+        f"data      {data.name}: {len(data.train):,} training rows, {len(data.test):,} test rows, "
+        f"{data.num_features:,} features, {data.num_labels:,} labels"
+    )
+
+
+def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
+    """Say what the settings that follow from the data are, and where the run writes.
+
+    Args:
+        config: after `slide.config.fill_in`.
+        labels: number of labels.
+        folder: of the run.
+    """
+    trainer, sampler = config.trainer, config.sampler
+    chosen = labels if sampler.active == "all" else min(sampler.active, labels)
+    active = f"{chosen:,} of {labels:,}"
+    hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
+    mode = sampler.mode.replace("_", " ")
+    say(f"network   hidden: {hidden}; active: {active}, {mode}")
+    epochs = trainer.epochs
+    if epochs == "auto":
+        epochs = f"auto, at most {trainer.max_epochs}"
+    batch, threads = trainer.batch_size, runtime.num_threads()
+    say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}")
+    say(f"folder    {folder}")
+
+
+@contextmanager
+def announced_compilation() -> Iterator[None]:
+    """Inside of it, the first kernel that compiles is announced."""
+    tell_first(lambda: say("compiling kernels, once: later runs find them on the disk"))
+    try:
+        yield
+    finally:
+        tell_first(None)

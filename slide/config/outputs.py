@@ -1,0 +1,48 @@
+"""What a finished run leaves beside its log: the model, and the report."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from slide.config.build import CONFIG
+from slide.data import SparseDataset
+from slide.model import Model
+from slide.model.saving import write_model
+from slide.report import Answers, write_report
+from slide.training import Trainer
+
+
+def write_run_model(trainer: Trainer) -> None:
+    """Write the trained model into the folder of its run; `slide.load` opens it."""
+    data, settings = trainer.data, OmegaConf.load(trainer.folder / CONFIG)
+    parts = trainer.network, trainer.ranker, data.steps
+    found = cast(dict[str, Any], OmegaConf.to_container(settings))
+    text = {"label_names": data.label_names, "vectorizer": data.vectorizer}
+    write_model(trainer.folder, Model(*parts, settings=found, name=data.name, **text))
+
+
+def write_run_report(trainer: Trainer) -> None:
+    """Write ``report.html`` from the answers of the last evaluation."""
+    answers, judged, ranker = trainer.answers, trainer.eval_split, trainer.ranker
+    assert answers is not None, "the run has not ended"
+    labels = trainer.every_split.labels.indices
+    counts = np.bincount(labels, minlength=trainer.data.num_labels)
+    certain = ranker is not None and ranker.objective == "p"
+    found = answers.ids, answers.scores, judged.labels, judged.features, counts, certain
+    write_report(trainer.folder, Answers(*found, **_namers(trainer.data)))
+
+
+def _namers(data: SparseDataset) -> dict[str, Callable[[int], str]]:
+    """How the report calls labels and features; empty where they have no names."""
+    found: dict[str, Callable[[int], str]] = {}
+    names = data.label_names
+    if names is not None:
+        old = np.arange(len(names))
+        for step in data.steps:
+            old = old if step.label_ids is None else old[step.label_ids]
+        found["label_name"] = lambda label: str(names[old[label]])
+    if data.vectorizer is not None and not any(step.hashed_features for step in data.steps):
+        found["feature_name"] = data.vectorizer.terms.__getitem__
+    return found

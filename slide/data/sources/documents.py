@@ -1,0 +1,201 @@
+"""Texts with labels, in lines of JSON: ``{"text": "...", "labels": ["...", ...]}``.
+
+A row is a text. Its features are the words of the training texts, weighted by tf-idf
+(`slide.data.TextVectorizer`). Its labels are names; those of both files are numbered in
+alphabetical order. A line without ``labels`` is a row without any, and other keys of a line do not
+count.
+"""
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slide.bars import Bar
+from slide.data.cache import cached
+from slide.data.dataset import PROPENSITY, Block, SparseDataset
+from slide.data.errors import DataError
+from slide.data.fetching.fetch import check_folders, ensure_files
+from slide.data.text_vectorizer import TextOptions, TextVectorizer
+from slide.names import Names
+from slide.sparse import Pattern
+
+__all__ = ["documents"]
+
+# Part of the cache's key. Increase it when the same arguments give other rows.
+DOCUMENTS_VERSION = 1
+DOCUMENT_LINE = '{"text": "...", "labels": ["...", ...]}'
+# Texts that become rows at a time.
+_ROWS = 4096
+
+
+class Document(NamedTuple):
+    """A text, and the names of its labels, each of them once."""
+
+    text: str
+    labels: list[str]
+
+
+class _Counted(NamedTuple):
+    """What the first reading of the files finds."""
+
+    vectorizer: TextVectorizer
+    labels: Names
+
+
+def documents(
+    *,
+    name: str,
+    root: str | Path,
+    cache: str | Path,
+    train_file: str = "train.jsonl",
+    test_file: str = "test.jsonl",
+    ngrams: int = 1,
+    min_rows: int = 2,
+    max_features: int | None = None,
+    lower: bool = True,
+    sublinear: bool = True,
+    propensity: Sequence[float] = PROPENSITY,
+    hint: str = "",
+) -> SparseDataset:
+    """Opens texts with labels. The first time it reads the files twice, to count and to read.
+
+    `slide.data.sources.documents` describes the lines.
+
+    Args:
+        name: the data set's name.
+        root: folder of the files.
+        cache: folder for the arrays.
+        train_file, test_file: names of the files in ``root``.
+        ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
+        propensity: constants a and b of propensity-scored metrics.
+        hint: what the user can do when a file is missing.
+
+    Returns:
+        The data set, over memory-mapped arrays, with the names of its labels and its vectorizer.
+
+    Raises:
+        FileNotFoundError: a file is missing; the message says where to put it.
+        DataError: a line is malformed.
+        ValueError: an argument is out of range, or no word is in enough rows.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data import documents
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> line = '{"text": "a red fox", "labels": ["animal", "red"]}'
+        >>> for part in ("train", "test"):
+        ...     _ = (folder / f"{part}.jsonl").write_text(f"{line}\\n{line}\\n")
+        >>> data = documents(name="mine", root=folder, cache=folder)
+        >>> list(data.label_names), data.num_features
+        (['animal', 'red'], 2)
+    """
+    check_folders(root=root, cache=cache)
+    options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
+    paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
+    ensure_files(Path(root), [train_file, test_file], None, lambda _: None, hint)
+    counted = functools.cache(lambda: _count(paths, options))
+    found = cached(
+        cache,
+        name=name,
+        key={
+            "reader": "documents",
+            "version": DOCUMENTS_VERSION,
+            "files": {part: str(path.resolve()) for part, path in paths.items()},
+            **asdict(options),
+        },
+        state={part: _state(path) for part, path in paths.items()},
+        num_features=lambda: len(counted().vectorizer.terms),
+        num_labels=lambda: len(counted().labels),
+        train=lambda: _rows(paths["train"], counted()),
+        test=lambda: _rows(paths["test"], counted()),
+        extra=lambda: _arrays(counted()),
+        propensity=propensity,
+    )
+    assert found.folder is not None
+    labels, terms = (_names(found.folder, part) for part in ("labels", "terms"))
+    idf = np.load(found.folder / "idf.npy", mmap_mode="r")
+    vectorizer = TextVectorizer(options, terms, idf)
+    return replace(found, label_names=labels, vectorizer=vectorizer)
+
+
+def read_document(line: bytes | str) -> Document:
+    """A line of JSON as a document.
+
+    Raises:
+        ValueError: if it is none.
+
+    Example:
+        >>> from slide.data.sources.documents import read_document
+        >>> read_document('{"text": "a red fox", "labels": ["red", "red"]}')
+        Document(text='a red fox', labels=['red'])
+    """
+    row = json.loads(line)
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+        raise ValueError(f"a line must be {DOCUMENT_LINE}")
+    labels = row.get("labels") or []
+    if not isinstance(labels, list) or not all(isinstance(each, str | int) for each in labels):
+        raise ValueError(f"labels must be a list of names, not {labels!r}")
+    return Document(row["text"], list(dict.fromkeys(map(str, labels))))
+
+
+def _count(paths: dict[str, Path], options: TextOptions) -> _Counted:
+    labels: set[str] = set()
+
+    def texts() -> Iterator[str]:
+        for document in _read(paths["train"], "counting words of"):
+            labels.update(document.labels)
+            yield document.text
+
+    vectorizer = TextVectorizer.fit(texts(), options)
+    for document in _read(paths["test"], "counting labels of"):
+        labels.update(document.labels)
+    return _Counted(vectorizer, Names.of(sorted(labels)))
+
+
+def _rows(path: Path, counted: _Counted) -> Iterator[Block]:
+    numbers = {label: number for number, label in enumerate(counted.labels)}
+    waiting = _read(path, "reading")
+    while part := list(islice(waiting, _ROWS)):
+        features = counted.vectorizer.rows([document.text for document in part])
+        labels = [[numbers[label] for label in document.labels] for document in part]
+        yield Block(features, Pattern.from_lists(labels))
+
+
+def _read(path: Path, doing: str) -> Iterator[Document]:
+    size = path.stat().st_size
+    with (
+        path.open("rb") as file,
+        Bar(desc=f"{doing} {path}", total=size, unit="B", unit_scale=True) as bar,
+    ):
+        for number, line in enumerate(file, 1):
+            bar.update(len(line))
+            if not line.strip():
+                continue
+            try:
+                yield read_document(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}:{number}: {error}") from error
+
+
+def _arrays(counted: _Counted) -> dict[str, np.ndarray]:
+    """What stands beside the rows."""
+    found = {"idf": counted.vectorizer.idf}
+    for part, names in (("labels", counted.labels), ("terms", counted.vectorizer.terms)):
+        found |= {f"{part}_text": names.text, f"{part}_ends": names.ends}
+    return found
+
+
+def _names(folder: Path, part: str) -> Names:
+    paths = (folder / f"{part}_{each}.npy" for each in ("text", "ends"))
+    return Names(*(np.load(path, mmap_mode="r") for path in paths))
+
+
+def _state(path: Path) -> list[Any]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]

@@ -1,0 +1,108 @@
+"""What the folder of a finished run says: its settings, its log and its summary."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+_CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+
+
+class RunFiles(NamedTuple):
+    """A run.
+
+    Attributes:
+        folder: where it was read from.
+        summary: of a finished run; else empty.
+        settings: values by dotted key.
+        log: lines of the log: ``step``, and scalars by name.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from slide.report import RunFiles
+        >>> run = RunFiles(Path("results/a"), {}, {"seed": 1}, [{"step": 20, "train/loss": 0.5}])
+        >>> run.settings["seed"], run.curve("train/loss")
+        (1, ([20], [0.5]))
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    settings: dict[str, Any]
+    log: list[dict[str, float]]
+
+    def curve(self, name: str) -> tuple[list[float], list[float]]:
+        """The steps at which a scalar was written, and its values.
+
+        Example:
+            >>> from pathlib import Path
+            >>> from slide.report.run_files import RunFiles
+            >>> log = [{"step": 5, "train/loss": 0.5}, {"step": 7, "eval/p_at_1": 0.25}]
+            >>> RunFiles(Path("a"), {}, {}, log).curve("eval/p_at_1")
+            ([7], [0.25])
+        """
+        lines = [line for line in self.log if name in line]
+        return [line["step"] for line in lines], [line[name] for line in lines]
+
+    def seconds_at(self, steps: list[float]) -> list[float]:
+        """Seconds of training after these steps, between lines of the log on a straight line."""
+        known, seconds = ([0.0, *part] for part in self.curve("train/seconds"))
+        if self.summary:
+            known.append(self.summary["steps"])
+            seconds.append(self.summary["train_seconds"])
+        return np.interp(steps, known, seconds).tolist()
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read the folder of a run.
+
+    Args:
+        folder: a folder that ``train.py`` wrote.
+
+    Raises:
+        FileNotFoundError: if it is no folder of a run.
+        ValueError: if a file in it cannot be read.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.report import read_run
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "config.yaml").write_text("trainer: {epochs: 3}")
+        >>> read_run(folder).settings
+        {'trainer.epochs': 3}
+    """
+    if not (folder / _CONFIG).is_file():
+        raise FileNotFoundError(f"{folder} is no folder of a run: there is no {_CONFIG} in it")
+    try:
+        settings = yaml.safe_load((folder / _CONFIG).read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{folder / _CONFIG} cannot be read: {error}") from error
+    summary = {}
+    if (folder / _SUMMARY).exists():
+        try:
+            summary = json.loads((folder / _SUMMARY).read_text())
+        except ValueError as error:
+            raise ValueError(f"{folder / _SUMMARY} cannot be read: {error}") from error
+    return RunFiles(folder, summary, _flat(settings), _read_log(folder / _LOG))
+
+
+def _read_log(path: Path) -> list[dict[str, float]]:
+    """The lines of a log; one that a crash cut off is left out."""
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def _flat(tree: Any, above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found

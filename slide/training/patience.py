@@ -1,0 +1,105 @@
+"""Stops a run when precision on held-out rows no longer rises, and keeps the best weights."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from slide.bars import Bar, say
+from slide.compilation import clock
+from slide.data import Split
+from slide.nn import SlideNetwork
+from slide.states import join_state, split_state
+from slide.tensor_folder import FolderKind, read_folder, read_tensors, write_folder
+from slide.training.checkpoint_folders import unfinished
+from slide.training.monitor import Monitor
+from slide.training.plan import evaluation_interval
+from slide.training.planner import HeldRows
+from slide.training.progress import Counters
+
+BEST = "best"
+_KIND = FolderKind("best network", "best.json", format=1)
+
+
+class Patience:
+    """Evaluates a network on held-out rows about once an epoch, and writes it if it is the best.
+
+    The folder also says at which step that was, so a resumed run waits as long as one that was not
+    interrupted.
+
+    Args:
+        folder: of the run; the folder ``best`` is written there.
+        most: number of evaluations without a better one, after which the run ends.
+        steps_per_epoch: steps in a pass over the training rows.
+        splits: rows that the network learns from, and rows that it does not learn from.
+        step: number of steps done. A folder of a later step, which an interrupted run wrote after
+            its last checkpoint, does not count.
+
+    Attributes:
+        score: the best precision so far, in [0, 1]; -1: there is none.
+        best_step: number of steps after which it was reached.
+
+    Raises:
+        ValueError: if ``best`` of a resumed run cannot be read.
+    """
+
+    def __init__(
+        self, folder: Path, most: int, steps_per_epoch: int, splits: tuple[Split, Split], step: int
+    ):
+        self.path, self.most = folder / BEST, most
+        self.interval = evaluation_interval(steps_per_epoch)
+        self.held = HeldRows(*splits)
+        self.score, self.best_step = -1.0, 0
+        if not self.path.exists() and (unfinished(self.path) / _KIND.list_file).exists():
+            unfinished(self.path).rename(self.path)  # A process was killed between two renames.
+        if step and self.path.exists():
+            found = read_folder(_KIND, self.path)
+            if found["step"] <= step:
+                self.score, self.best_step = found["score"], found["step"]
+
+    def ended(self, step: int) -> bool:
+        """Whether precision has not risen for too long after ``step`` steps."""
+        return self.score >= 0 and step - self.best_step >= self.most * self.interval
+
+    def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar) -> None:
+        """After a step: evaluate the network if that is due, and write it if it is the best.
+
+        Args:
+            network: the network.
+            counters: counters of the run; the seconds of the evaluation are added.
+            monitor: the log; takes the precision as ``held/precision``.
+            bar: says what was found.
+        """
+        step = counters.step
+        if step % self.interval:
+            return
+        begin = clock()
+        score = self.held.precision(network)
+        if score > self.score:
+            self.score, self.best_step = score, step
+            self._write(network)
+        counters.held_seconds += clock() - begin
+        monitor.write(step, {"held/precision": score})
+        bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
+        if self.ended(step):
+            say(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+
+    def restore(self, network: SlideNetwork, step: int) -> None:
+        """Load the best weights after the last step.
+
+        Args:
+            network: the network.
+            step: number of steps done.
+        """
+        if 0 < self.best_step < step:
+            found = read_folder(_KIND, self.path, verify=True)
+            tensors = read_tensors(self.path, "network")
+            network.load_state_dict(join_state(found["network"], tensors))
+            say(f"the weights of step {self.best_step} are kept")
+
+    def _write(self, network: SlideNetwork) -> None:
+        values, tensors = split_state(network.state_dict(), "network")
+        content: dict[str, Any] = {"score": self.score, "step": self.best_step, "network": values}
+        shutil.rmtree(unfinished(self.path), ignore_errors=True)
+        write_folder(_KIND, unfinished(self.path), content, {"network": tensors})
+        shutil.rmtree(self.path, ignore_errors=True)
+        unfinished(self.path).rename(self.path)

@@ -1,0 +1,106 @@
+"""Texts with labels: what becomes of lines, and which lines are refused."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from slide.data import DataError, TextOptions, TextVectorizer, documents, transform
+
+LINES = {
+    "train": [
+        ("A red fox jumps", ["red", "animal"]),
+        ("a red red car", ["red", "thing"]),
+        ("the fox and the car", ["animal"]),
+        ("nothing", []),
+    ],
+    "test": [("A RED unknown car", ["thing", "new", "thing"]), ("", ["animal"])],
+}
+LABELS = ["animal", "new", "red", "thing"]
+
+
+def write(folder, lines=LINES):
+    for part, rows in lines.items():
+        text = "".join(json.dumps({"text": t, "labels": n, "id": 7}) + "\n\n" for t, n in rows)
+        (folder / f"{part}.jsonl").write_text(text, encoding="utf-8")
+
+
+def opened(folder, **options):
+    return documents(name="mine", root=folder, cache=folder / "cache", **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"ngrams": 2, "min_rows": 1, "lower": False}])
+def test_rows_are_scikit_learn_s(tmp_path, options):
+    write(tmp_path)
+    data = opened(tmp_path, **options)
+    kept = TextOptions(**options)
+    peer = TfidfVectorizer(
+        ngram_range=(1, kept.ngrams), min_df=kept.min_rows, lowercase=kept.lower, sublinear_tf=True
+    )
+    expected = [peer.fit_transform([text for text, _ in LINES["train"]])]
+    expected.append(peer.transform([text for text, _ in LINES["test"]]))
+    assert list(data.vectorizer.terms) == peer.get_feature_names_out().tolist()
+    for split, matrix in zip((data.train, data.test), expected, strict=True):
+        assert split.features.indptr.tolist() == matrix.indptr.tolist()
+        dense = np.zeros(matrix.shape)
+        for row in range(len(split)):
+            part = slice(*split.features.indptr[row : row + 2])
+            dense[row, split.features.indices[part]] = split.features.values[part]
+        np.testing.assert_allclose(dense, matrix.toarray(), rtol=1e-6)
+
+
+def test_labels_are_those_of_both_files(tmp_path):
+    write(tmp_path)
+    for data in (opened(tmp_path), opened(tmp_path)):  # Read, and from the cache.
+        assert list(data.label_names) == LABELS
+        for split, lines in ((data.train, LINES["train"]), (data.test, LINES["test"])):
+            for row, (_, names) in enumerate(lines):
+                found = split.labels.indices[slice(*split.labels.indptr[row : row + 2])]
+                assert [LABELS[each] for each in found] == list(dict.fromkeys(names))
+
+
+def test_names_stay_after_a_transform(tmp_path):
+    write(tmp_path)
+    data = transform(opened(tmp_path), min_label_count=2)
+    assert data.num_labels == 2
+    assert list(data.label_names) == LABELS
+    assert len(data.vectorizer.terms) == data.num_features
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[1]", "a line must be"),
+        ('{"text": 3}', "a line must be"),
+        ('{"text": "a", "labels": "b"}', "labels must be a list of names"),
+        ('{"text": "a", ', "Expecting"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, line, said):
+    write(tmp_path)
+    with (tmp_path / "test.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=rf"test.jsonl:5: .*{said}"):
+        opened(tmp_path)
+
+
+def test_no_word_is_left(tmp_path):
+    write(tmp_path)
+    with pytest.raises(ValueError, match="no word is in 5 training rows"):
+        opened(tmp_path, min_rows=5)
+
+
+def test_a_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"train.jsonl is missing"):
+        opened(tmp_path)
+
+
+def test_a_restored_vectorizer_makes_the_same_rows():
+    texts = ["one two", "two three two", "three four"]
+    first = TextVectorizer.fit(texts, TextOptions(min_rows=1, ngrams=2))
+    again = TextVectorizer.restored(first.settings(), first.terms, first.idf)
+    for one, other in zip(first.rows(texts), again.rows(texts), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="2 weights do not fit"):
+        TextVectorizer(first.options, first.terms, first.idf[:2])

@@ -1,0 +1,72 @@
+"""Models that take texts: from a run to answers with names, in Python and from a shell."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from helpers import datafiles, job
+
+import slide
+from slide.model import Model
+from slide.predict.command import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run on texts, one of whose labels is left out; and lines of texts."""
+    folder = tmp_path_factory.mktemp("texts")
+    data = job.make_data(folder, **job.WITH_HELD)
+    datafiles.write_documents(folder, data, {})
+    sizes = [word for word in job.tiny(folder) if not word.startswith("dataset.")]
+    places = [f"dataset.root={folder}", f"dataset.cache={folder}/cache", "dataset.min_rows=1"]
+    job.main(*sizes, "dataset=documents", *places, "transform.min_label_count=2", "report=true")
+    return folder / "run", (folder / "test.jsonl").read_text().splitlines()
+
+
+def test_texts_and_rows_get_the_same_answers(run):
+    folder, lines = run
+    model = slide.load(folder)
+    texts = [json.loads(line)["text"] for line in lines]
+    labels, scores = model.predict(texts, k=3)
+    again = model.predict(model.rows_of(texts), k=3)
+    np.testing.assert_array_equal(scores, again.scores)
+    assert (labels == again.labels).all()
+    assert all(label.startswith("label ") for label in labels.ravel())
+    known = set(model.label_names)
+    assert {name for line in lines for name in json.loads(line)["labels"]} <= known
+
+
+def test_a_saved_copy_takes_texts_too(run, tmp_path):
+    model = slide.load(run[0])
+    some = list(model.label_names)[:40]
+    model.restricted(some).save(tmp_path / "copy")
+    labels, _ = slide.load(tmp_path / "copy").predict(["word1 word2"], k=2)
+    assert set(labels[0]) <= set(some)
+
+
+def test_lines_of_texts_from_a_pipe(run, tmp_path, monkeypatch):
+    folder, lines = run
+    features = {"features": {"word3": 1.0}}
+    given = "\n".join([*lines, json.dumps(features)]).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
+    out = tmp_path / "answers.jsonl"
+    main([str(folder), "-", "-k", "2", "-o", str(out)])
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    texts = [json.loads(line)["text"] for line in lines]
+    expected = slide.load(folder).predict(texts, k=2).labels
+    assert [each["labels"] for each in answers[:-1]] == expected.tolist()
+    assert len(answers[-1]["labels"]) == 2
+
+
+def test_the_report_has_the_names(run):
+    page = (run[0] / "report.html").read_text()
+    assert "<td>label 1" in page
+    assert ": word" in page
+
+
+def test_other_models_take_no_texts():
+    network = slide.SlideNetwork(3, [4], 5, slide.FullSampler)
+    with pytest.raises(TypeError, match="the model takes rows of features, not texts"):
+        Model(network).predict(["a text"])

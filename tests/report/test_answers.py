@@ -1,0 +1,99 @@
+"""What a report counts, against loops."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import naive_answers
+
+from slide.report.answers import (
+    Answers,
+    answered_labels,
+    by_frequency,
+    calibration,
+    hardest_and_best,
+    right_labels,
+    strongest_features,
+)
+from slide.sparse import CSR, Pattern
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Random answers to 60 rows of 30 labels; some rows have fewer answers than others."""
+    rng = np.random.default_rng(0)
+    truth = [sorted(rng.choice(30, rng.integers(0, 4), replace=False).tolist()) for _ in range(60)]
+    ids = np.stack([rng.choice(12, 5, replace=False) for _ in range(60)])
+    ids[rng.random(ids.shape) < 0.1] = -1
+    scores = -np.sort(-rng.random(ids.shape), 1)
+    counts = rng.integers(0, 12, 30)
+    values = np.array([0.1, -0.9, 0.4] * 60, np.float32)
+    features = CSR(np.arange(0, 181, 3), np.tile(np.arange(3, dtype=np.int32), 60), values)
+    names = [f"l{i}" for i in range(30)]
+    answers = Answers(
+        ids, scores, Pattern.from_lists(truth), features, counts, True, names.__getitem__
+    )
+    return answers, truth, [[each for each in row if each >= 0] for row in ids.tolist()]
+
+
+def test_frequencies(made):
+    answers, truth, _ = made
+    expected = naive_answers.by_frequency(answers.counts, truth, answers.ids.tolist())
+    found = by_frequency(answers)
+    assert [(each.name, each.labels) for each in found] == [line[:2] for line in expected]
+    for each, (_, _, parts) in zip(found, expected, strict=True):
+        recall, precision = zip(*parts, strict=True)
+        assert each.precision == pytest.approx(precision)
+        for one, other in zip(each.found, recall, strict=True):
+            assert math.isnan(one) if other is None else one == pytest.approx(other)
+    assert sum(each.share for each in found) == pytest.approx(1)
+
+
+def test_labels(made):
+    answers, truth, found = made
+    hardest, best = hardest_and_best(answers, most=4)
+    assert len(hardest) == len(best) == 4
+    for each in hardest + best:
+        counts = naive_answers.label_facts(each.label, truth, found)
+        assert (each.rows, each.found, each.answered) == counts
+        assert each.trained == answers.counts[each.label]
+    shares = [each.found / each.rows for each in hardest + best[::-1]]
+    assert shares == sorted(shares)
+    for each in hardest:
+        if each.example >= 0:
+            assert each.label in truth[each.example]
+            assert each.label not in found[each.example]
+    for each in best:
+        if each.example >= 0:
+            assert each.label in set(truth[each.example]) & set(found[each.example])
+    assert any(each.example >= 0 for each in best)
+
+
+@pytest.mark.parametrize("probabilities", [True, False])
+def test_calibration(made, probabilities):
+    answers, truth, _ = made
+    mean, share, counts = calibration(answers._replace(probabilities=probabilities), bins=4)
+    known = [
+        (float(score), label in labels)
+        for row, scores, labels in zip(answers.ids, answers.scores, truth, strict=True)
+        for label, score in zip(row, scores, strict=True)
+        if label >= 0
+    ]
+    assert counts.sum() == len(known)
+    assert mean @ counts == pytest.approx(sum(score for score, _ in known))
+    assert share @ counts == pytest.approx(sum(right for _, right in known))
+    if probabilities:
+        inside = [right for score, right in known if 0.25 <= score < 0.5]
+        at = int(np.flatnonzero((mean >= 0.25) & (mean < 0.5))[0])
+        assert counts[at] == len(inside)
+        assert share[at] == pytest.approx(np.mean(inside))
+    else:
+        assert counts.max() - counts.min() <= 1
+
+
+def test_names_of_a_row(made):
+    answers, truth, found = made
+    assert strongest_features(answers, 3) == ["feature 1", "feature 2", "feature 0"]
+    row = max(range(60), key=lambda i: len(truth[i]))
+    assert sorted(right_labels(answers, row)) == sorted(f"l{i}" for i in truth[row])
+    assert answered_labels(answers, row) == [f"l{i}" for i in found[row]]

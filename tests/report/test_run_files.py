@@ -1,0 +1,29 @@
+"""Reading the folder of a run, finished or not."""
+
+import pytest
+
+from slide.report.run_files import read_run
+
+
+def test_an_unfinished_run(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 3\ntrainer:\n  epochs: auto\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "train/loss": 0.5}\n{"step": 3, "tr')
+    run = read_run(tmp_path)
+    assert run.settings == {"seed": 3, "trainer.epochs": "auto"}
+    assert run.summary == {}
+    assert run.curve("train/loss") == ([2], [0.5])
+
+
+def test_other_folders(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is no folder of a run"):
+        read_run(tmp_path)
+    (tmp_path / "config.yaml").write_text("a: b: c")
+    with pytest.raises(ValueError, match=r"config.yaml cannot be read"):
+        read_run(tmp_path)
+
+
+def test_seconds_lie_between_lines_of_the_log(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    lines = ['{"step": 10, "train/seconds": 4.0}', '{"step": 20, "train/seconds": 10.0}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert read_run(tmp_path).seconds_at([5, 10, 15, 20, 25]) == [2, 4, 7, 10, 10]

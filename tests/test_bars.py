@@ -1,0 +1,77 @@
+"""Bars on terminals, and lines everywhere else."""
+
+import io
+import sys
+
+import pytest
+
+from slide import bars
+from slide.bars import Bar, say
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves; both modules read it."""
+    now = [100.0]
+    monkeypatch.setattr(bars.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Bar, "_time", staticmethod(lambda: now[0]), raising=False)
+    return now
+
+
+def steps(bar, clock, count, seconds):
+    for _ in range(count):
+        clock[0] += seconds
+        bar.set_postfix({"loss": "0.5"})
+        bar.update()
+
+
+def written(monkeypatch, stream, clock, count, seconds):
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Bar(total=count, desc="adding") as bar:
+        bar._time = lambda: clock[0]
+        bar.start_t = bar.last_print_t = clock[0]
+        steps(bar, clock, count, seconds)
+    return stream.getvalue()
+
+
+def test_lines_come_about_every_ten_seconds(monkeypatch, clock):
+    lines = written(monkeypatch, io.StringIO(), clock, 100, 0.5).splitlines()
+    assert 4 <= len(lines) <= 5
+    assert all(line.startswith("adding: ") and "loss=0.5" in line for line in lines)
+    assert "\r" not in "".join(lines)
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_short_phases_show_nothing(monkeypatch, clock, stream):
+    assert written(monkeypatch, stream(), clock, 15, 0.1) == ""
+
+
+def test_terminals_have_bars(monkeypatch, clock):
+    shown = written(monkeypatch, Terminal(), clock, 30, 0.1)
+    assert shown.count("\r") > 5
+    assert "100%|" in shown
+
+
+def test_bytes_of_a_file_are_counted(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(bars, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(bars, "SHOWN_AFTER", 0.0)
+    with bars.counted_bytes(io.BytesIO(b"0123456789"), 10, "digits") as file:
+        assert file.read(6) == b"012345"
+        file.seek(7)
+        assert file.read() == b"789"
+    assert "digits:  60% 6.00/10.0 " in stream.getvalue()
+
+
+def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Bar(total=3):
+        say("the rate falls")
+    assert stream.getvalue() == "the rate falls\n"

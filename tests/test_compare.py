@@ -1,0 +1,68 @@
+"""``slide-compare`` on folders of runs."""
+
+import json
+
+import pytest
+
+from slide import compare
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two finished runs and one that is not."""
+    for name, rate, score in (("one", 0.1, 0.5), ("two", 0.2, 0.25), ("three", 0.2, None)):
+        folder = tmp_path / name
+        folder.mkdir()
+        settings = f"seed: 1\nrun_dir: {folder}\noptimizer:\n  lr: {rate}\n"
+        (folder / "config.yaml").write_text(settings)
+        lines = [
+            {"step": 2, "train/loss": 0.5, "train/seconds": 1.5},
+            {"step": 4, "train/loss": 0.25, "train/seconds": 3.0},
+            {"step": 4, "eval/p_at_1": score or 0.0},
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        if score:
+            summary = {"p_at_1": score, "train_seconds": 3.0, "peak_rss_mb": 1200, "steps": 4}
+            (folder / "summary.json").write_text(json.dumps(summary))
+    return tmp_path
+
+
+def test_settings_that_differ_and_what_came_of_them(runs, capsys):
+    compare.main([str(runs / name) for name in ("one", "two", "three")])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["run", "optimizer.lr", "P@1"]
+    assert [line.split() for line in lines[:2]] == [
+        ["one", "0.1", "0.5000", "4", "3.0", "1,200"],
+        ["two", "0.2", "0.2500", "4", "3.0", "1,200"],
+    ]
+    assert lines[2].split() == ["three", "0.2"]
+    assert "seed" not in head
+    assert "run_dir" not in head
+
+
+def test_a_folder_of_runs_and_wide_tables(runs, capsys):
+    for name in ("one", "two"):
+        more = "".join(f"a_key_with_a_long_name_{i}: {name}\n" for i in range(9))
+        with (runs / name / "config.yaml").open("a") as file:
+            file.write(more)
+    compare.main([str(runs)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "one", "three", "two"]
+    assert "a_key_with_a_long_name_3  one     -      two" in lines
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_curves(runs, suffix):
+    path = runs / f"curves{suffix}"
+    compare.main([str(runs / "one"), str(runs / "three"), "--plot", str(path)])
+    begin = b"\x89PNG" if suffix == ".png" else b"<?xml"
+    assert path.read_bytes().startswith(begin)
+    if suffix == ".svg":
+        assert b"seconds" in path.read_bytes()
+
+
+def test_mistakes_are_sentences(runs):
+    with pytest.raises(SystemExit, match=r"error: .*nothing is no folder of a run"):
+        compare.main([str(runs / "nothing")])
+    with pytest.raises(SystemExit, match="error: Format 'foo' is not supported"):
+        compare.main([str(runs / "one"), "--plot", str(runs / "a.foo")])

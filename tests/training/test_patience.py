@@ -1,0 +1,97 @@
+"""Runs that stop early, and the weights that they keep."""
+
+import json
+
+import pytest
+import torch
+from helpers import job
+
+from slide.training import TrainingOptions
+from slide.training.patience import Patience
+from slide.training.planner import HeldRows
+
+SIZES = {"train_samples": 1000}  # A fifth is held out: 50 steps of 16 rows are an epoch.
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return job.make_data(tmp_path_factory.mktemp("data"), **SIZES)
+
+
+def scripted(monkeypatch, *scores):
+    """Let the precision on held-out rows be these numbers, one after the other."""
+    left = list(scores)
+    monkeypatch.setattr(HeldRows, "precision", lambda *_: left.pop(0))
+    return left
+
+
+def weights(network):
+    return {name: each.clone() for name, each in network.named_parameters()}
+
+
+def trainer_of(folder, data, **options):
+    torch.manual_seed(0)
+    folder.mkdir(exist_ok=True)
+    more = {"epochs": 6, "patience": 2, "recall_every": 0, **options}
+    return job.make_trainer(folder, data, **more)
+
+
+def test_it_ends_and_keeps_the_best(tmp_path, data, monkeypatch, capsys):
+    left = scripted(monkeypatch, 0.2, 0.4, 0.4, 0.3, 0.9)
+    trainer = trainer_of(tmp_path, data)
+    seen = {}
+    look = Patience.look
+
+    def noted(self, network, counters, *more):
+        look(self, network, counters, *more)
+        seen[counters.step] = weights(network)
+
+    monkeypatch.setattr(Patience, "look", noted)
+    assert trainer.fit()["steps"] == 200
+    assert left == [0.9]
+    for name, each in trainer.network.named_parameters():
+        assert torch.equal(each, seen[100][name])
+        assert name.endswith("bias") or not torch.equal(each, seen[200][name])
+    kept = job.checkpoint(tmp_path / "run")
+    assert torch.equal(kept["network"]["output.weight"], seen[200]["output.weight"])
+    assert job.steps(tmp_path / "run", "held/precision") == [50, 100, 150, 200]
+    said = capsys.readouterr().err
+    assert "step 200: precision has not risen since step 100: the run ends" in said
+    assert "the weights of step 100 are kept" in said
+
+
+def test_the_last_step_can_be_the_best(tmp_path, data, monkeypatch):
+    scripted(monkeypatch, 0.1, 0.2, 0.3)
+    trainer = trainer_of(tmp_path, data, epochs=3)
+    assert trainer.fit()["steps"] == 150
+    last = job.checkpoint(tmp_path / "run")["network"]["output.weight"]
+    assert torch.equal(trainer.network.output.weight, last)
+
+
+def test_a_resumed_run_goes_on_waiting(tmp_path, data, monkeypatch):
+    scripted(monkeypatch, 0.5, 0.1, 0.2)
+    job.stop_at(monkeypatch, 110)
+    trainer = trainer_of(tmp_path, data, checkpoint_every=60)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    splits = trainer.train_split, trainer.held_split
+    resumed = Patience(tmp_path / "run", 2, 50, splits, step=60)
+    assert (resumed.score, resumed.best_step) == (0.5, 50)
+    assert not resumed.ended(149)
+    assert resumed.ended(150)
+    fresh = Patience(tmp_path / "run", 2, 50, splits, step=40)
+    assert (fresh.score, fresh.best_step) == (-1.0, 0), "it is from after the checkpoint"
+
+
+def test_patience_needs_a_number_of_epochs():
+    with pytest.raises(ValueError, match="patience=2 needs a number of epochs"):
+        TrainingOptions(patience=2)
+    with pytest.raises(ValueError, match="patience must be a whole number of at least 0, not -1"):
+        TrainingOptions(epochs=2, patience=-1)
+
+
+def test_by_the_command_line(tmp_path):
+    more = ["trainer.epochs=9", "trainer.patience=1", "ranker=none", "trainer.max_steps=60"]
+    job.main(*job.tiny(tmp_path, *more))
+    assert job.steps(tmp_path / "run", "held/precision") == [56]
+    assert json.loads((tmp_path / "run/best/best.json").read_text())["step"] == 56
