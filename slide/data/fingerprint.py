@@ -22,7 +22,7 @@ def fingerprint(split: Split) -> str:
     found = 0
     # Of a slice, arrays of offsets begin above 0; their differences are the same.
     for indptr in (split.features.indptr, split.labels.indptr):
-        found = crc32(memoryview(np.diff(indptr)), found)
+        found = crc32(np.diff(indptr).data, found)
     for array in (split.features.indices, split.features.values, split.labels.indices):
-        found = crc32(memoryview(np.ascontiguousarray(array)), found)
+        found = crc32(np.ascontiguousarray(array).data, found)
     return f"{found:08x}"
