@@ -11,7 +11,7 @@ from slide.sparse import CSR, Pattern
 # Labels by the number of their training rows: from the first number on, to before the next bin.
 _BINS = {"0": 0, "1": 1, "2-4": 2, "5-9": 5, "10-49": 10, "50-499": 50, "500+": 500}
 # Labels are compared that have this many evaluated rows; fewer, if there are few such labels.
-LEAST_ROWS = (20, 10, 5, 2, 1)
+_ENOUGH_ROWS = (20, 10, 5, 2, 1)
 SHOWN_LABELS = SHOWN_FEATURES = 8
 
 
@@ -159,7 +159,7 @@ def hardest_and_best(answers: Answers, most: int = 10) -> tuple[list[LabelFacts]
     rows = np.bincount(answers.labels.indices, minlength=size)
     found = np.bincount(answers.ids[right], minlength=size)
     answered = np.bincount(answers.ids[answers.ids >= 0], minlength=size)
-    least = next((n for n in LEAST_ROWS if (rows >= n).sum() >= 2 * most), LEAST_ROWS[-1])
+    least = next((n for n in _ENOUGH_ROWS if (rows >= n).sum() >= 2 * most), _ENOUGH_ROWS[-1])
     labels = np.flatnonzero(rows >= least)
     share = found[labels] / rows[labels]
     # Among equal ones, those with more rows say more.

@@ -17,7 +17,7 @@ from slide.serve.guard import Guard
 from slide.serve.limits import Limits
 from slide.serve.metrics import CONTENT_TYPE_LATEST, Metrics
 from slide.serve.rows import rows_to_csr
-from slide.serve.schema import Answers, Health, Problem, Query
+from slide.serve.schema import AnsweredRows, Health, Problem, Query
 from slide.sparse import CSR
 
 _LONGEST = 400  # Characters of a sentence: it may hold a name from the request.
@@ -53,7 +53,7 @@ def _add_routes(
 ) -> None:
     responses: Any = {code: {"model": Problem} for code in _CODES}
 
-    @app.post("/predict", response_model=Answers, responses=responses)
+    @app.post("/predict", response_model=AnsweredRows, responses=responses)
     async def predict(query: Query) -> Response:
         """The best labels of each row, with their scores."""
         _check_size(query, limits)

@@ -44,7 +44,7 @@ class Answer(BaseModel):
     scores: list[float]
 
 
-class Answers(BaseModel):
+class AnsweredRows(BaseModel):
     """An answer to each row, in their order."""
 
     answers: list[Answer]

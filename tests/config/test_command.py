@@ -173,7 +173,10 @@ def test_an_interrupt_ends_a_sweep(tmp_path, monkeypatch, capsys):
     ("place", "said"),
     [
         ("slide.config.command.build_trainer", "interrupted before the first step"),
-        ("slide.training.trainer.predict_split", "interrupted after step 20; python train.py resume="),
+        (
+            "slide.training.trainer.predict_split",
+            "interrupted after step 20; python train.py resume=",
+        ),
         ("slide.config.command.write_run_model", "interrupted after step 20; python train.py"),
     ],
 )

@@ -96,6 +96,7 @@ def ended(*arguments, run=main):
     said = StringIO()
     with pytest.raises(SystemExit) as stopped, redirect_stderr(said):
         run(*arguments)
+    sys.stderr.write(said.getvalue())  # For tests that look at it.
     if stopped.value.code in STOPPED:
         return stopped.value.code, said.getvalue().splitlines()[-1]
     assert isinstance(stopped.value.code, str), "the exit has no message"
