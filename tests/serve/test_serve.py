@@ -149,7 +149,7 @@ BAD = {
     "k": ({"rows": [ROW], "k": 0}, "k: Input should be greater than or equal to 1"),
     "larger k": ({"rows": [ROW], "k": 10}, "k is at most 9, not 10"),
     "bool": ({"rows": [ROW], "k": True}, "k: Input should be a valid integer"),
-    "search": ({"rows": [ROW], "search": "index"}, "search by index needs a sampler"),
+    "search": ({"rows": [ROW], "search": "tree"}, "search: Input should be 'exact' or 'index'"),
 }
 
 
