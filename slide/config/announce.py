@@ -32,14 +32,22 @@ def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
     chosen = labels if sampler.active == "all" else min(sampler.active, labels)
     active = f"{chosen:,} of {labels:,}"
     hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
-    mode = sampler.mode.replace("_", " ")
-    say(f"network   hidden: {hidden}; active: {active}, {mode}")
+    how = "" if chosen == labels else f", {sampler.mode.replace('_', ' ')}, {_draws(config)}"
+    say(f"network   hidden: {hidden}; active: {active}{how}")
     epochs = trainer.epochs
     if epochs == "auto":
         epochs = f"auto, at most {trainer.max_epochs}"
     batch, threads = trainer.batch_size, runtime.num_threads()
     say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}")
     say(f"folder    {folder}")
+
+
+def _draws(config: DictConfig) -> str:
+    """How outputs are chosen beside the labels."""
+    proposer = config.sampler.get("proposer")
+    if proposer is None:
+        return "drawn uniformly"
+    return f"looked up by {proposer._target_.rpartition('.')[2]} and drawn uniformly"
 
 
 @contextmanager

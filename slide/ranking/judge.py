@@ -57,15 +57,12 @@ class Judge:
         Returns:
             The judge itself. With too few hits it has no trees, and ranks by column 0.
         """
-        # Imported here, because it takes a second.
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
         self.trees = None
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
             return self
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
         drawn = hits | (np.random.default_rng(0).random(len(hits)) < share)
-        model = HistGradientBoostingClassifier(**_SETTINGS, monotonic_cst=self.signs)
+        model = load_learner()(**_SETTINGS, monotonic_cst=self.signs)
         model.fit(columns[drawn], hits[drawn])
         # The odds are larger by 1 / share among the drawn ones.
         base = float(model._baseline_prediction[0, 0] + np.log(share))
@@ -79,6 +76,13 @@ class Judge:
             sum_trees(np.ascontiguousarray(columns), self.trees, self.base, log_odds)
         # In float32, different large scores would become equal.
         return 1 / (1 + np.exp(-log_odds.astype(np.float64)))
+
+
+def load_learner() -> Any:
+    """The class of the model that learns the trees; it is imported here, which takes a second."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier
 
 
 def _trees_of(model: Any) -> Trees:

@@ -203,6 +203,7 @@ class Trainer:
         ranker, held = self.ranker, self.held_split
         if ranker is None or held is None:
             return self.evaluate()
+        ranker.prepare()
         begin = clock()
         rows = self.train_split, held
         say(f"re-ranker: learns from {len(self.train_split):,} rows and {len(held):,} others")
