@@ -1,7 +1,8 @@
 """The log of a run: TensorBoard events, and lines of JSON."""
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slide.files import write_text
@@ -59,12 +60,17 @@ class Monitor:
             OSError: if they cannot be written, for example on a full disk.
         """
         line = {"step": step, **scalars}
-        try:
+        with self._explained_errors():
             if tuple(line) in self._again:
                 self._forget(line)
             self._file.write(json.dumps(line) + "\n")
             self._add_events(**line)
             self._events.flush()
+
+    @contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             said = f"cannot write the log {self._path}: {error}; the last checkpoint is kept"
             raise OSError(said) from error
@@ -89,13 +95,17 @@ class Monitor:
 
         Args:
             settings: values by key.
+
+        Raises:
+            OSError: if they cannot be written.
         """
         from torch.utils.tensorboard.summary import hparams
 
         # The scalars of these names are in the log: TensorBoard takes their last values.
-        for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
-            self._events._get_file_writer().add_summary(part)
-        self._events.flush()
+        with self._explained_errors():
+            for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
+                self._events._get_file_writer().add_summary(part)
+            self._events.flush()
 
     def close(self) -> None:
         """Close both files."""

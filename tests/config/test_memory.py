@@ -6,7 +6,7 @@ import torch
 from helpers import job
 
 from slide.config.compose import user_errors
-from slide.training import Trainer
+from slide.training.checkpoint import Checkpoint
 
 SAID = "error: there is not enough memory ("
 
@@ -36,14 +36,14 @@ def test_other_errors_of_torch_pass_through():
 
 
 def test_in_training(tmp_path, monkeypatch):
-    save = Trainer.save
+    begin = Checkpoint.begin
 
-    def full(self):
-        save(self)
-        if self.step == 4:
+    def full(self, counters):
+        begin(self, counters)
+        if counters.step == 4:
             raise MemoryError
 
-    monkeypatch.setattr(Trainer, "save", full)
+    monkeypatch.setattr(Checkpoint, "begin", full)
     more = ["trainer.checkpoint_every=2", "trainer.max_steps=6", "ranker=none"]
     assert job.failure(*job.tiny(tmp_path, *more)).startswith(SAID)
     monkeypatch.undo()

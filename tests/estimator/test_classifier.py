@@ -186,7 +186,7 @@ def test_learning_in_parts(rows):
     model = SlideClassifier(hidden=16, lr=0.01, random_state=0)
     assert model.partial_fit(X[:150], Y[:150]) is model
     early = model.score(X, Y)
-    for _ in range(8):
+    for _ in range(14):
         model.partial_fit(X[:150], Y[:150]).partial_fit(X[150:], Y[150:])
     assert model.score(X, Y) > early + 0.2
     names = [f"label {n:02}" for n in range(80)]
