@@ -82,13 +82,12 @@ def _add_routes(
 
 
 async def _warm_up(batcher: Batcher, model: Model) -> None:
-    """Compile kernels, and make the look-up of names, before the first request."""
+    """Compile kernels, and make the look-up of names and the index, before the first request."""
     row = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
     if model.feature_names is not None:
         await batcher.run(model.feature_names.number, "")
     await batcher.run(model.predict_ids, row, 1)
-    if model.network.output.sampler.has_index:
-        await batcher.run(model.predict_ids, row, 1, "index")
+    await batcher.run(model.predict_ids, row, 1, "index")
 
 
 def _check_size(query: Query, limits: Limits) -> None:
