@@ -21,6 +21,7 @@ from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.training import DivergenceError
+from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.interrupt import exit_status, raised_terminations
 
 DATA_USAGE = """\
@@ -116,11 +117,10 @@ def _run(
         sys.exit(f"error: {error}")
     except KeyboardInterrupt as error:
         program = _programs()[0]
-        said = (
-            f"interrupted after step {trainer.step}; "
-            f"{program} resume={trainer.folder} goes on from the last checkpoint"
-        )
-        _stop(said, error)
+        there = last_checkpoint(trainer.folder) is not None
+        goes_on = "goes on from the last checkpoint" if there else "begins again"
+        resume = f"{program} resume={trainer.folder}"
+        _stop(f"interrupted after step {trainer.step}; {resume} {goes_on}", error)
     scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)

@@ -2,13 +2,15 @@
 
 from collections.abc import Collection
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import checks
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"
 _MANY_LABELS = 100_000
+# How keys begin that only matter where outputs are looked up.
+_OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
@@ -52,8 +54,10 @@ def looks_up(config: DictConfig) -> bool:
     With a good recipe, looked-up outputs in a set for the whole batch teach no more than uniform
     draws, and cost time; in the small sets of single samples they are what makes a network learn.
     """
-    asked = config.network.hidden_active or config.trainer.evaluation == "sampler"
-    return bool(asked) or config.sampler.mode == "per_sample"
+    sizes = config.network.hidden_active
+    hidden = OmegaConf.is_list(sizes) and any(size is not None for size in sizes)
+    asked = config.trainer.evaluation == "sampler" or config.sampler.mode == "per_sample"
+    return hidden or asked
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
@@ -66,7 +70,7 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
     if config.sampler.get("look_up") != "auto" or looks_up(config):
         return
     for key in given:
-        if key.partition(".")[0] in ("hash", "schedule"):
+        if key.startswith(_OF_TABLES):
             raise ValueError(
                 f"{key} would have no effect: outputs are drawn uniformly for a set that the batch "
                 "shares; add sampler=lsh"

@@ -93,7 +93,8 @@ def with_value(config: DictConfig, key: str, value: str) -> DictConfig:
         value: the value as on the command line, or the choice of the group.
 
     Raises:
-        ValueError: for a key or a choice that does not exist.
+        ValueError: for a key or a choice that does not exist, or the sampler, on which other
+            settings depend.
 
     Example:
         >>> from slide.config import read_config
@@ -102,6 +103,8 @@ def with_value(config: DictConfig, key: str, value: str) -> DictConfig:
         >>> with_value(config, "network.dropout", "0.5").network.dropout
         0.5
     """
+    if key in ("sampler", "sampler.mode"):
+        raise ValueError(f"search.tries: {key} cannot be raced: give it by {key}=...")
     config = config.copy()
     group, _, _ = key.partition(".")
     path = find_conf() / group / f"{value}.yaml"

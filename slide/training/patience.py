@@ -7,6 +7,7 @@ from typing import Any
 from slide.bars import Bar, say
 from slide.compilation import clock
 from slide.data import Split
+from slide.files import sync_folder
 from slide.nn import SlideNetwork
 from slide.states import join_state, split_state
 from slide.tensor_folder import FolderKind, read_folder, read_tensors, write_folder
@@ -49,8 +50,10 @@ class Patience:
         self.interval = evaluation_interval(steps_per_epoch)
         self.held = HeldRows(*splits)
         self.score, self.best_step = -1.0, 0
-        if not self.path.exists() and (unfinished(self.path) / _KIND.list_file).exists():
-            unfinished(self.path).rename(self.path)  # A process was killed between two renames.
+        new, kept = unfinished(self.path), (self.path / _KIND.list_file).exists()
+        if not kept and (new / _KIND.list_file).exists():  # A process was killed in `_write`.
+            shutil.rmtree(self.path, ignore_errors=True)
+            new.rename(self.path)
         if step and self.path.exists():
             found = read_folder(_KIND, self.path)
             if found["step"] <= step:
@@ -89,17 +92,28 @@ class Patience:
         Args:
             network: the network.
             step: number of steps done.
+
+        Raises:
+            OSError: if they cannot be read.
         """
         if 0 < self.best_step < step:
-            found = read_folder(_KIND, self.path, verify=True)
-            tensors = read_tensors(self.path, "network")
+            try:
+                found = read_folder(_KIND, self.path, verify=True)
+                tensors = read_tensors(self.path, "network")
+            except ValueError as error:
+                raise OSError(f"the best weights cannot be read: {error}") from error
             network.load_state_dict(join_state(found["network"], tensors))
             say(f"the weights of step {self.best_step} are kept")
 
     def _write(self, network: SlideNetwork) -> None:
         values, tensors = split_state(network.state_dict(), "network")
         content: dict[str, Any] = {"score": self.score, "step": self.best_step, "network": values}
-        shutil.rmtree(unfinished(self.path), ignore_errors=True)
-        write_folder(_KIND, unfinished(self.path), content, {"network": tensors})
-        shutil.rmtree(self.path, ignore_errors=True)
-        unfinished(self.path).rename(self.path)
+        new, before = unfinished(self.path), self.path.with_name(f"{BEST}.old")
+        for path in (new, before):
+            shutil.rmtree(path, ignore_errors=True)
+        write_folder(_KIND, new, content, {"network": tensors})
+        if self.path.exists():
+            self.path.rename(before)
+        new.rename(self.path)
+        sync_folder(self.path.parent)
+        shutil.rmtree(before, ignore_errors=True)

@@ -46,6 +46,8 @@ def test_null_settings_follow_from_the_data():
         (["network.hidden=[8]", "network.hidden_active=[4]"], "slide.LSHProposer"),
         (["trainer.evaluation=sampler"], "slide.LSHProposer"),
         (["trainer.evaluation=index"], None),
+        (["network.hidden=[8]", "network.hidden_active=[null]"], None),
+        (["recipe=slide2020", "sampler.mode=shared"], "slide.LSHProposer"),
         (["recipe=fast"], "slide.LSHProposer"),
         (["recipe=fast", "sampler=uniform"], None),
         (["recipe=slide2020"], "slide.LSHProposer"),
@@ -60,7 +62,9 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
     assert isinstance(sampler.proposer, LSHProposer) == bool(proposer)
 
 
-@pytest.mark.parametrize("word", ["hash=dwta", "hash.num_tables=4", "schedule=fixed"])
+@pytest.mark.parametrize(
+    "word", ["hash=dwta", "hash.num_tables=4", "schedule=fixed", "sampler.candidate_share=0.9"]
+)
 def test_settings_of_tables_without_tables(tmp_path, word):
     run = [each for each in job.tiny(tmp_path, "sampler=auto") if each != "sampler=auto"]
     message = job.failure(*run, word)

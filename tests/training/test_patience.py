@@ -83,6 +83,35 @@ def test_a_resumed_run_goes_on_waiting(tmp_path, data, monkeypatch):
     assert (fresh.score, fresh.best_step) == (-1.0, 0), "it is from after the checkpoint"
 
 
+@pytest.mark.parametrize("left", ["nothing", "a part"])
+def test_a_kill_while_the_best_is_replaced(tmp_path, data, monkeypatch, left):
+    scripted(monkeypatch, 0.5)
+    trainer = trainer_of(tmp_path, data, epochs=1)
+    trainer.fit()
+    best = tmp_path / "run/best"
+    best.rename(tmp_path / "run/best.tmp")
+    if left == "a part":
+        best.mkdir()
+    splits = trainer.train_split, trainer.held_split
+    assert Patience(tmp_path / "run", 2, 50, splits, step=50).best_step == 50
+    assert (best / "best.json").exists()
+
+
+def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch):
+    scripted(monkeypatch, 0.5, 0.4, 0.3)
+    trainer = trainer_of(tmp_path, data, epochs=3)
+    whole = Patience.restore
+
+    def damaged(self, *more):
+        path = self.path / "network.safetensors"
+        path.write_bytes(path.read_bytes()[:-1])
+        whole(self, *more)
+
+    monkeypatch.setattr(Patience, "restore", damaged)
+    with pytest.raises(OSError, match=r"the best weights cannot be read: .*network\.safetensors"):
+        trainer.fit()
+
+
 def test_patience_needs_a_number_of_epochs():
     with pytest.raises(ValueError, match="patience=2 needs a number of epochs"):
         TrainingOptions(patience=2)
