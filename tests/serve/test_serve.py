@@ -14,6 +14,7 @@ from helpers.matrices import make_csr
 from helpers.serving import serving_model
 
 from slide import FullSampler, Model, SlideNetwork
+from slide.data import TextOptions, TextVectorizer
 
 FEATURES, LABELS = 30, 12
 LABEL_NAMES = [f"label {n}" for n in range(LABELS)]
@@ -88,6 +89,21 @@ def test_names(named):
     assert ask(named, {"features": ["word 3"]}) == ask(named, {"indices": [3]})
 
 
+def test_texts():
+    """Also beside rows of other forms; the vectorizer is ready before the first request."""
+    texts = ["a red fox", "a red dog", "a dog", "", "no such"]
+    vectorizer = TextVectorizer.fit(texts[:3], TextOptions(min_rows=1))
+    torch.manual_seed(0)
+    model = Model(SlideNetwork(3, [8], LABELS, FullSampler), vectorizer=vectorizer)
+    with serving_model(model) as client:
+        assert "_vectorizer" in vars(vectorizer)
+        found = ask(client, *({"text": text} for text in texts), k=4)
+        between = [{"text": "a dog"}, {"features": {"red": 1.0}}, {"text": "fox"}]
+        mixed = ask(client, *between, k=4)
+    assert_answers(found, *model.predict(texts, 4))
+    assert_answers(mixed, *model.predict(["a dog", "red", "fox"], 4))
+
+
 def test_k_and_threshold(client):
     (every,) = ask(client, ROW, k=9)
     middle = every["scores"][4]
@@ -139,6 +155,9 @@ BAD = {
     "a row": ({"rows": [ROW, {}]}, "row 1: give it either indices"),
     "both": ({"rows": [{**ROW, "features": {}}]}, "row 0: give it either"),
     "values": ({"rows": [{"features": {}, "values": []}]}, "row 0: values go with indices"),
+    "text": ({"rows": [{"text": "a"}]}, "row 0: the model takes rows of features, not texts"),
+    "two forms": ({"rows": [{"text": "a", "indices": [1]}]}, "row 0: give it either"),
+    "a text's values": ({"rows": [{"text": "a", "values": [1]}]}, "row 0: values go with indices"),
     "lengths": ({"rows": [{"indices": [1], "values": []}]}, "row 0: 1 indices do not fit 0 values"),
     "range": ({"rows": [{"indices": [FEATURES]}]}, f"row 0: feature {FEATURES} is not in [0, 30)"),
     "negative": ({"rows": [{"indices": [-1]}]}, "rows[0].indices[0]: Input should be greater"),
