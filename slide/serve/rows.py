@@ -1,6 +1,7 @@
 """Rows of requests as a matrix. A further kind of row is a case of `_row`."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def _of_texts(rows: Sequence[Row], model: Model) -> Iterator[_Arrays]:
     if not texts or model.vectorizer is None:
         return
     indptr, indices, values = model.rows_of(texts)
-    for start, end in zip(indptr[:-1], indptr[1:], strict=True):
+    for start, end in pairwise(indptr):
         yield indices[start:end], values[start:end]
 
 

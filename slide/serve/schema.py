@@ -35,6 +35,7 @@ class Query(BaseModel):
         None, allow_inf_nan=False, description="leave out labels with lower scores"
     )
     ids: bool = Field(False, description="numbers of labels, where the model has their names")
+    # Those of `slide.model.model.SEARCHES` that any model can do; the server prepares both.
     search: Literal["exact", "index"] = Field("exact", description="how labels are found")
 
 

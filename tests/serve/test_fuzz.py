@@ -35,7 +35,9 @@ def texts():
         yield client
 
 
-KEYS = st.sampled_from(["rows", "k", "threshold", "ids", "search", "indices", "values", "features", "text"])
+KEYS = st.sampled_from(
+    ["rows", "k", "threshold", "ids", "search", "indices", "values", "features", "text"]
+)
 SCALARS = (
     st.none()
     | st.booleans()

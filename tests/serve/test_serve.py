@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -15,6 +16,8 @@ from helpers.serving import serving_model
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
+from slide.model.model import SEARCHES
+from slide.serve.schema import Query
 
 FEATURES, LABELS = 30, 12
 LABEL_NAMES = [f"label {n}" for n in range(LABELS)]
@@ -184,6 +187,10 @@ def test_bad_requests_get_a_sentence(client, case):
 def test_a_missing_content_type_gets_a_sentence(client):
     said = refusal(client, 422, data=json.dumps({"rows": [ROW]}), headers={"Content-Type": "a/b"})
     assert "sent as application/json" in said
+
+
+def test_searches_are_known_to_models():
+    assert set(get_args(Query.model_fields["search"].annotation)) < set(SEARCHES)
 
 
 def test_limits_of_size(client):
