@@ -14,7 +14,7 @@ from slide.functional import CSRMatrix, active_conv2d, active_linear, csr_matmul
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler, LSHProposer
-from slide.search import exact_top_k
+from slide.search import RowIndex, exact_top_k
 from slide.sparse import CSR, Pattern
 
 SECONDS = 10.0
@@ -238,6 +238,18 @@ def _largest(rng: np.random.Generator) -> None:
     _equal("the ids", ids.tolist(), expected.indices.tolist())
 
 
+def _index(rng: np.random.Generator) -> None:
+    """Few rows are all seen, so the index misses none of the best."""
+    x, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_OUTPUTS, _WIDTH)
+    bias = torch.randn(_OUTPUTS)
+    scores, ids = RowIndex(weight, bias, int(rng.integers(99))).top_k(x, 7)
+    dense = F.linear(x, weight, bias)
+    _near("the scores", scores, dense.topk(7).values)
+    # Rounding may swap equal scores, so each id is compared by its score.
+    _near("the scores of the ids", dense.gather(1, ids), scores)
+    _equal("the number of distinct ids", [len(set(row)) for row in ids.tolist()], [7] * _ROWS)
+
+
 def _rows(rng: np.random.Generator) -> None:
     sparse, dense = _random_csr(rng, _ROWS, _WIDTH)
     labels = Pattern.from_lists([[row] for row in range(_ROWS)])
@@ -262,5 +274,6 @@ SELF_TESTS: dict[str, Callable[[np.random.Generator], None]] = {
     "hash tables": _tables,
     "active sets": _sets,
     "largest scores": _largest,
+    "index over rows": _index,
     "rows of data": _rows,
 }

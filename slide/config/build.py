@@ -107,6 +107,19 @@ def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
     return instantiate(_without(config, "optimizer", "input_rate"))(groups)
 
 
+def start_biases(network: SlideNetwork, loss: ActiveLoss, labels: Pattern) -> None:
+    """Start the biases of the outputs from the frequencies of the labels.
+
+    Args:
+        network: changed in place, before its first step.
+        loss: says which scores fit the frequencies.
+        labels: of the training rows.
+    """
+    output = network.output
+    assert output.bias is not None
+    output.bias.data.copy_(loss.prior_scores(labels, output.out_features))
+
+
 def check_settings(config: DictConfig) -> None:
     """Use all settings on a small network, because reading the data may take hours.
 
@@ -170,7 +183,7 @@ def build_trainer(config: DictConfig, given: Collection[str] = (), label: str = 
     trainer = Trainer(*parts, _options(config), folder, schedule, resumed, ranker)
     trainer.counters.search_seconds += search_seconds
     if config.network.prior_bias and trainer.step == 0:
-        _start_biases(network, trainer.learner.loss, trainer.train_split.labels)
+        start_biases(network, trainer.learner.loss, trainer.train_split.labels)
     noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
     assert isinstance(noted, DictConfig)
     write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
@@ -194,13 +207,6 @@ def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:
     return sampler.func is not FullSampler and (takes_sparse or not first)
 
 
-def _start_biases(network: SlideNetwork, loss: ActiveLoss, labels: Pattern) -> None:
-    """Start the biases of the outputs from the frequencies of the labels."""
-    output = network.output
-    assert output.bias is not None
-    output.bias.data.copy_(loss.record.prior_scores(labels, output.out_features))
-
-
 def _searched(config: DictConfig, data: SparseDataset, given: Collection[str]) -> DictConfig:
     """The configuration after the races of ``search``, on rows that the trainer holds out, too."""
     rows, _ = choose_rows(data, config.dataset.holdout, config.seed)
@@ -215,7 +221,7 @@ def _searched(config: DictConfig, data: SparseDataset, given: Collection[str]) -
             instantiate(config.loss),
         )
         if config.network.prior_bias:
-            _start_biases(network, loss, train.labels)
+            start_biases(network, loss, train.labels)
         return Contender(network, build_optimizer(config, network), loss, batches, judge, steps)
 
     with torch.random.fork_rng(devices=[]):

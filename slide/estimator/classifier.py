@@ -13,10 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_random_state
 
 from slide import checks
+from slide.config.build import start_biases
 from slide.data import Batches, RowTransform, SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
-from slide.estimator.recipe import Recipe, start_biases
+from slide.estimator.recipe import Recipe
 from slide.estimator.silence import silence
 from slide.estimator.targets import Targets, label_names, read_targets
 from slide.files import check_run_dir

@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 
 from slide import checks
+from slide.config.build import start_biases
 from slide.config.defaults import active_outputs, batch_size, hidden_width, output_scale, search
 from slide.data import SparseDataset
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler, FullSampler, LSHProposer
-from slide.sparse import Pattern
 from slide.training import Trainer, TrainingOptions, linear
 
 SAMPLERS = ("uniform", "lsh", "full")
@@ -84,10 +84,3 @@ class Recipe:
         trainer = Trainer(*parts, ranker=ranker, lr_schedule=linear)
         start_biases(network, self.loss(), trainer.train_split.labels)
         return trainer
-
-
-def start_biases(network: SlideNetwork, loss: ActiveLoss, labels: Pattern) -> None:
-    """Start the biases of the outputs from the frequencies of the labels."""
-    assert network.output.bias is not None
-    prior = loss.prior_scores(labels, network.output.out_features)
-    network.output.bias.data.copy_(prior)

@@ -13,7 +13,7 @@ from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
 from slide.names import Names
 from slide.nn import SlideNetwork
-from slide.nn.sampled_linear import SEARCHES
+from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, check_pattern
 

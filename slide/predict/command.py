@@ -13,6 +13,7 @@ import numpy as np
 
 from slide import runtime
 from slide.model import Model, load
+from slide.model.model import SEARCHES
 from slide.predict.rows import ROW_FORMATS, RowSource, read_rows
 from slide.predict.scores import Scores
 from slide.predict.writers import ANSWER_FORMATS, AnswerWriter
@@ -117,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--metrics", metavar="FILE", help="write the precision as JSON, too")
     add(
         "--search",
-        choices=("exact", "index", "sampler"),
+        choices=SEARCHES,
         default="exact",
         help="how outputs are found (exact)",
     )

@@ -160,8 +160,8 @@ class EnsembleRanker:
             The ranker itself.
 
         Raises:
-            ValueError: for features that are not finite, or ``"index"`` with a sampler that has no
-                index.
+            ValueError: for features that are not finite, or ``"sampler"`` with a sampler that has
+                no index.
         """
         self.kind, self.notes = kind_of(train), []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse

@@ -36,7 +36,7 @@ def make_app(model: Model, limits: Limits, threads: int) -> FastAPI:
         yield
         await state.stop()
 
-    about = "Labels for rows of features, by a model of slide."
+    about = "Labels for rows of features or texts, by a model of slide."
     options: dict[str, Any] = {"redoc_url": None, "lifespan": lifespan}
     app = FastAPI(title="slide", description=about, version=runtime.VERSION, **options)
     _add_routes(app, model, limits, state, metrics)
@@ -82,10 +82,12 @@ def _add_routes(
 
 
 async def _warm_up(batcher: Batcher, model: Model) -> None:
-    """Compile kernels, and make the look-up of names and the index, before the first request."""
+    """Compile kernels, and make look-ups of names and words and the index, before requests."""
     row = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
     if model.feature_names is not None:
         await batcher.run(model.feature_names.number, "")
+    if model.vectorizer is not None:
+        await batcher.run(model.rows_of, ["a text"])
     await batcher.run(model.predict_ids, row, 1)
     await batcher.run(model.predict_ids, row, 1, "index")
 

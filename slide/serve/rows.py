@@ -1,6 +1,7 @@
-"""Rows of requests as a matrix. A further kind of row, such as text, is a case of `_row`."""
+"""Rows of requests as a matrix. A further kind of row is a case of `_row`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,26 +23,41 @@ def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     Raises:
         ValueError: for a row that is no row of the model.
     """
-    found = [_row_of_place(place, row, model) for place, row in enumerate(rows)]
+    texts = _of_texts(rows, model)
+    found = [_row_of_place(place, row, model, texts) for place, row in enumerate(rows)]
     indptr = np.cumsum([0, *(len(indices) for indices, _ in found)], dtype=np.int64)
     indices, values = (np.concatenate(each) for each in zip(*found, strict=True))
     return CSR(indptr, indices, values)
 
 
-def _row_of_place(place: int, row: Row, model: Model) -> _Arrays:
+def _of_texts(rows: Sequence[Row], model: Model) -> Iterator[_Arrays]:
+    """What the rows of texts become, made in one call."""
+    texts = [row.text for row in rows if row.text is not None]
+    if not texts or model.vectorizer is None:
+        return
+    indptr, indices, values = model.rows_of(texts)
+    for start, end in pairwise(indptr):
+        yield indices[start:end], values[start:end]
+
+
+def _row_of_place(place: int, row: Row, model: Model, texts: Iterator[_Arrays]) -> _Arrays:
     try:
-        return _row(row, model)
+        return _row(row, model, texts)
     except (ValueError, TypeError) as error:
         raise ValueError(f"row {place}: {error}") from error
 
 
-def _row(row: Row, model: Model) -> _Arrays:
-    """Numbers of features, int32, and their values, float32."""
-    if (row.indices is None) == (row.features is None):
-        raise ValueError("give it either indices (and values) or features")
+def _row(row: Row, model: Model, texts: Iterator[_Arrays]) -> _Arrays:
+    """Numbers of features, int32, and their values, float32; those of a text are the next."""
+    if [row.indices, row.features, row.text].count(None) != 2:
+        raise ValueError("give it either indices (and values), or features, or a text")
+    if row.values is not None and row.indices is None:
+        raise ValueError("values go with indices; features and texts have their own")
+    if row.text is not None:
+        if model.vectorizer is None:
+            raise ValueError("the model takes rows of features, not texts")
+        return next(texts)
     if row.features is not None:
-        if row.values is not None:
-            raise ValueError("values go with indices; features have their own")
         pairs = number_features(row.features, model)
         return _arrays(list(pairs), list(pairs.values()))
     assert row.indices is not None

@@ -12,7 +12,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class Row(BaseModel):
-    """A row: numbers of features and their values, or features by their names."""
+    """A row: numbers of features and their values, features by their names, or a text."""
 
     model_config = _STRICT
     indices: list[_Index] | None = Field(None, description="numbers of features")
@@ -22,6 +22,7 @@ class Row(BaseModel):
         description="values by name (or number) of the feature, or names alone, whose values are "
         "1; names that the model does not have are left out",
     )
+    text: str | None = Field(None, description="a text, for a model that was trained on texts")
 
 
 class Query(BaseModel):
@@ -34,6 +35,7 @@ class Query(BaseModel):
         None, allow_inf_nan=False, description="leave out labels with lower scores"
     )
     ids: bool = Field(False, description="numbers of labels, where the model has their names")
+    # Those of `slide.model.model.SEARCHES` that any model can do; the server prepares both.
     search: Literal["exact", "index"] = Field("exact", description="how labels are found")
 
 

@@ -62,8 +62,9 @@ class Trainer:
         answers: labels and scores of the last evaluation; None: there was none yet.
 
     Raises:
-        ValueError: if there are no rows to train or evaluate on, if the evaluation needs an index
-            and the sampler has none, or if the checkpoint cannot be read.
+        ValueError: if there are no rows to train or evaluate on, for
+            ``evaluation="sampler"`` with a sampler that has no index, or if the checkpoint cannot
+            be read.
 
     Example:
         >>> import pathlib, tempfile, slide, slide.data

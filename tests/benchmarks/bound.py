@@ -25,8 +25,8 @@ from train_process import ROOT
 
 from slide import LSHProposer, Pattern, Proposer, runtime
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
+from slide.config.build import start_biases
 from slide.data import Split
-from slide.estimator.recipe import start_biases
 from slide.kernels.votes import RankedIds
 from slide.training import Trainer
 from slide.training.evaluation import selection_recall

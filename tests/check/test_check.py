@@ -8,6 +8,7 @@ from slide import HashTables, RowSparseAdam, SimHash
 from slide.check import SELF_TESTS, describe_machine, run_self_tests, self_test
 from slide.check.__main__ import main
 from slide.data import dataset
+from slide.search import RowIndex
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,6 +53,7 @@ PARTS = {
     "hash tables": (HashTables, "query", lambda found: found._replace(indices=found.indices + 1)),
     "hashes": (SimHash, "codes", lambda codes: codes ^ np.arange(codes.shape[1]) % 2),
     "rows of data": (dataset, "take_labels", lambda found: found._replace(indices=0 * found[1])),
+    "index over rows": (RowIndex, "_scan", lambda found: found.flip(0)),
     "Adam": (RowSparseAdam, "_update", lambda nothing: nothing),
 }
 

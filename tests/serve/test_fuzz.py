@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slide import FullSampler, Model, SlideNetwork
+from slide.data import TextOptions, TextVectorizer
 
 
 def make_client(**names):
@@ -27,7 +28,16 @@ def named():
         yield client
 
 
-KEYS = st.sampled_from(["rows", "k", "threshold", "ids", "search", "indices", "values", "features"])
+@pytest.fixture(scope="module")
+def texts():
+    vectorizer = TextVectorizer.fit([f"word {n}x" for n in range(29)], TextOptions(min_rows=1))
+    with make_client(vectorizer=vectorizer) as client:
+        yield client
+
+
+KEYS = st.sampled_from(
+    ["rows", "k", "threshold", "ids", "search", "indices", "values", "features", "text"]
+)
 SCALARS = (
     st.none()
     | st.booleans()
@@ -51,6 +61,7 @@ ROWS = st.lists(
             "indices": NUMBERS,
             "values": NUMBERS,
             "features": NUMBERS | st.dictionaries(st.text() | st.just("3"), SCALARS, max_size=3),
+            "text": SCALARS,
         },
     ),
     max_size=3,
@@ -60,7 +71,7 @@ BODIES = VALUES | st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("which", ["client", "named"])
+@pytest.mark.parametrize("which", ["client", "named", "texts"])
 def test_no_request_is_a_failure(which, request):
     """Bodies of any shape get answers or sentences, never a 500."""
     client, seen = request.getfixturevalue(which), set()

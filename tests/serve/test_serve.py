@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -14,6 +15,9 @@ from helpers.matrices import make_csr
 from helpers.serving import serving_model
 
 from slide import FullSampler, Model, SlideNetwork
+from slide.data import TextOptions, TextVectorizer
+from slide.model.model import SEARCHES
+from slide.serve.schema import Query
 
 FEATURES, LABELS = 30, 12
 LABEL_NAMES = [f"label {n}" for n in range(LABELS)]
@@ -88,6 +92,21 @@ def test_names(named):
     assert ask(named, {"features": ["word 3"]}) == ask(named, {"indices": [3]})
 
 
+def test_texts():
+    """Also beside rows of other forms; the vectorizer is ready before the first request."""
+    texts = ["a red fox", "a red dog", "a dog", "", "no such"]
+    vectorizer = TextVectorizer.fit(texts[:3], TextOptions(min_rows=1))
+    torch.manual_seed(0)
+    model = Model(SlideNetwork(3, [8], LABELS, FullSampler), vectorizer=vectorizer)
+    with serving_model(model) as client:
+        assert "_vectorizer" in vars(vectorizer)
+        found = ask(client, *({"text": text} for text in texts), k=4)
+        between = [{"text": "a dog"}, {"features": {"red": 1.0}}, {"text": "fox"}]
+        mixed = ask(client, *between, k=4)
+    assert_answers(found, *model.predict(texts, 4))
+    assert_answers(mixed, *model.predict(["a dog", "red", "fox"], 4))
+
+
 def test_k_and_threshold(client):
     (every,) = ask(client, ROW, k=9)
     middle = every["scores"][4]
@@ -139,6 +158,9 @@ BAD = {
     "a row": ({"rows": [ROW, {}]}, "row 1: give it either indices"),
     "both": ({"rows": [{**ROW, "features": {}}]}, "row 0: give it either"),
     "values": ({"rows": [{"features": {}, "values": []}]}, "row 0: values go with indices"),
+    "text": ({"rows": [{"text": "a"}]}, "row 0: the model takes rows of features, not texts"),
+    "two forms": ({"rows": [{"text": "a", "indices": [1]}]}, "row 0: give it either"),
+    "a text's values": ({"rows": [{"text": "a", "values": [1]}]}, "row 0: values go with indices"),
     "lengths": ({"rows": [{"indices": [1], "values": []}]}, "row 0: 1 indices do not fit 0 values"),
     "range": ({"rows": [{"indices": [FEATURES]}]}, f"row 0: feature {FEATURES} is not in [0, 30)"),
     "negative": ({"rows": [{"indices": [-1]}]}, "rows[0].indices[0]: Input should be greater"),
@@ -165,6 +187,10 @@ def test_bad_requests_get_a_sentence(client, case):
 def test_a_missing_content_type_gets_a_sentence(client):
     said = refusal(client, 422, data=json.dumps({"rows": [ROW]}), headers={"Content-Type": "a/b"})
     assert "sent as application/json" in said
+
+
+def test_searches_are_known_to_models():
+    assert set(get_args(Query.model_fields["search"].annotation)) < set(SEARCHES)
 
 
 def test_limits_of_size(client):
