@@ -11,7 +11,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -183,7 +183,7 @@ def _unknown(overrides: Sequence[str]) -> str | None:
                 return f"there is no {each.key_or_group}={value}; {told}{near_word(value, choices)}"
     try:
         # Of a sweep, the first values: which keys there are hardly depends on the others.
-        config = _compose([_first(each) for each in chosen])
+        config = _compose([_first(each) for each in chosen if _values(each)])
     except (HydraException, OmegaConfBaseException):
         return None
     known = [*groups, *settings(config)]
@@ -203,7 +203,9 @@ def _exists(config: DictConfig, override: Override) -> bool:
 
 
 def _values(override: Override) -> list[Any]:
-    """The value of an override; of a sweep, its values."""
+    """The value of an override; of a sweep, its values; none of a glob, which Hydra looks up."""
+    if isinstance(override.value(), Glob):
+        return []
     if override.is_sweep_override():
         return [str(value) for value in override.sweep_iterator()]
     return [override.value()]
