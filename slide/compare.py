@@ -1,6 +1,7 @@
 """``slide-compare RUN RUN ...``, also ``python -m slide.compare``: runs side by side."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ _WIDTH = 100
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compares runs; errors end the process with a sentence.
+    """Compares runs; errors end the process with a sentence, Ctrl-C with the exit status 130.
 
     Args:
         words: the arguments; None: those of the process.
@@ -49,6 +50,9 @@ def main(words: Sequence[str] | None = None) -> None:
         print(compare(runs))
         if options.plot is not None:
             save(draw_comparison(runs, names_of(runs)), Path(options.plot))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
 
