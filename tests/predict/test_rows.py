@@ -1,6 +1,7 @@
 """Names and numbers of labels and features in lines of JSON."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -20,8 +21,7 @@ def labels_of(folder, names, *rows):
     (folder / "a.jsonl").write_text("\n".join(lines))
     (block,) = read_rows(RowSource(str(folder / "a.jsonl")), model)
     bounds = block.labels.indptr
-    pairs = zip(bounds[:-1], bounds[1:], strict=True)
-    return [block.labels.indices[begin:end].tolist() for begin, end in pairs]
+    return [block.labels.indices[begin:end].tolist() for begin, end in pairwise(bounds)]
 
 
 @pytest.mark.parametrize(
