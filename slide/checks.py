@@ -56,9 +56,25 @@ def one_of(name: str, value: Any, names: Iterable[str]) -> None:
     """
     names = list(names)
     if value not in names:
-        near = get_close_matches(value, names, n=1) if isinstance(value, str) else []
-        asked = f"; did you mean {near[0]}?" if near else ""
+        asked = near_word(value, names) if isinstance(value, str) else ""
         raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}{asked}")
+
+
+def near_word(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
+    """``; did you mean ...?`` with the known word nearest to ``word``, if one is near.
+
+    Args:
+        word: what is unknown.
+        known: what it may be.
+        cutoff: least likeness in [0, 1], that of `difflib.get_close_matches`.
+
+    Example:
+        >>> from slide import checks
+        >>> checks.near_word("sofmax", ["bce", "softmax"]), checks.near_word("x", ["bce"])
+        ('; did you mean softmax?', '')
+    """
+    near = get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def listing(name: str, value: Any) -> None:

@@ -1,6 +1,7 @@
 """``slide-compare RUN RUN ...``, also ``python -m slide.compare``: runs side by side."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from slide.report.figures import draw_comparison, save
 from slide.report.run_files import RunFiles, read_run
-from slide.tables import text_table
+from slide.tables import figure, text_table
 
 _ABOUT = """\
 Compares runs of slide-train: the settings that differ, precision, time and memory.
@@ -38,7 +39,7 @@ _WIDTH = 100
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compares runs; errors end the process with a sentence.
+    """Compares runs; errors end the process with a sentence, Ctrl-C with the exit status 130.
 
     Args:
         words: the arguments; None: those of the process.
@@ -49,6 +50,9 @@ def main(words: Sequence[str] | None = None) -> None:
         print(compare(runs))
         if options.plot is not None:
             save(draw_comparison(runs, names_of(runs)), Path(options.plot))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
 
@@ -96,7 +100,7 @@ def compare(runs: Sequence[RunFiles]) -> str:
     for shown, name in _FACTS.items():
         values = [run.summary.get(name) for run in runs]
         if any(value not in (None, 0) for value in values):
-            columns[shown] = ["" if value is None else _fact(value, name) for value in values]
+            columns[shown] = [figure(value, name) for value in values]
     lines = [list(line) for line in zip(*columns.values(), strict=True)]
     wide = text_table(list(columns), lines)
     if len(columns) <= len(runs) + 1 or len(max(wide.splitlines(), key=len)) <= _WIDTH:
@@ -119,12 +123,6 @@ def names_of(runs: Sequence[RunFiles]) -> list[str]:
 
 def _setting(run: RunFiles, key: str) -> str:
     return str(run.settings[key]) if key in run.settings else "-"
-
-
-def _fact(value: float, name: str) -> str:
-    if "_at_" in name:
-        return f"{value:.4f}"
-    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _parser() -> argparse.ArgumentParser:

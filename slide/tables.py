@@ -23,3 +23,22 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def figure(value: float | None, name: str) -> str:
+    """A figure of a run's summary as a cell.
+
+    Args:
+        value: None: an empty cell.
+        name: of the figure; it tells scores, such as ``p_at_1``, from seconds and counts.
+
+    Example:
+        >>> from slide.tables import figure
+        >>> figure(0.5, "p_at_1"), figure(1234.56, "train_seconds"), figure(1200, "steps")
+        ('0.5000', '1,234.6', '1,200')
+    """
+    if value is None:
+        return ""
+    if "_at_" in name:
+        return f"{value:.4f}"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

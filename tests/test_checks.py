@@ -48,3 +48,11 @@ def test_bounds_are_named():
         checks.one_of("key", "lifo", ("fifo", "reservoir"))
     with pytest.raises(ValueError, match=r"not 'fiifo'; did you mean fifo\?$"):
         checks.one_of("key", "fiifo", ("fifo", "reservoir"))
+    with pytest.raises(ValueError, match=r"not 'stack'$"):
+        checks.one_of("key", "stack", ("fifo", "reservoir"))
+
+
+def test_the_nearest_word_is_suggested():
+    known = ["trainer.seed", "dataset.seed"]
+    assert checks.near_word("datset.seed", known) == "; did you mean dataset.seed?"
+    assert checks.near_word("datset.seed", known, 0.99) == ""

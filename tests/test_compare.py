@@ -66,3 +66,13 @@ def test_mistakes_are_sentences(runs):
         compare.main([str(runs / "nothing")])
     with pytest.raises(SystemExit, match="error: Format 'foo' is not supported"):
         compare.main([str(runs / "one"), "--plot", str(runs / "a.foo")])
+
+
+def test_an_interrupt(runs, monkeypatch, capsys):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare, "read_run", stop)
+    with pytest.raises(SystemExit) as stopped:
+        compare.main([str(runs)])
+    assert (stopped.value.code, capsys.readouterr().err) == (130, "interrupted\n")

@@ -4,17 +4,18 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from slide import checks
 
 USER_ERRORS = (ValueError, TypeError, OSError)
 # Keys that say what a file builds; they are not settings.
@@ -180,17 +181,18 @@ def _unknown(overrides: Sequence[str]) -> str | None:
         for value in _values(each):
             if isinstance(value, str) and value not in choices:
                 told = f"the choices of {each.key_or_group} are {', '.join(choices)}"
-                return f"there is no {each.key_or_group}={value}; {told}{near_word(value, choices)}"
+                near = checks.near_word(value, choices)
+                return f"there is no {each.key_or_group}={value}; {told}{near}"
     try:
         # Of a sweep, the first values: which keys there are hardly depends on the others.
-        config = _compose([_first(each) for each in chosen])
+        config = _compose([_first(each) for each in chosen if _values(each)])
     except (HydraException, OmegaConfBaseException):
         return None
     known = [*groups, *settings(config)]
     for each in parsed:
         if each not in chosen and not _exists(config, each):
             key = each.key_or_group
-            return f"there is no key {key} (in {each.input_line}){near_word(key, known)}"
+            return f"there is no key {key} (in {each.input_line}){_near_key(key, known)}"
     return None
 
 
@@ -203,7 +205,9 @@ def _exists(config: DictConfig, override: Override) -> bool:
 
 
 def _values(override: Override) -> list[Any]:
-    """The value of an override; of a sweep, its values."""
+    """The value of an override; of a sweep, its values; none of a glob, which Hydra looks up."""
+    if isinstance(override.value(), Glob):
+        return []
     if override.is_sweep_override():
         return [str(value) for value in override.sweep_iterator()]
     return [override.value()]
@@ -216,10 +220,10 @@ def _first(override: Override) -> str:
     return str(override.input_line)
 
 
-def near_word(word: str, known: Sequence[str]) -> str:
-    """``; did you mean ...?`` with the known word nearest to ``word``, if one is near."""
-    last = word.rpartition(".")[2]
-    near = [key for key in known if key.rpartition(".")[2] == last]
+def _near_key(key: str, known: Sequence[str]) -> str:
+    """`checks.near_word` among the keys of the same last part, if there are any."""
+    last = key.rpartition(".")[2]
+    if same := [each for each in known if each.rpartition(".")[2] == last]:
+        return checks.near_word(key, same, 0)
     # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer.
-    near = near or get_close_matches(word, known, n=1, cutoff=0.7 if "." in word else 0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    return checks.near_word(key, known, 0.7 if "." in key else 0.6)

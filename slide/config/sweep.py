@@ -1,5 +1,6 @@
 """Runs of a sweep (``-m``), one after the other: what each one had, and what came of it."""
 
+import hashlib
 import re
 import sys
 import traceback
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from slide.bars import say
-from slide.tables import text_table
+from slide.tables import figure, text_table
 
 _SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"}
 # Most characters of the part of a folder's name that says what was set.
@@ -95,7 +96,7 @@ class Sweep:
         for words, summary, said in self.outcomes:
             values = {_key(word): word.partition("=")[2] for word in words}
             found = summary or {}
-            cells = [_shown(found.get(name), name) for name in _SCORES.values()]
+            cells = [figure(found.get(name), name) for name in _SCORES.values()]
             rows.append([*(values.get(key, "") for key in self.keys), *cells, said])
         return text_table([*self.keys, *_SCORES, "folder"], rows)
 
@@ -114,24 +115,21 @@ def swept_keys(words: Sequence[str]) -> list[str]:
 def label_of(words: Sequence[str]) -> str:
     """A part of a folder's name that says which settings a run has.
 
+    One of more than `LABEL_LENGTH` characters is cut, and ends with a digest of all settings.
+
     Example:
         >>> from slide.config.sweep import label_of
         >>> label_of(["optimizer.lr=0.1", "network.hidden=[64,32]"])
         'lr=0.1,hidden=_64,32_'
     """
-    short = ",".join(word.rpartition("=")[0].rpartition(".")[2] + _value(word) for word in words)
-    return re.sub(r"[^\w.=,+-]+", "_", short)[:LABEL_LENGTH]
-
-
-def _value(word: str) -> str:
-    return "=" + word.rpartition("=")[2]
+    parts = (word.partition("=") for word in words)
+    short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
+    label = re.sub(r"[^\w.=,+-]+", "_", short)
+    if len(label) <= LABEL_LENGTH:
+        return label
+    digest = hashlib.sha256(short.encode()).hexdigest()[:8]
+    return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
 
 
 def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+")
-
-
-def _shown(value: float | None, name: str) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.1f}" if name.endswith("seconds") else f"{value:.4f}"

@@ -105,7 +105,18 @@ class TextVectorizer:
 
         Args:
             texts: B texts.
+
+        Raises:
+            TypeError: for a single text, or for one that is none.
         """
+        if isinstance(texts, str):
+            raise TypeError(f"give a list of texts, not the single text {texts[:40]!r}")
+        texts = list(texts)
+        for place, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"text {place} must be a str, not {text!r}")
+        if not texts:  # scikit-learn refuses them.
+            return CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
         found = self._vectorizer.transform(texts)
         return CSR(
             found.indptr.astype(np.int64, copy=False),

@@ -1,6 +1,6 @@
 """A trained model: from rows as people have them to the labels that they get."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,8 +109,9 @@ class Model:
         """The k best labels of each row, with their names if they have any.
 
         Args:
-            rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes, or a list of
-                texts. What was done to the training rows is done to them.
+            rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes, or texts: a list,
+                an array ``(B,)`` or an iterator. What was done to the training rows is done to
+                them.
             k: number of labels.
             search: ``"exact"``, ``"index"``, which is many times as fast with very many labels
                 and may miss one, or ``"sampler"``, if the model has the index of its sampler; see
@@ -138,7 +139,7 @@ class Model:
         """
         checks.whole("k", k, 1)
         checks.one_of("search", search, SEARCHES)
-        x = as_csr(self.rows_of(rows) if _are_texts(rows) else rows, self.num_features)
+        x = as_csr(self._vectors(rows), self.num_features)
         check_pattern("features", x, None, self.num_features)
         parts = [self._answer(part, k, search) for part in _blocks(x)]
         if not parts:
@@ -149,15 +150,21 @@ class Model:
             ids = np.where(ids < 0, -1, self._label_ids[ids].astype(np.int64))
         return Predicted(ids, scores)
 
-    def rows_of(self, texts: Sequence[str]) -> CSR:
+    def rows_of(self, texts: Iterable[str]) -> CSR:
         """The raw features of texts.
 
         Raises:
-            TypeError: if the model takes no texts.
+            TypeError: if the model takes no texts, or for one that is none.
         """
         if self.vectorizer is None:
             raise TypeError("the model takes rows of features, not texts: it has no vectorizer")
         return self.vectorizer.rows(texts)
+
+    def _vectors(self, rows: Any) -> Any:
+        """Rows in a form that `slide.as_csr` takes."""
+        if isinstance(rows, Iterator):
+            rows = list(rows)
+        return self.rows_of(rows) if _are_texts(rows, self.vectorizer is not None) else rows
 
     def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""
@@ -222,8 +229,15 @@ class Model:
         write_model(folder, self, dtype)
 
 
-def _are_texts(rows: Any) -> bool:
-    return isinstance(rows, list | tuple) and bool(rows) and isinstance(rows[0], str)
+def _are_texts(rows: Any, wanted: bool) -> bool:
+    """Whether rows are meant as texts; of no rows at all, whether these are ``wanted``."""
+    if isinstance(rows, str):
+        return True
+    if not (isinstance(rows, Sequence) or hasattr(rows, "__array__")):
+        return False
+    if getattr(rows, "ndim", 1) != 1 or hasattr(rows, "tocsr"):
+        return False
+    return any(isinstance(row, str) for row in rows) if len(rows) else wanted
 
 
 def _names(names: Iterable[Any] | None, count: int, what: str) -> Names | None:

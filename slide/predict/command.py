@@ -17,6 +17,7 @@ from slide.model.model import SEARCHES
 from slide.predict.rows import ROW_FORMATS, RowSource, read_rows
 from slide.predict.scores import Scores
 from slide.predict.writers import ANSWER_FORMATS, AnswerWriter
+from slide.training.interrupt import exit_status
 
 ABOUT = """\
 Predicts labels for rows with a trained model: the folder of a run, or what Model.save wrote.
@@ -34,7 +35,7 @@ SUFFIXES_OUT = {".npz": "npz", ".txt": "xmc", ".xmc": "xmc"}
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Predicts; errors end the process with a sentence.
+    """Predicts; errors end the process with a sentence, Ctrl-C with the exit status 130.
 
     Args:
         words: the arguments; None: those of the process.
@@ -45,8 +46,9 @@ def main(words: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # Who reads the answers has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    except KeyboardInterrupt as error:
+        print("interrupted", file=sys.stderr)
+        sys.exit(exit_status(error))
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {error}")
     if scores:

@@ -190,26 +190,32 @@ def _labels_of(row: dict[str, Any], model: Model, unknown: dict[Any, int]) -> li
     for label in row.get("labels") or []:
         place = _number_of(label, model.label_names, model.num_labels, strict=False)
         if place is None:
-            place = model.num_labels + unknown.setdefault(label, len(unknown))
+            place = model.num_labels + unknown.setdefault(str(label), len(unknown))
         labels.append(place)
-    return labels
+    return list(dict.fromkeys(labels))  # 5 and "5" are one name.
 
 
 def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) -> int | None:
     """The number of a feature or label; None if there is none of that name."""
-    if names is not None and isinstance(name, str | int):
-        number = names.number(int(name) if names.kind == "number" else name)
-        if number is not None:
-            return number
-        return None
-    number = int(name) if isinstance(name, str) and name.isdecimal() else name
-    if not isinstance(number, int) or isinstance(number, bool):
+    if names is not None:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise ValueError(f"{name!r} is neither text nor a whole number")
+        return names.number(str(name) if names.kind == "text" else _whole(name))
+    number = _whole(name)
+    if number is None:
         raise ValueError(f"{name!r} is no number; the model has no names")
     if not 0 <= number < count:
         if strict:
             raise ValueError(f"feature {number} is not in [0, {count})")
         return None
     return number
+
+
+def _whole(name: Any) -> int | None:
+    """A whole number, or the one that a text is; else None."""
+    if isinstance(name, str) and name.removeprefix("-").isdecimal():
+        return int(name)
+    return name if isinstance(name, int) and not isinstance(name, bool) else None
 
 
 def _block(given: list[_Row], model: Model) -> Block:

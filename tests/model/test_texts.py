@@ -38,6 +38,31 @@ def test_texts_and_rows_get_the_same_answers(run):
     assert {name for line in lines for name in json.loads(line)["labels"]} <= known
 
 
+@pytest.mark.parametrize("form", [tuple, iter, np.array, lambda texts: np.array(texts, object)])
+def test_forms_of_texts(run, form):
+    model = slide.load(run[0])
+    texts = ["word1 word2", "word3"]
+    for some in (texts, []):
+        labels, _ = model.predict(form(some), k=2)
+        assert labels.shape == (len(some), 2)
+        assert (labels == model.predict(texts[: len(some)], k=2).labels).all()
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ("word1 word2", "give a list of texts, not the single text 'word1 word2'"),
+        (["word1", None], "text 1 must be a str, not None"),
+        ([3, "word1"], "text 0 must be a str, not 3"),
+        (np.array(["word1", 2.5], object), "text 1 must be a str, not 2.5"),
+        ({"word1": 2}, "features must be"),
+    ],
+)
+def test_what_is_no_text(run, texts, said):
+    with pytest.raises(TypeError, match=said):
+        slide.load(run[0]).predict(texts)
+
+
 def test_a_saved_copy_takes_texts_too(run, tmp_path):
     model = slide.load(run[0])
     some = list(model.label_names)[:40]

@@ -269,3 +269,13 @@ def test_help_names_all_options():
     for option in ("-k", "--threshold", "--ids", "--restrict", "--format", "--output", "--to"):
         assert option in text
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_an_interrupt(folder, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "read_rows", stop)
+    with pytest.raises(SystemExit) as stopped:
+        predict(folder / "plain", folder / "rows.txt")
+    assert (stopped.value.code, capsys.readouterr().err) == (130, "interrupted\n")

@@ -139,9 +139,12 @@ def read_document(line: bytes | str) -> Document:
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         raise ValueError(f"a line must be {DOCUMENT_LINE}")
     labels = row.get("labels") or []
-    if not isinstance(labels, list) or not all(isinstance(each, str | int) for each in labels):
+    if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
         raise ValueError(f"labels must be a list of names, not {labels!r}")
-    return Document(row["text"], list(dict.fromkeys(map(str, labels))))
+    found = Document(row["text"], list(dict.fromkeys(map(str, labels))))
+    for each in (found.text, *found.labels):
+        each.encode()  # Half a pair of surrogates is no text. Here its line is known.
+    return found
 
 
 def _count(paths: dict[str, Path], options: TextOptions) -> _Counted:

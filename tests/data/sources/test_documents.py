@@ -74,6 +74,9 @@ def test_names_stay_after_a_transform(tmp_path):
         ("[1]", "a line must be"),
         ('{"text": 3}', "a line must be"),
         ('{"text": "a", "labels": "b"}', "labels must be a list of names"),
+        ('{"text": "a", "labels": [true]}', "labels must be a list of names"),
+        ('{"text": "a", "labels": ["\\ud800"]}', "can't encode"),
+        ('{"text": "\\ud800"}', "can't encode"),
         ('{"text": "a", ', "Expecting"),
     ],
 )

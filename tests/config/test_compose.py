@@ -1,0 +1,24 @@
+"""What is said of overrides before anything runs."""
+
+import pytest
+
+from slide.config.compose import check_overrides, read_config
+
+
+@pytest.mark.parametrize(
+    "glob", ["dataset=glob(*)", "dataset=glob([s*,d*])", "optimizer.lr=glob(*)"]
+)
+def test_globs_are_left_to_hydra(glob):
+    check_overrides([glob, "seed=1"])
+    with pytest.raises(ValueError, match="there is no key seeed"):
+        check_overrides([glob, "seeed=1"])
+
+
+def test_a_glob_without_a_sweep_is_refused():
+    with pytest.raises(ValueError, match="Sweep parameters"):
+        read_config(["dataset=glob(*)"])
+
+
+def test_keys_of_the_same_last_part_are_near():
+    with pytest.raises(ValueError, match=r"did you mean trainer\.batch_size\?$"):
+        check_overrides(["sampler.x.batch_size=3"])
