@@ -194,7 +194,7 @@ def test_half_the_size(raw, tmp_path):
         (np.full((1, 60), np.nan), 5, ValueError, "must be finite float32 values, not nan"),
         (np.zeros((1, 60)), 0, ValueError, "k must be a whole number of at least 1, not 0"),
         (-np.ones((1, 60)), 5, ValueError, "tf-idf needs counts"),
-        ("text", 5, TypeError, "features must be a slide.CSR"),
+        ("text", 5, TypeError, "the model takes rows of features, not texts"),
         (slide.CSR(np.array([0, 1]), np.array([60], np.int32), np.ones(1, "f4")), 5, ValueError,
          r"features must lie in \[0, 60\)"),
     ],
