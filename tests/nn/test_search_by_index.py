@@ -34,7 +34,9 @@ def agreement(layer, k=3):
     x = inputs()
     (scores, wanted), (found, ids) = (layer.top_k(x, k, search) for search in ("exact", "index"))
     same = ids == wanted
-    torch.testing.assert_close(found[same], scores[same])
+    # Where weights are large, sums in another order differ by their rounding.
+    room = 1e-5 * scores.abs().max().item()
+    torch.testing.assert_close(found[same], scores[same], rtol=1e-4, atol=room)
     return same.float().mean().item()
 
 
