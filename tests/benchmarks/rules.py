@@ -113,7 +113,8 @@ def page(found: dict[str, Any]) -> str:
         "are those of the whole run, reading and evaluation included. Of several seeds the mean, "
         "and half the range. The standard error is that of one P@1 from so many rows; differences "
         "that are not larger say little. synthetic and amazon670k_like (50,000 rows, at most five "
-        "epochs) are generated. With few labels the labels of a batch fill its set, whatever the number of outputs.\n"
+        "epochs) are generated. With few labels the labels of a batch fill its set, whatever the "
+        "number of outputs.\n"
     )
     names = [*HELD_OUT, *GENERATED, *sorted({row["dataset"] for row in rows})]
     for rule, title in RULES.items():
