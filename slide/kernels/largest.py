@@ -40,6 +40,25 @@ def keep_largest(scores, first, best, ids):
 
 
 @parallel
+def keep_largest_bounds(products, of_query, of_row, biases, first, best, ids):
+    """`keep_largest` of upper bounds ``products + of_query * of_row + biases``.
+
+    Args:
+        products: ``(B, n)`` float32.
+        of_query: ``(B,)`` float32.
+        of_row: ``(n,)`` float32.
+        biases: ``(n,)`` float32.
+        first, best, ids: see `keep_largest`.
+    """
+    for b in prange(len(products)):
+        own, numbers, error = best[b], ids[b], of_query[b]
+        for j in range(products.shape[1]):
+            bound = products[b, j] + error * of_row[j] + biases[j]
+            if bound > own[0]:
+                _replace_least(own, numbers, bound, first + j)
+
+
+@parallel
 def top_products(x, lists, left_out, sums, touched, ids, scores):
     """The largest positive entries of each row of ``x @ lists``, in no particular order.
 

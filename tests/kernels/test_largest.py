@@ -9,7 +9,12 @@ from helpers.naive_ranking import keep_largest as naive_largest
 from helpers.naive_ranking import scan_lists as naive_scan
 from helpers.naive_ranking import top_products as naive
 
-from slide.kernels.largest import keep_largest, scan_lists, top_products
+from slide.kernels.largest import (
+    keep_largest,
+    keep_largest_bounds,
+    scan_lists,
+    top_products,
+)
 
 ROWS, COLUMNS, OUTPUTS = 9, 7, 12
 
@@ -78,6 +83,22 @@ def test_the_largest_of_blocks_are_those_of_the_whole(dtype, k):
         keep_largest(scores[:, first : first + 4].copy(), first, best, ids)
     for own, numbers, expected in zip(best, ids, naive_largest(scores, k), strict=True):
         assert sorted(zip(own, numbers, strict=True), reverse=True) == expected
+
+
+@pytest.mark.parametrize("k", [1, 4, 11])
+def test_the_largest_bounds_are_those_of_the_sums(k):
+    rng = np.random.default_rng(k)
+    products = rng.standard_normal((6, 11)).astype(np.float32)
+    of_query, of_row, biases = (rng.random(n).astype(np.float32) for n in (6, 11, 11))
+    best, ids = np.full((6, k), -np.inf, np.float32), np.full((6, k), -1)
+    for first in range(0, 11, 4):
+        part = slice(first, first + 4)
+        added = of_query, of_row[part], biases[part]
+        keep_largest_bounds(products[:, part].copy(), *added, first, best, ids)
+    for b, expected in enumerate(naive_largest(products + of_query[:, None] * of_row + biases, k)):
+        found = sorted(zip(best[b], ids[b], strict=True), reverse=True)
+        assert [n for _, n in found] == [n for _, n in expected]
+        np.testing.assert_allclose(*([s for s, _ in each] for each in (found, expected)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])

@@ -33,6 +33,7 @@ TWINS = {
     "group_entries": ("naive_arrays.group_entries", "kernels/test_pattern_products.py"),
     "insert": ("naive.Tables", "hashing/test_tables.py"),
     "keep_largest": ("naive_ranking.keep_largest", "kernels/test_largest.py"),
+    "keep_largest_bounds": ("naive_ranking.keep_largest", "kernels/test_largest.py"),
     "look_up": ("naive.Tables", "hashing/test_tables.py"),
     "mark_nonzero_rows": ("naive_arrays.mark_nonzero_rows", "kernels/test_ragged.py"),
     "pack_signs": ("naive_hashing.pack_signs", "kernels/test_hash_codes.py"),
