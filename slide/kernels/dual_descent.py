@@ -12,6 +12,9 @@ import numpy as np
 from slide.kernels.compile import parallel, prange, serial
 from slide.kernels.random import random_below
 
+# Entries that are read in order in the time of a step of a bisection.
+_STEP = 3
+
 
 class TrainingRows(NamedTuple):
     """The training rows of each classifier, in CSR.
@@ -164,13 +167,29 @@ def collect_weights(x, lists, alphas, threshold, weights, indptr, indices, value
                 indptr[n + 1] = k
 
 
+@serial
+def _dot_sorted(columns, values, x, row):
+    """The product of a long row, whose columns ascend, with row ``row`` of ``x``, by bisection."""
+    total = np.float32(0)
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        column, first, size = x.indices[p], 0, len(columns)
+        while size > 1:
+            half = size // 2
+            # An expression without branches, because a processor cannot foretell them.
+            first += half if columns[first + half] <= column else 0
+            size -= half
+        if columns[first] == column:
+            total += values[first] * x.values[p]
+    return total
+
+
 @parallel
 def score_labels(x, classifiers, bias, ids, dense, out):
     """Scores of some classifiers on each row.
 
     Args:
         x: `slide.sparse.CSR` of B rows, D columns.
-        classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``.
+        classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``; the columns of a row ascend.
         bias: fixed part of a score.
         ids: ``(B, K)`` int64 numbers of classifiers; a number below 0 gets the score -inf.
         dense: ``(T, D)`` float32 scratch, zero before and after.
@@ -181,10 +200,19 @@ def score_labels(x, classifiers, bias, ids, dense, out):
         row = dense[t]
         for b in range(t, len(ids), threads):
             _add(x, b, 1.0, row)
+            features = x.indptr[b + 1] - x.indptr[b]
             for k in range(ids.shape[1]):
-                found = -np.inf
-                if ids[b, k] >= 0:
-                    found = bias + _dot(classifiers, ids[b, k], row)
-                out[b, k] = found
+                n = ids[b, k]
+                if n < 0:
+                    out[b, k] = -np.inf
+                    continue
+                own = slice(classifiers.indptr[n], classifiers.indptr[n + 1])
+                size = own.stop - own.start
+                # A step of a bisection takes as long as some entries that are read in order.
+                if size > _STEP * features * np.log2(size + 1):
+                    columns, values = classifiers.indices[own], classifiers.values[own]
+                    out[b, k] = bias + _dot_sorted(columns, values, x, b)
+                else:
+                    out[b, k] = bias + _dot(classifiers, n, row)
             for p in range(x.indptr[b], x.indptr[b + 1]):
                 row[x.indices[p]] = 0

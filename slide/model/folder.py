@@ -6,7 +6,7 @@ from typing import Any
 from slide.tensor_folder import FolderKind, read_folder
 
 MODEL_FILE = "model.json"
-MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=1)
+MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=2)
 
 
 def read_model_folder(folder: Path, verify: bool = False) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from slide import checks
 from slide.kernels import dual_descent as kernels
 from slide.kernels.dual_descent import Solver, TrainingRows
 from slide.runtime import num_threads
+from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_pattern
 
 
@@ -36,7 +37,7 @@ class LinearClassifiers:
         ValueError: for a number out of range.
 
     Attributes:
-        weights: CSR ``(N, D)`` after `fit`.
+        weights: CSR ``(N, D)`` after `fit`; the columns of a row ascend.
 
     Example:
         >>> import numpy as np, slide
@@ -115,7 +116,9 @@ class LinearClassifiers:
         if len(indices):
             kernels.collect_weights(*found, indices, values)
         self.num_features = num_features
-        self.weights = CSR(indptr, indices, values)
+        # Lists of columns, turned once more, are rows whose columns ascend.
+        lists = column_lists(CSR(indptr, indices, values), num_features)
+        self.weights = column_lists(lists, num_labels)
         return self
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:

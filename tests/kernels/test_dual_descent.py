@@ -85,3 +85,19 @@ def test_score_labels(problem, threads):
     expected = naive_ranking.score_labels(dense, weights, -0.7, ids)
     np.testing.assert_allclose(out, expected, atol=1e-5)
     assert not scratch.any()
+
+
+@pytest.mark.parametrize("lengths", [[50, 49, 48, 50, 3], [1, 2, 50, 33, 17]])
+def test_score_labels_with_long_rows(lengths):
+    """In a row with many more weights than a sample has features, the features are looked up."""
+    rng = np.random.default_rng(6)
+    x = make_csr(rng, rng.integers(0, 3, NUM_ROWS), 50)
+    rows = make_csr(rng, lengths, 50)
+    for n in range(len(lengths)):
+        rows.indices[rows.indptr[n] : rows.indptr[n + 1]].sort()
+    ids = rng.integers(0, len(lengths), (NUM_ROWS, 4))
+    out = np.full(ids.shape, np.nan, np.float32)
+    kernels.score_labels(x, rows, -0.7, ids, np.zeros((1, 50), np.float32), out)
+    dense = [to_dense(each, 50).numpy() for each in (x, rows)]
+    expected = naive_ranking.score_labels(*dense, -0.7, ids)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
