@@ -86,7 +86,13 @@ def all_keys():
     return found
 
 
-KINDS = ("xmc", "text", "synthetic", "debian")  # of data sets; the others have the keys of xmc
+KINDS = (
+    "xmc",
+    "text",
+    "synthetic",
+    "debian",
+    "files",
+)  # of data sets; the others have the keys of xmc
 
 
 def test_public_names_are_in_the_reference():

@@ -11,6 +11,7 @@ from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels
 from slide.data.row_transform import RowTransform
 from slide.data.sources.debian import build_debian
 from slide.data.sources.documents import documents
+from slide.data.sources.files import build_files
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic
 from slide.data.sources.text import text
@@ -32,6 +33,7 @@ __all__ = [
     "TextVectorizer",
     "are_items",
     "build_debian",
+    "build_files",
     "divide",
     "documents",
     "download",

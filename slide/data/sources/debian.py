@@ -12,42 +12,36 @@ References:
     https://www.debian.org/doc/debian-policy/
 """
 
-import bz2
-import gzip
-import lzma
-import os
 import re
-import shutil
-import subprocess
-import zlib
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-
-import numpy as np
 
 from slide import checks
 from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
-from slide.data.formats.text_writer import write_xmc
+from slide.data.sources.local_index import (
+    NamedRows,
+    check_unbuilt,
+    command_output,
+    keep_features,
+    opened_file,
+    write_built,
+)
 from slide.data.transform_steps import (
     normalize_rows,
     row_counts,
     tf_idf_values,
     tf_idf_weights,
 )
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 __all__ = ["build_debian", "read_packages"]
 
-BUILT_FILES = ("train.txt", "test.txt")
-BUILD_FOLDER = ".build"
 COMMAND = ("apt-cache", "dumpavail")
-OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 RELATIONS = ("Depends", "Pre-Depends", "Recommends")
 # The name in each alternative of a relation; a version, architecture or profile may follow it.
 NEEDED = re.compile(r"(?:^|[,|])\s*([^\s,|:(\[<]+)")
@@ -107,21 +101,9 @@ def build_debian(
     checks.whole("min_rows", min_rows, 1)
     checks.positive("test_share", test_share)
     checks.share("test_share", test_share)
-    for name in BUILT_FILES:
-        if (root / name).exists():
-            raise FetchError(f"  {root / name} is there; both files are built, or none")
+    check_unbuilt(root)
     train, test = weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows)
-    work = root / BUILD_FOLDER
-    shutil.rmtree(work, ignore_errors=True)  # Of a process that was killed.
-    work.mkdir()
-    try:
-        for name, part in zip(BUILT_FILES, (train, test), strict=True):
-            write_xmc(work / name, part)
-        _check_built(work, check)
-        for name in BUILT_FILES:
-            (work / name).rename(root / name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    write_built(root, check, train, test, "the package index")
 
 
 def _read_rows(index: str | Path | None) -> Split:
@@ -186,7 +168,7 @@ def package_words(entry: dict[str, str]) -> Counter[tuple[str, str]]:
 def count_packages(entries: Iterable[dict[str, str]]) -> Split:
     """Makes a row of each package that needs others: counts of words, and labels."""
     seen: set[str] = set()
-    features, labels = _Rows(), _Rows()
+    features, labels = NamedRows(), NamedRows()
     for entry in entries:
         name, needed = entry.get("Package"), needed_packages(entry)
         if name and needed and name not in seen:
@@ -206,83 +188,25 @@ def weigh_counts(train: Split, test: Split, min_rows: int) -> tuple[Split, Split
     """
     counts = row_counts(train.features, train.num_features)
     kept = counts >= min_rows
-    numbers = (np.cumsum(kept) - 1).astype(np.int32)
     weights = tf_idf_weights(counts[kept], len(train))
 
     def weighed(part: Split) -> Split:
-        indptr, indices, values = part.features
-        stays = kept[indices]
-        # The number of entries before each one that stay, and so of those before each row.
-        before = np.concatenate([[0], np.cumsum(stays)])
-        features = CSR(before[indptr], numbers[indices[stays]], values[stays])
-        features = normalize_rows(tf_idf_values(features, weights))
-        return Split(features, part.labels, len(weights), part.num_labels)
+        part = keep_features(part, kept)
+        features = normalize_rows(tf_idf_values(part.features, weights))
+        return Split(features, part.labels, part.num_features, part.num_labels)
 
     return weighed(train), weighed(test)
 
 
-class _Rows:
-    """Collects the rows of a sparse matrix whose columns have names."""
-
-    def __init__(self) -> None:
-        self.numbers: dict = {}  # The number of each name, in the order of appearance.
-        self._lengths = array("q", [0])
-        self._columns = array("i")
-        self._values = array("f")
-
-    def append(self, row: dict) -> None:
-        """Appends a row, ``{name of a column: value}``."""
-        self._lengths.append(len(row))
-        self._columns.extend(self.numbers.setdefault(name, len(self.numbers)) for name in row)
-        self._values.extend(row.values())
-
-    def matrix(self) -> CSR:
-        """Returns all rows. Columns are in the order of their names, and ascend in each row."""
-        alphabet = np.empty(len(self.numbers), np.int32)
-        for place, name in enumerate(sorted(self.numbers)):
-            alphabet[self.numbers[name]] = place
-        indptr = np.cumsum(self._lengths)
-        columns = alphabet[np.array(self._columns, np.int32)]
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        order = np.lexsort((columns, rows))
-        return CSR(indptr, columns[order], np.array(self._values, np.float32)[order])
-
-
-@contextmanager
-def _opened_index(index: str | Path | None) -> Iterator[Iterable[bytes]]:
-    """Opens the lines of an index; None: the index of this machine."""
+def _opened_index(index: str | Path | None) -> AbstractContextManager[Iterable[bytes]]:
+    """The lines of an index; None: the index of this machine."""
     if index is not None:
-        path = Path(index)
-        if not path.is_file():
-            raise FetchError(f"  there is no index {path}")
-        with path.open("rb") as file:
-            opener = OPENERS.get(file.read(2))
-        with opener(path) if opener else path.open("rb") as file:
-            try:
-                yield file
-            except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-                raise DataError(f"{path}: it cannot be unpacked: {error}") from error
-        return
-    try:
-        process = subprocess.Popen(COMMAND, stdout=subprocess.PIPE)
-    except OSError as error:
-        raise FetchError(
-            f"  {COMMAND[0]} cannot be run: {error.strerror}; on a machine without apt, an index "
-            "of packages (Packages.xz of a Debian mirror) can be given by dataset.fetch.index"
-        ) from error
-    assert process.stdout is not None
-    with process:
-        yield process.stdout
-    if process.returncode:
-        raise FetchError(f"  {' '.join(COMMAND)} ended with code {process.returncode}, see above")
-
-
-def _check_built(folder: Path, check: Check) -> None:
-    try:
-        check(folder)
-    except ValueError as error:
-        said = str(error).replace(f"{folder}{os.sep}", "")
-        raise FetchError(f"  the package index gives something else: {said}") from error
+        return opened_file(Path(index))
+    return command_output(
+        COMMAND,
+        "on a machine without apt, an index of packages (Packages.xz of a Debian mirror) can be "
+        "given by dataset.fetch.index",
+    )
 
 
 def _too_few(index: str | Path | None, rows: int) -> Exception:

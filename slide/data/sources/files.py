@@ -1,0 +1,223 @@
+"""A data set from the index of contents of a Debian or Ubuntu machine: what a directory holds.
+
+A row is a directory of files of packages. Its features are the parts of its path, their words in
+lower case, and the packages that have files in it; all values are 1. Its labels are the names of
+these files; only names of files in at least two directories are labels, and directories without
+such a file have no row. Features and labels are numbered in alphabetical order.
+
+References:
+    Debian repository format, "Contents" indices,
+    https://wiki.debian.org/DebianRepository/Format
+"""
+
+import re
+import subprocess
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from slide import checks
+from slide.bars import Bar
+from slide.data.dataset import Split, holdout
+from slide.data.errors import DataError
+from slide.data.fetching.fetch import Check, FetchError
+from slide.data.sources.local_index import (
+    NamedRows,
+    check_unbuilt,
+    command_output,
+    keep_features,
+    opened_file,
+    write_built,
+)
+from slide.data.transform_steps import row_counts
+from slide.sparse import Pattern
+
+__all__ = ["build_files"]
+
+# Prints where apt keeps the indexes of contents of this machine, which apt-file uses, too.
+PLACES = (
+    *("apt-get", "indextargets", "--format", "$(FILENAME)"),
+    "Identifier: Contents-deb",
+)
+# Prints a file that apt keeps, however it is packed.
+READER = ("/usr/lib/apt/apt-helper", "cat-file")
+INSTEAD = (
+    "on a machine without apt, an index of contents (Contents-amd64.gz of a Debian mirror) can be "
+    "given by dataset.fetch.index"
+)
+WORD = re.compile(r"[^\W_]+")
+# Older indexes begin with a text that ends with this line.
+HEADER = re.compile(rb"^FILE +LOCATION$")
+SHOWN_LINE = 40
+
+
+def build_files(
+    root: Path,
+    check: Check,
+    *,
+    index: str | Path | None = None,
+    test_share: float = 0.04,
+    seed: int = 0,
+    min_rows: int = 2,
+    most_labels: int = 30,
+) -> None:
+    r"""Builds ``train.txt`` and ``test.txt``, in XMC text format, from an index of contents.
+
+    `slide.data.sources.files` describes the rows. Readers such as `slide.data.xmc` call this as
+    their ``fetch``.
+
+    Args:
+        root: folder for the files; neither may be there.
+        check: called with a folder of the files before they get their place.
+        index: a file of lines ``path package,package`` (``Contents-amd64``), plain or packed by
+            gzip, bzip2 or xz; None: the indexes that apt keeps on this machine.
+        test_share: share of the rows that is the test set, drawn at random, in (0, 1).
+        seed: of all draws.
+        min_rows: a feature of fewer training rows is left out.
+        most_labels: of more labels of a row so many are drawn.
+
+    Raises:
+        FetchError: there is no index, or one of the files is there already; or ``check`` refuses
+            the files.
+        DataError: ``index`` is no such file, or holds too few directories.
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> import functools, pathlib, tempfile
+        >>> from slide.data import build_files, xmc
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     index = pathlib.Path(folder, "Contents")
+        ...     _ = index.write_text("".join(f"usr/{i}/README  doc/p{i}\n" for i in range(9)))
+        ...     fetch = functools.partial(build_files, index=index, test_share=0.2)
+        ...     data = xmc(name="mine", root=folder, cache=folder, fetch=fetch)
+        >>> len(data.train), len(data.test), data.num_labels
+        (7, 2, 1)
+    """
+    for name, value, least in (
+        *(("seed", seed, 0), ("min_rows", min_rows, 1)),
+        ("most_labels", most_labels, 1),
+    ):
+        checks.whole(name, value, least)
+    checks.positive("test_share", test_share)
+    checks.share("test_share", test_share)
+    check_unbuilt(root)
+    source = "the index of contents" if index is None else str(index)
+    with _opened_index(index) as lines:
+        directories, names = read_contents(Bar(lines, unit=" lines"), source)
+    rows = rows_of(directories, names, most_labels, seed)
+    if len(rows) < 2:
+        raise DataError(
+            f"{source}: {len(rows)} directories have files that other directories have, too, at "
+            "least 2 are needed"
+        )
+    train, test = holdout(rows, test_share, seed)
+    kept = row_counts(train.features, train.num_features) >= min_rows
+    write_built(root, check, keep_features(train, kept), keep_features(test, kept), source)
+
+
+class Directory:
+    """What an index says of a directory: the numbers of its files' names, and its packages."""
+
+    __slots__ = ("files", "packages")
+
+    def __init__(self) -> None:
+        self.files, self.packages = array("i"), set[str]()
+
+
+def read_contents(
+    lines: Iterable[bytes], source: str
+) -> tuple[dict[str, Directory], dict[str, int]]:
+    """The directories of an index by their paths, and the number of each name of a file.
+
+    Args:
+        lines: lines ``path package,package``; a package may have its section before it.
+        source: name of the index, for messages.
+
+    Raises:
+        DataError: a line has no package.
+    """
+    directories: dict[str, Directory] = {}
+    names: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.decode("utf-8", "replace").rstrip()
+        if not text:
+            continue
+        if HEADER.match(line.rstrip()):
+            directories, names = {}, {}
+            continue
+        try:
+            path, packages = text.rsplit(None, 1)
+        except ValueError:
+            said = f"{source}:{number}: '{text[:SHOWN_LINE]}' is not 'path package'"
+            raise DataError(said) from None
+        folder, _, name = path.rpartition("/")
+        found = directories.get(folder)
+        if found is None:
+            found = directories[folder] = Directory()
+        found.files.append(names.setdefault(name, len(names)))
+        found.packages.update(each.rpartition("/")[2] for each in packages.split(","))
+    return directories, names
+
+
+def rows_of(
+    directories: dict[str, Directory], names: dict[str, int], most_labels: int, seed: int
+) -> Split:
+    """A row of each directory with a file whose name another directory has, too.
+
+    Args:
+        directories, names: see `read_contents`.
+        most_labels: of more labels of a row so many are drawn.
+        seed: of the draw.
+    """
+    # Several packages may have a file of one path.
+    own = {path: np.unique(each.files) for path, each in directories.items()}
+    counts = np.zeros(len(names), np.int64)
+    for files in own.values():
+        counts[files] += 1
+    text, rng = list(names), np.random.default_rng(seed)
+    features, labels = NamedRows(), NamedRows()
+    for path, files in own.items():
+        shared = files[counts[files] > 1]
+        if len(shared) > most_labels:
+            shared = rng.choice(shared, most_labels, replace=False)
+        if len(shared):
+            features.append(dict.fromkeys(described(path, directories[path].packages), 1))
+            labels.append({text[number]: 1 for number in shared})
+    values, (indptr, indices, _) = features.matrix(), labels.matrix()
+    return Split(values, Pattern(indptr, indices), len(features.numbers), len(labels.numbers))
+
+
+def described(path: str, packages: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The features of a directory: parts of its path, their words, and packages."""
+    for part in path.strip("/").split("/"):
+        yield "part", part
+        for word in WORD.findall(part.lower()):
+            yield "word", word
+    for package in packages:
+        yield "package", package
+
+
+def _opened_index(index: str | Path | None) -> AbstractContextManager[Iterable[bytes]]:
+    """The lines of an index; None: those of this machine."""
+    if index is not None:
+        return opened_file(Path(index))
+    return command_output((*READER, *_places()), INSTEAD)
+
+
+def _places() -> list[str]:
+    try:
+        found = subprocess.run(PLACES, capture_output=True, text=True, check=True).stdout
+    except OSError as error:
+        raise FetchError(f"  {PLACES[0]} cannot be run: {error.strerror}; {INSTEAD}") from error
+    except subprocess.CalledProcessError as error:
+        raise FetchError(f"  {PLACES[0]} {PLACES[1]} failed: {error.stderr.strip()}") from error
+    places = [line for line in found.splitlines() if Path(line).is_file()]
+    if not places:
+        raise FetchError(
+            "  apt has no index of contents: apt-get install apt-file, then apt-get update, "
+            "fetches it"
+        )
+    return places

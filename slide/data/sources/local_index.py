@@ -1,0 +1,145 @@
+"""Data sets that are built on this machine: index files, rows with named columns, XMC files."""
+
+import bz2
+import gzip
+import lzma
+import os
+import shutil
+import subprocess
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from slide.data.dataset import Split
+from slide.data.errors import DataError
+from slide.data.fetching.fetch import Check, FetchError
+from slide.data.formats.text_writer import write_xmc
+from slide.sparse import CSR
+
+BUILT_FILES = ("train.txt", "test.txt")
+BUILD_FOLDER = ".build"
+OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+
+
+class NamedRows:
+    """Collects the rows of a sparse matrix whose columns have names."""
+
+    def __init__(self) -> None:
+        self.numbers: dict = {}  # The number of each name, in the order of appearance.
+        self._lengths = array("q", [0])
+        self._columns = array("i")
+        self._values = array("f")
+
+    def append(self, row: dict) -> None:
+        """Appends a row, ``{name of a column: value}``."""
+        self._lengths.append(len(row))
+        self._columns.extend(self.numbers.setdefault(name, len(self.numbers)) for name in row)
+        self._values.extend(row.values())
+
+    def matrix(self) -> CSR:
+        """Returns all rows. Columns are in the order of their names, and ascend in each row."""
+        alphabet = np.empty(len(self.numbers), np.int32)
+        for place, name in enumerate(sorted(self.numbers)):
+            alphabet[self.numbers[name]] = place
+        indptr = np.cumsum(self._lengths)
+        columns = alphabet[np.array(self._columns, np.int32)]
+        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        order = np.lexsort((columns, rows))
+        return CSR(indptr, columns[order], np.array(self._values, np.float32)[order])
+
+
+def keep_features(split: Split, kept: np.ndarray) -> Split:
+    """The rows with some of their features, which get new numbers.
+
+    Args:
+        split: rows of D features.
+        kept: ``(D,)`` bool.
+    """
+    indptr, indices, values = split.features
+    stays = kept[indices]
+    # The number of entries before each one that stay, and so of those before each row.
+    before = np.concatenate([[0], np.cumsum(stays)])
+    numbers = (np.cumsum(kept) - 1).astype(np.int32)
+    features = CSR(before[indptr], numbers[indices[stays]], values[stays])
+    return Split(features, split.labels, int(kept.sum()), split.num_labels)
+
+
+def check_unbuilt(root: Path) -> None:
+    """Raise FetchError if one of the files is in a folder already."""
+    for name in BUILT_FILES:
+        if (root / name).exists():
+            raise FetchError(f"  {root / name} is there; both files are built, or none")
+
+
+def write_built(root: Path, check: Check, train: Split, test: Split, source: str) -> None:
+    """Write both files, which appear in ``root`` when they are complete and checked.
+
+    Args:
+        root: folder of the files.
+        check: called with a folder of the files before they get their place.
+        train, test: the rows.
+        source: what they were built from, for messages.
+
+    Raises:
+        FetchError: ``check`` refuses the files.
+    """
+    work = root / BUILD_FOLDER
+    shutil.rmtree(work, ignore_errors=True)  # Of a process that was killed.
+    work.mkdir()
+    try:
+        for name, part in zip(BUILT_FILES, (train, test), strict=True):
+            write_xmc(work / name, part)
+        try:
+            check(work)
+        except ValueError as error:
+            said = str(error).replace(f"{work}{os.sep}", "")
+            raise FetchError(f"  {source} gives something else: {said}") from error
+        for name in BUILT_FILES:
+            (work / name).rename(root / name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[Iterable[bytes]]:
+    """The lines of an index, plain or packed by gzip, bzip2 or xz.
+
+    Raises:
+        FetchError: there is no such file.
+        DataError: it cannot be unpacked.
+    """
+    if not path.is_file():
+        raise FetchError(f"  there is no index {path}")
+    with path.open("rb") as file:
+        opener = OPENERS.get(file.read(2))
+    with opener(path) if opener else path.open("rb") as file:
+        try:
+            yield file
+        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+            raise DataError(f"{path}: it cannot be unpacked: {error}") from error
+
+
+@contextmanager
+def command_output(command: Sequence[str], instead: str) -> Iterator[Iterable[bytes]]:
+    """The lines that a program prints.
+
+    Args:
+        command: name of the program, and its arguments.
+        instead: what to do on a machine without the program, for the message.
+
+    Raises:
+        FetchError: the program is missing, or fails.
+    """
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    except OSError as error:
+        raise FetchError(f"  {command[0]} cannot be run: {error.strerror}; {instead}") from error
+    assert process.stdout is not None
+    with process:
+        yield process.stdout
+    if process.returncode:
+        raise FetchError(f"  {' '.join(command)} ended with code {process.returncode}, see above")
