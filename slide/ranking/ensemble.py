@@ -107,10 +107,10 @@ class EnsembleRanker:
     def __init__(
         self,
         classifiers: LinearClassifiers | None = None,
-        depth: int = 50,
+        depth: int = 30,
         neighbours: int = 50,
-        voted: int = 100,
-        associated: int = 30,
+        voted: int = 60,
+        associated: int = 20,
         negatives: int = 50,
         objective: str = "p",
         known: str = "auto",
