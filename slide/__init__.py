@@ -36,6 +36,7 @@ from slide.sampling import FaissProposer as FaissProposer
 from slide.sampling import FullSampler as FullSampler
 from slide.sampling import LSHProposer as LSHProposer
 from slide.sampling import Proposer as Proposer
+from slide.sampling import RecentProposer as RecentProposer
 from slide.sampling import Sampler as Sampler
 from slide.search import exact_top_k as exact_top_k
 from slide.sparse import CSR as CSR

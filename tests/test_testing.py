@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
+from helpers.samplers import faiss_sampler, lsh_sampler, recent_sampler, uniform_sampler
 
 from slide.active_set import ActiveSet
 from slide.hashing.dwta import DWTA
@@ -26,7 +26,9 @@ SAMPLERS = {
     "lsh": partial(lsh_sampler, active=20, rebuild=often, rehash_after=1),
     "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often, redraw=often),
     "faiss": partial(faiss_sampler, kind="flat", active=20, rebuild=often),
+    "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
+DENSE = {"faiss", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),
@@ -38,7 +40,8 @@ FAMILIES = {
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_our_samplers(name, mode):
     options = {} if name == "full" else {"mode": mode}
-    check_sampler(lambda: SAMPLERS[name](D, N, **options), D, sparse_inputs="faiss" not in name)
+    sparse = name not in DENSE
+    check_sampler(lambda: SAMPLERS[name](D, N, **options), D, sparse_inputs=sparse)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

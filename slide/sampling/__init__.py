@@ -9,6 +9,7 @@ from slide.sampling.full import FullSampler as FullSampler
 from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
 from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler
+from slide.sampling.recent_proposer import RecentProposer as RecentProposer
 from slide.sampling.sampler import ActiveSampler as ActiveSampler
 from slide.sampling.schedules import backoff as backoff
 from slide.sampling.schedules import fixed as fixed

@@ -95,7 +95,7 @@ class ActiveSampler(Sampler):
         self.rebuild_due = rebuild
         self.seed = seed
         self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
-        self.has_index = self.proposer is not None
+        self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = 0
         self.samples = 0
@@ -156,7 +156,7 @@ class ActiveSampler(Sampler):
 
     def candidates(self, queries: Queries) -> Pattern:
         """The candidates of the proposer; all outputs if the sets hold all outputs."""
-        if self.proposer is None:
+        if self.proposer is None or not self.has_index:
             return super().candidates(queries)
         if self._full is not None:
             n, every = num_queries(queries), np.arange(self.out_features, dtype=np.int32)
@@ -188,7 +188,7 @@ class ActiveSampler(Sampler):
         proposed = RankedIds(np.empty((len(counts), 0), np.int32), np.zeros_like(places))
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
-            proposed = self.proposer.propose(queries, places, random_key(int(key), 1))
+            proposed = self.proposer.propose(queries, labels, places, random_key(int(key), 1))
         marks = self._scratch.marks(num_threads())
         kernels.assemble_per_sample(
             labels, proposed, self.out_features, key, marks, indptr, ids, num_known
@@ -209,7 +209,8 @@ class ActiveSampler(Sampler):
         proposed = np.empty(0, np.int32)
         if self.proposer is not None and places:
             # Another key than that of the fill: uniform ids must not depend on the candidates.
-            proposed = self.proposer.propose_shared(queries, places, random_key(int(key), 1))
+            draws = random_key(int(key), 1)
+            proposed = self.proposer.propose_shared(queries, labels, places, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
         ids = np.empty(size, np.int32)
         positions = np.empty(len(labels.indices), np.int32)

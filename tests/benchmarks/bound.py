@@ -63,10 +63,14 @@ class Oracle(Proposer):
             scores = torch.addmm(self.bias[part], queries.detach().float(), self.weight[part].T)
             return part[scores.topk(k).indices].numpy().astype(np.int32)
 
-    def propose(self, queries: Any, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def propose(
+        self, queries: Any, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds:
         return RankedIds(self.best(queries, int(places.max(initial=1)), key), places.copy())
 
-    def propose_shared(self, queries: Any, places: int, key: np.uint64) -> np.ndarray:
+    def propose_shared(
+        self, queries: Any, labels: Pattern, places: int, key: np.uint64
+    ) -> np.ndarray:
         """First the best one of each sample, then their second ones, and so on."""
         # Samples share many of their best ones, so each is asked for more than its part.
         by_rank = self.best(queries, min(4 + 8 * places // len(queries), 1024), key).T.ravel()

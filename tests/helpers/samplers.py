@@ -3,7 +3,7 @@
 import inspect
 from functools import partial
 
-from slide.sampling import ActiveSampler, FaissProposer, FullSampler, LSHProposer
+from slide.sampling import ActiveSampler, FaissProposer, FullSampler, LSHProposer, RecentProposer
 
 
 def _sampler(proposer, in_features, out_features, **options):
@@ -14,5 +14,6 @@ def _sampler(proposer, in_features, out_features, **options):
 
 lsh_sampler = partial(_sampler, LSHProposer)
 faiss_sampler = partial(_sampler, FaissProposer)
+recent_sampler = partial(_sampler, RecentProposer)
 uniform_sampler = ActiveSampler
 full_sampler = FullSampler

@@ -14,6 +14,7 @@ from slide import (
     FullSampler,
     LSHProposer,
     Proposer,
+    RecentProposer,
     SampledLinear,
     Sampler,
     SimHash,
@@ -67,6 +68,7 @@ class Mine(Proposer):
 KINDS = {
     "LSHProposer": lambda: ActiveSampler(D, N, partial(LSHProposer, **OPTIONS), active=8),
     "FaissProposer": lambda: ActiveSampler(D, N, FaissProposer, active=8),
+    "RecentProposer": lambda: ActiveSampler(D, N, RecentProposer, active=8),
     "Mine": lambda: ActiveSampler(D, N, Mine, active=8),
     "no proposer": lambda: ActiveSampler(D, N, active=8),
     "full": lambda: FullSampler(D, N),
