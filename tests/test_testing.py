@@ -6,7 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.samplers import faiss_sampler, lsh_sampler, recent_sampler, uniform_sampler
+from helpers.samplers import (
+    faiss_sampler,
+    index_sampler,
+    lsh_sampler,
+    recent_sampler,
+    uniform_sampler,
+)
 
 from slide.active_set import ActiveSet
 from slide.hashing.dwta import DWTA
@@ -26,9 +32,10 @@ SAMPLERS = {
     "lsh": partial(lsh_sampler, active=20, rebuild=often, rehash_after=1),
     "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often, redraw=often),
     "faiss": partial(faiss_sampler, kind="flat", active=20, rebuild=often),
+    "index": partial(index_sampler, best=3, active=20, rebuild=often),
     "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
-DENSE = {"faiss", "recent"}
+DENSE = {"faiss", "index", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),

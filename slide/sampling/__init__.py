@@ -6,6 +6,7 @@ uniform draws. A rebuild schedule says when the proposer rebuilds its index.
 
 from slide.sampling.faiss_proposer import FaissProposer as FaissProposer
 from slide.sampling.full import FullSampler as FullSampler
+from slide.sampling.index_proposer import IndexProposer as IndexProposer
 from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
 from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler

@@ -3,7 +3,14 @@
 import inspect
 from functools import partial
 
-from slide.sampling import ActiveSampler, FaissProposer, FullSampler, LSHProposer, RecentProposer
+from slide.sampling import (
+    ActiveSampler,
+    FaissProposer,
+    FullSampler,
+    IndexProposer,
+    LSHProposer,
+    RecentProposer,
+)
 
 
 def _sampler(proposer, in_features, out_features, **options):
@@ -14,6 +21,7 @@ def _sampler(proposer, in_features, out_features, **options):
 
 lsh_sampler = partial(_sampler, LSHProposer)
 faiss_sampler = partial(_sampler, FaissProposer)
+index_sampler = partial(_sampler, IndexProposer)
 recent_sampler = partial(_sampler, RecentProposer)
 uniform_sampler = ActiveSampler
 full_sampler = FullSampler

@@ -12,6 +12,7 @@ from slide import (
     ActiveSampler,
     FaissProposer,
     FullSampler,
+    IndexProposer,
     LSHProposer,
     Proposer,
     RecentProposer,
@@ -68,6 +69,7 @@ class Mine(Proposer):
 KINDS = {
     "LSHProposer": lambda: ActiveSampler(D, N, partial(LSHProposer, **OPTIONS), active=8),
     "FaissProposer": lambda: ActiveSampler(D, N, FaissProposer, active=8),
+    "IndexProposer": lambda: ActiveSampler(D, N, IndexProposer, active=8),
     "RecentProposer": lambda: ActiveSampler(D, N, RecentProposer, active=8),
     "Mine": lambda: ActiveSampler(D, N, Mine, active=8),
     "no proposer": lambda: ActiveSampler(D, N, active=8),
