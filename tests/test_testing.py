@@ -10,6 +10,7 @@ from helpers.samplers import (
     faiss_sampler,
     index_sampler,
     lsh_sampler,
+    neighbour_sampler,
     recent_sampler,
     uniform_sampler,
 )
@@ -33,9 +34,10 @@ SAMPLERS = {
     "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often, redraw=often),
     "faiss": partial(faiss_sampler, kind="flat", active=20, rebuild=often),
     "index": partial(index_sampler, best=3, active=20, rebuild=often),
+    "neighbours": partial(neighbour_sampler, width=4, explore=2, best=3, active=20),
     "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
-DENSE = {"faiss", "index", "recent"}
+DENSE = {"faiss", "index", "neighbours", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),

@@ -9,6 +9,7 @@ from slide.sampling import (
     FullSampler,
     IndexProposer,
     LSHProposer,
+    NeighbourProposer,
     RecentProposer,
 )
 
@@ -22,6 +23,7 @@ def _sampler(proposer, in_features, out_features, **options):
 lsh_sampler = partial(_sampler, LSHProposer)
 faiss_sampler = partial(_sampler, FaissProposer)
 index_sampler = partial(_sampler, IndexProposer)
+neighbour_sampler = partial(_sampler, NeighbourProposer)
 recent_sampler = partial(_sampler, RecentProposer)
 uniform_sampler = ActiveSampler
 full_sampler = FullSampler
