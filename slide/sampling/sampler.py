@@ -104,6 +104,7 @@ class ActiveSampler(Sampler):
         self.rebuild_seconds = 0.0
         self._training = False
         self._built = False
+        self._candidates = 0.0
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
         self._scratch = Scratch(out_features)
@@ -166,8 +167,10 @@ class ActiveSampler(Sampler):
         return found
 
     def statistics(self) -> dict[str, float]:
-        """The statistics of the proposer."""
-        return {} if self.proposer is None else self.proposer.statistics()
+        """How many candidates the last set has, sets of samples in the mean; and the proposer's."""
+        if self.proposer is None:
+            return {}
+        return {"selection/candidates": self._candidates, **self.proposer.statistics()}
 
     def _places_for_candidates(self, free: np.ndarray) -> np.ndarray:
         """The largest number of candidates, int64, if labels leave ``free`` places."""
@@ -193,6 +196,7 @@ class ActiveSampler(Sampler):
         kernels.assemble_per_sample(
             labels, proposed, self.out_features, key, marks, indptr, ids, num_known
         )
+        self._candidates = float((num_known - counts).mean()) if len(counts) else 0.0
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
@@ -218,6 +222,7 @@ class ActiveSampler(Sampler):
         num_known = kernels.assemble_shared(
             labels, proposed, self.out_features, key, marks, slots, ids, positions
         )
+        self._candidates = float(num_known - distinct)
         targets = Pattern(labels.indptr, positions) if supervised else None
         log_weights = self._log_weights(np.array([0, size]), ids, np.array([num_known]))
         return ActiveSet(self.out_features, ids, None, targets, log_weights, self._scratch)
