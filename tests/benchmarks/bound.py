@@ -142,7 +142,7 @@ def page(found: dict[str, Any]) -> str:
         "candidates a sample. The oracle knows the largest products of each sample with a random "
         "quarter of all outputs. Recall: the share of a row's ten "
         f"largest products that is in a set for {BATCH} rows (shared) or for one, no labels being "
-        "put in.\n\n"
+        "put in; neighbours has no candidates without labels.\n\n"
         "How to read it: what the oracle gains over uniform draws is what an index could gain at "
         "equal steps if it saw a quarter of the rows and cost nothing. A proposer can be above it: "
         "its candidates come from all outputs.\n"
