@@ -34,8 +34,11 @@ from slide.optim import clip_grad_norm_ as clip_grad_norm_
 from slide.sampling import ActiveSampler as ActiveSampler
 from slide.sampling import FaissProposer as FaissProposer
 from slide.sampling import FullSampler as FullSampler
+from slide.sampling import IndexProposer as IndexProposer
 from slide.sampling import LSHProposer as LSHProposer
+from slide.sampling import NeighbourProposer as NeighbourProposer
 from slide.sampling import Proposer as Proposer
+from slide.sampling import RecentProposer as RecentProposer
 from slide.sampling import Sampler as Sampler
 from slide.search import exact_top_k as exact_top_k
 from slide.sparse import CSR as CSR

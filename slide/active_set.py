@@ -104,6 +104,15 @@ class ActiveSet:
             return self.ids
         return self.ids[self.indptr[b] : self.indptr[b + 1]]
 
+    def label_ids(self) -> np.ndarray:
+        """The labels of all samples, sample after sample, int32; none if there are no targets."""
+        if self.targets is None:
+            return np.empty(0, np.int32)
+        places = self.targets.indices.astype(np.int64)
+        if self.indptr is not None:
+            places += np.repeat(self.indptr[:-1], np.diff(self.targets.indptr))
+        return self.ids[places]
+
     def mean_size(self) -> float:
         """The mean number of outputs that are computed for a sample."""
         if self.indptr is None:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.cost import ACTIVE, B, D, Step, array_peak, tensor_bytes
+from helpers.samplers import neighbour_sampler, recent_sampler
+
+from slide.sparse import Pattern
 
 SIZES = 2**14, 2**20
 
@@ -33,6 +36,24 @@ def test_a_step_does_not_grow_with_the_number_of_outputs(mode):
     # One byte an output would be a million bytes more.
     assert large_arrays < 1.2 * small_arrays + 20_000
     assert large_tensors < 1.2 * small_tensors + 20_000
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("sampler", [recent_sampler, neighbour_sampler])
+def test_candidates_by_labels_do_not_grow_either(sampler):
+    labels, peaks = Pattern.from_lists([[3, 5 + b] for b in range(B)]), []
+    for num_outputs in SIZES:
+        own = sampler(D, num_outputs, active=ACTIVE, mode="per_sample")
+        weight, x = torch.zeros(num_outputs, D), torch.ones(B, D)
+
+        def step(own=own, weight=weight, x=x):
+            own.update(weight, None, x)
+            own.select(x, labels)
+
+        step()
+        peaks.append(array_peak(step))
+    assert peaks[0] > 1_000
+    assert peaks[1] < 1.2 * peaks[0] + 20_000
 
 
 @pytest.mark.compiled_only

@@ -6,7 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
+from helpers.samplers import (
+    faiss_sampler,
+    index_sampler,
+    lsh_sampler,
+    neighbour_sampler,
+    recent_sampler,
+    uniform_sampler,
+)
 
 from slide.active_set import ActiveSet
 from slide.hashing.dwta import DWTA
@@ -26,7 +33,11 @@ SAMPLERS = {
     "lsh": partial(lsh_sampler, active=20, rebuild=often, rehash_after=1),
     "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often, redraw=often),
     "faiss": partial(faiss_sampler, kind="flat", active=20, rebuild=often),
+    "index": partial(index_sampler, best=3, active=20, rebuild=often),
+    "neighbours": partial(neighbour_sampler, width=4, explore=2, best=3, active=20),
+    "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
+DENSE = {"faiss", "index", "neighbours", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),
@@ -38,7 +49,8 @@ FAMILIES = {
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_our_samplers(name, mode):
     options = {} if name == "full" else {"mode": mode}
-    check_sampler(lambda: SAMPLERS[name](D, N, **options), D, sparse_inputs="faiss" not in name)
+    sparse = name not in DENSE
+    check_sampler(lambda: SAMPLERS[name](D, N, **options), D, sparse_inputs=sparse)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -203,8 +203,11 @@ def _scalars(config: DictConfig) -> dict[str, bool | int | float | str]:
 def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:
     """Whether a hidden layer can have this sampler; the inputs of the first layer are sparse."""
     proposer = sampler.keywords.get("proposer")
-    takes_sparse = getattr(getattr(proposer, "func", proposer), "sparse_inputs", True)
-    return sampler.func is not FullSampler and (takes_sparse or not first)
+    kind = getattr(proposer, "func", proposer)
+    takes_sparse = getattr(kind, "sparse_inputs", True)
+    # Neurons of hidden layers are no labels.
+    without_labels = not getattr(kind, "needs_labels", False)
+    return sampler.func is not FullSampler and without_labels and (takes_sparse or not first)
 
 
 def _searched(config: DictConfig, data: SparseDataset, given: Collection[str]) -> DictConfig:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import checks
+from slide.config.compose import find_conf
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"
@@ -32,7 +33,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
     with open_dict(sampler):
         auto = sampler.pop("look_up", None) == "auto"
     if auto and not looks_up(config):
-        sampler.proposer = None
+        sampler.proposer = _recent() if sampler.mode == "per_sample" else None
     if config.trainer.batch_size is None:
         config.trainer.batch_size = batch_size(num_rows)
     if sampler._target_ == FULL:
@@ -48,16 +49,23 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         config.network.output_scale = output_scale(num_labels, shared)
 
 
-def looks_up(config: DictConfig) -> bool:
-    """Whether looked-up outputs pay, or an index is asked for: what ``sampler=auto`` goes by.
+def _recent() -> DictConfig:
+    """The proposer of ``sampler=recent``."""
+    found = OmegaConf.load(find_conf() / "sampler" / "recent.yaml")
+    assert isinstance(found, DictConfig)
+    return found.proposer
 
-    With a good recipe, looked-up outputs in a set for the whole batch teach no more than uniform
-    draws, and cost time; in the small sets of single samples they are what makes a network learn.
+
+def looks_up(config: DictConfig) -> bool:
+    """Whether ``sampler=auto`` builds hash tables: where something must be found by inputs alone.
+
+    These are the neurons of hidden layers, and answers. With a good recipe, looked-up outputs in a
+    set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
+    single samples the labels of recent samples are the better source.
     """
     sizes = config.network.hidden_active
     hidden = OmegaConf.is_list(sizes) and any(size is not None for size in sizes)
-    asked = config.trainer.evaluation == "sampler" or config.sampler.mode == "per_sample"
-    return hidden or asked
+    return hidden or config.trainer.evaluation == "sampler"
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
@@ -69,12 +77,16 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
     """
     if config.sampler.get("look_up") != "auto" or looks_up(config):
         return
+    if config.sampler.mode == "per_sample":
+        why, unused = (
+            "sets of each sample have labels of recent samples",
+            ("hash", "schedule", "sampler.proposer"),
+        )
+    else:
+        why, unused = "outputs are drawn uniformly for a set that the batch shares", _OF_TABLES
     for key in given:
-        if key.startswith(_OF_TABLES):
-            raise ValueError(
-                f"{key} would have no effect: outputs are drawn uniformly for a set that the batch "
-                "shares; add sampler=lsh"
-            )
+        if key.startswith(unused):
+            raise ValueError(f"{key} would have no effect: {why}; add sampler=lsh")
 
 
 def batch_size(num_rows: int) -> int:

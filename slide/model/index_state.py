@@ -1,7 +1,7 @@
 """The index of a sampler as numbers and tensors, for search among its candidates.
 
-Hash tables are kept as they are. An index of FAISS is built again from the weights, at the first
-search. A sampler or a hash family that a user wrote is not kept.
+Hash tables are kept as they are. An index of FAISS and lists of near rows are built again from the
+weights, at the first search. A sampler or a hash family that a user wrote is not kept.
 """
 
 from functools import partial
@@ -12,9 +12,21 @@ from torch import Tensor
 
 from slide.hashing import DWTA, SimHash
 from slide.kernels.buckets import Buckets
-from slide.sampling import ActiveSampler, FaissProposer, LSHProposer, Sampler, never
+from slide.sampling import (
+    ActiveSampler,
+    FaissProposer,
+    IndexProposer,
+    LSHProposer,
+    Sampler,
+    never,
+)
 
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+# What is built again, and from which numbers.
+_REBUILT = {
+    "faiss": (FaissProposer, ("kind", "probes", "neighbours")),
+    "index": (IndexProposer, ("best", "most_seen")),
+}
 
 
 def index_settings(sampler: Sampler) -> dict[str, Any] | None:
@@ -22,9 +34,9 @@ def index_settings(sampler: Sampler) -> dict[str, Any] | None:
     proposer = getattr(sampler, "proposer", None)
     if type(sampler) is not ActiveSampler or not sampler.holds_index:
         return None
-    if type(proposer) is FaissProposer:
-        names = ("kind", "probes", "neighbours", "seed")
-        return {"proposer": "faiss"} | {name: getattr(proposer, name) for name in names}
+    for kind, (rebuilt, names) in _REBUILT.items():
+        if type(proposer) is rebuilt:
+            return {"proposer": kind} | {name: getattr(proposer, name) for name in (*names, "seed")}
     family = proposer.hash.family if type(proposer) is LSHProposer else None
     known = {kind: name for name, kind in _FAMILIES.items()}
     if proposer is None or type(family) not in known:
@@ -59,9 +71,9 @@ def restored_index(
 
     It is for prediction: its index does not follow changes of the weights.
     """
-    if settings["proposer"] == "faiss":
-        options = {name: settings[name] for name in ("kind", "probes", "neighbours")}
-        proposer = partial(FaissProposer, **options)
+    if settings["proposer"] in _REBUILT:
+        kind, names = _REBUILT[settings["proposer"]]
+        proposer = partial(kind, **{name: settings[name] for name in names})
     else:
         family = partial(_FAMILIES[settings["family"]], **settings["numbers"])
         options = {name: settings[name] for name in ("bucket_capacity", "center", "norm")}

@@ -6,9 +6,12 @@ uniform draws. A rebuild schedule says when the proposer rebuilds its index.
 
 from slide.sampling.faiss_proposer import FaissProposer as FaissProposer
 from slide.sampling.full import FullSampler as FullSampler
+from slide.sampling.index_proposer import IndexProposer as IndexProposer
 from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
+from slide.sampling.neighbour_proposer import NeighbourProposer as NeighbourProposer
 from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler
+from slide.sampling.recent_proposer import RecentProposer as RecentProposer
 from slide.sampling.sampler import ActiveSampler as ActiveSampler
 from slide.sampling.schedules import backoff as backoff
 from slide.sampling.schedules import fixed as fixed

@@ -115,7 +115,9 @@ class FaissProposer(Proposer):
         np.cumsum(known.sum(1), out=indptr[1:])
         return Pattern(indptr, found[known])
 
-    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def propose(
+        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds:
         """See `Proposer.propose`; looks up as many ids as there are places."""
         ids = self.search(queries, int(places.max(initial=1)))
         # FAISS fills up with -1 at the end.

@@ -153,7 +153,9 @@ class LSHProposer(Proposer):
         return self.tables.query(self.hash.query_codes(queries))
 
     @profiled("votes")
-    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def propose(
+        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds:
         """See `Proposer.propose`."""
         codes = self.hash.query_codes(queries)
         runs, capacity = num_threads(), self.tables.bucket_capacity
@@ -164,7 +166,9 @@ class LSHProposer(Proposer):
         return ranked
 
     @profiled("votes")
-    def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
+    def propose_shared(
+        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+    ) -> np.ndarray:
         """See `Proposer.propose_shared`; ids with equal votes are in random order."""
         codes = self.hash.query_codes(queries)
         out = np.empty(places, np.int32)

@@ -92,13 +92,19 @@ class Sampler(Protocol):
 class Proposer:
     """An index over the rows of a weight. It proposes candidates to an `ActiveSampler`.
 
-    A subclass must define `rebuild` and `candidates`. The other methods have defaults, which a
-    subclass may replace by faster ones.
+    A subclass must define `rebuild` and `candidates`, or `look_up` in place of the latter if it
+    sets ``needs_labels``. The other methods have defaults, which a subclass may replace by faster
+    ones.
 
     Args:
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
         seed: seed of all draws.
+
+    Attributes:
+        sparse_inputs: whether inputs may be in CSR form.
+        needs_labels: whether it finds candidates by way of labels. Then it serves the training of a
+            layer with labels, and neither prediction nor hidden layers.
 
     Example:
         >>> import slide, torch
@@ -115,6 +121,7 @@ class Proposer:
     """
 
     sparse_inputs: bool = True
+    needs_labels: bool = False
 
     def __init__(self, in_features: int, out_features: int, *, seed: int = 0):
         self.in_features = in_features
@@ -137,18 +144,30 @@ class Proposer:
         """
         raise NotImplementedError(f"{type(self).__name__} must define candidates")
 
-    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
+        """Candidates for the sets of inputs ``(B, D)``, the best first; by default `candidates`.
+
+        Args:
+            queries: ``(B, D)``.
+            labels: of each sample; they are in its set anyway. Empty rows: they are not known.
+        """
+        return self.candidates(queries)
+
+    def propose(
+        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds:
         """The best candidates of each sample, distinct, best first.
 
         Args:
             queries: ``(B, D)``.
+            labels: of each sample; see `look_up`.
             places: ``(B,)`` int64, largest number of candidates of each sample.
             key: key of random draws, if the proposer draws.
 
         Returns:
             ids ``(B, most)`` int32, and how many of them each sample has, ``(B,)``.
         """
-        found = self.candidates(queries)
+        found = self.look_up(queries, labels)
         check_pattern("candidates", found, num_queries(queries), self.out_features)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
         pairs = rows * self.out_features + found.indices
@@ -162,7 +181,9 @@ class Proposer:
         out[rows[kept], rank[kept]] = ids[kept]
         return RankedIds(out, np.bincount(rows[kept], minlength=found.num_rows))
 
-    def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
+    def propose_shared(
+        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+    ) -> np.ndarray:
         """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, best first.
 
         The votes for an id are added up over the samples. If two ids have equal votes, the id that
@@ -170,10 +191,11 @@ class Proposer:
 
         Args:
             queries: ``(B, D)``.
+            labels: of each sample; see `look_up`.
             places: largest number of ids.
             key: key of random draws, if the proposer draws.
         """
-        found = self.candidates(queries)
+        found = self.look_up(queries, labels)
         check_pattern("candidates", found, num_queries(queries), self.out_features)
         rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
         rank = np.arange(len(rows)) - found.indptr[rows]

@@ -95,7 +95,7 @@ class ActiveSampler(Sampler):
         self.rebuild_due = rebuild
         self.seed = seed
         self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
-        self.has_index = self.proposer is not None
+        self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = 0
         self.samples = 0
@@ -104,6 +104,7 @@ class ActiveSampler(Sampler):
         self.rebuild_seconds = 0.0
         self._training = False
         self._built = False
+        self._candidates = 0.0
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
         self._scratch = Scratch(out_features)
@@ -156,7 +157,7 @@ class ActiveSampler(Sampler):
 
     def candidates(self, queries: Queries) -> Pattern:
         """The candidates of the proposer; all outputs if the sets hold all outputs."""
-        if self.proposer is None:
+        if self.proposer is None or not self.has_index:
             return super().candidates(queries)
         if self._full is not None:
             n, every = num_queries(queries), np.arange(self.out_features, dtype=np.int32)
@@ -166,8 +167,10 @@ class ActiveSampler(Sampler):
         return found
 
     def statistics(self) -> dict[str, float]:
-        """The statistics of the proposer."""
-        return {} if self.proposer is None else self.proposer.statistics()
+        """How many candidates the last set has, sets of samples in the mean; and the proposer's."""
+        if self.proposer is None:
+            return {}
+        return {"selection/candidates": self._candidates, **self.proposer.statistics()}
 
     def _places_for_candidates(self, free: np.ndarray) -> np.ndarray:
         """The largest number of candidates, int64, if labels leave ``free`` places."""
@@ -188,11 +191,12 @@ class ActiveSampler(Sampler):
         proposed = RankedIds(np.empty((len(counts), 0), np.int32), np.zeros_like(places))
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
-            proposed = self.proposer.propose(queries, places, random_key(int(key), 1))
+            proposed = self.proposer.propose(queries, labels, places, random_key(int(key), 1))
         marks = self._scratch.marks(num_threads())
         kernels.assemble_per_sample(
             labels, proposed, self.out_features, key, marks, indptr, ids, num_known
         )
+        self._candidates = float((num_known - counts).mean()) if len(counts) else 0.0
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
@@ -209,7 +213,8 @@ class ActiveSampler(Sampler):
         proposed = np.empty(0, np.int32)
         if self.proposer is not None and places:
             # Another key than that of the fill: uniform ids must not depend on the candidates.
-            proposed = self.proposer.propose_shared(queries, places, random_key(int(key), 1))
+            draws = random_key(int(key), 1)
+            proposed = self.proposer.propose_shared(queries, labels, places, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
         ids = np.empty(size, np.int32)
         positions = np.empty(len(labels.indices), np.int32)
@@ -217,6 +222,7 @@ class ActiveSampler(Sampler):
         num_known = kernels.assemble_shared(
             labels, proposed, self.out_features, key, marks, slots, ids, positions
         )
+        self._candidates = float(num_known - distinct)
         targets = Pattern(labels.indptr, positions) if supervised else None
         log_weights = self._log_weights(np.array([0, size]), ids, np.array([num_known]))
         return ActiveSet(self.out_features, ids, None, targets, log_weights, self._scratch)

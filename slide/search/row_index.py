@@ -17,6 +17,8 @@ _LEAST_SEEN, _SEEN_EACH = 4_096, 128
 # Queries whose bounds are computed at a time, numbers that are gathered at a time, rows compared to
 # find changes, and rows that are rounded at a time.
 _QUERIES, _GATHERED, _WITNESSES, _BLOCK = 512, 2**24, 64, 16_384
+# What an index holds, beside weight and bias.
+_ARRAYS, _TENSORS = ("starts", "ids", "codes", "scales", "biases"), ("means", "spreads")
 
 
 class RowIndex:
@@ -31,7 +33,8 @@ class RowIndex:
     rows are found is not: a row far from the others of its list can be missed. Up to 4,096 rows are
     all seen.
 
-    The index keeps the weight, not a copy of it. It does not follow changes: see `fits`.
+    The index keeps the weight, not a copy of it. It follows the changes of those rows that `update`
+    is told of, and no others: see `fits`.
 
     Args:
         weight: ``(N, D)`` floats, on the CPU.
@@ -42,8 +45,6 @@ class RowIndex:
         ValueError: for tensors of other shapes, without a row, or on another device.
 
     Attributes:
-        num_lists: number of lists.
-        nbytes: memory of the index, in bytes, without weight and bias.
         seen: mean number of rows that a query of the last `top_k` has seen.
 
     Example:
@@ -71,19 +72,89 @@ class RowIndex:
         self._codes = np.empty(tuple(weight.shape), np.int8)
         self._scales, self._biases = (np.zeros(len(weight), np.float32) for _ in range(2))
         for start, block in zip(range(0, len(rows), _BLOCK), rows.blocks(lists.order), strict=True):
-            part = slice(start, start + _BLOCK)
-            if bias is not None:
-                self._biases[part] = block[:, -1]
-                block = block[:, :-1]
-            scales = block.abs().amax(1) / 127
-            self._scales[part] = scales
-            # A row with a NaN gets a scale of NaN, so any codes do.
-            codes = (block / scales.clamp(min=1e-30)[:, None]).round_().nan_to_num_(0, 0, 0)
-            self._codes[part] = codes.numpy()
-        self.num_lists, self.seen = len(lists.means), 0.0
-        kept = self._starts, self._ids, self._codes, self._scales, self._biases
-        own = self._means.numpy(), self._spreads.numpy()
-        self.nbytes = sum(array.nbytes for array in (*kept, *own))
+            self._round(slice(start, start + _BLOCK), block)
+        self._places: np.ndarray | None = None
+        self.seen = 0.0
+
+    @classmethod
+    def restored(
+        cls, weight: Tensor, bias: Tensor | None, state: dict[str, np.ndarray]
+    ) -> "RowIndex":
+        """The index of this weight that had this `state_dict`.
+
+        Raises:
+            ValueError: for the state of an index over rows of another shape.
+        """
+        if state["codes"].shape != tuple(weight.shape):
+            shape = state["codes"].shape
+            raise ValueError(f"an index of {shape} does not fit rows of {tuple(weight.shape)}")
+        index = cls.__new__(cls)
+        index.weight, index.bias, index._state = weight, bias, _state(weight, bias)
+        for name in _ARRAYS:
+            setattr(index, f"_{name}", state[name].copy())
+        for name in _TENSORS:
+            setattr(index, f"_{name}", torch.from_numpy(state[name].copy()))
+        index._places, index.seen = None, 0.0
+        return index
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The index without weight and bias, for `restored`."""
+        arrays = {name: getattr(self, f"_{name}").copy() for name in _ARRAYS}
+        return arrays | {name: getattr(self, f"_{name}").numpy().copy() for name in _TENSORS}
+
+    @property
+    def num_lists(self) -> int:
+        """Number of lists."""
+        return len(self._means)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the index, in bytes, without weight and bias."""
+        arrays = [getattr(self, f"_{name}") for name in _ARRAYS]
+        return sum(each.nbytes for each in (*arrays, self._means.numpy(), self._spreads.numpy()))
+
+    def _round(self, places: slice | np.ndarray, block: Tensor) -> None:
+        """Put rows, with their biases, into these places of the lists."""
+        if self.bias is not None:
+            self._biases[places] = block[:, -1]
+            block = block[:, :-1]
+        scales = block.abs().amax(1) / 127
+        self._scales[places] = scales
+        # A row with a NaN gets a scale of NaN, so any codes do.
+        codes = (block / scales.clamp(min=1e-30)[:, None]).round_().nan_to_num_(0, 0, 0)
+        self._codes[places] = codes.numpy()
+
+    @torch.no_grad()
+    def update(self, numbers: np.ndarray) -> None:
+        """Follow the changes of some rows.
+
+        They stay in their lists, whose means and spreads follow. So the scores of these rows are
+        right again, while a row that went far away makes its list less tight until the next build.
+        The time is proportional to the number of these rows.
+
+        Args:
+            numbers: of the rows, distinct.
+        """
+        if self._places is None:
+            self._places = np.empty(len(self._ids), np.int32)
+            self._places[self._ids] = np.arange(len(self._ids), dtype=np.int32)
+        places = self._places[numbers]
+        own = torch.from_numpy(np.searchsorted(self._starts, places, side="right") - 1)
+        old = torch.from_numpy(self._codes[places] * self._scales[places, None])
+        if self.bias is not None:
+            old = torch.cat([old, torch.from_numpy(self._biases[places, None])], 1)
+        new = WeightRows(self.weight, self.bias).take(torch.from_numpy(numbers).long())
+        self._round(places, new)
+        # The mean square of a list is that of its mean and that of the distances from it.
+        lists, own = own.unique(return_inverse=True)
+        counts = torch.from_numpy(np.diff(self._starts))[lists].float()
+        means = self._means[lists]
+        squares = self._spreads[lists].square() + means.square().sum(1)
+        change = new.square().sum(1) - old.square().sum(1)
+        squares += torch.zeros(len(lists)).index_add_(0, own, change) / counts
+        means += torch.zeros_like(means).index_add_(0, own, new - old) / counts[:, None]
+        self._means[lists] = means
+        self._spreads[lists] = (squares - means.square().sum(1)).clamp(min=0).sqrt()
 
     def fits(self, weight: Tensor, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
@@ -97,7 +168,9 @@ class RowIndex:
         return same and all(torch.equal(a, b) for a, b in zip(own[1], now[1], strict=True))
 
     @torch.no_grad()
-    def top_k(self, queries: Tensor, k: int, share: float = 0.02) -> tuple[Tensor, Tensor]:
+    def top_k(
+        self, queries: Tensor, k: int, share: float = 0.02, most_seen: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The k best rows of each query, of those that the index finds.
 
         Args:
@@ -106,6 +179,8 @@ class RowIndex:
             share: in (0, 1]; a query begins no further list when it has seen this share of all
                 rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
                 A query that may see all rows does so.
+            most_seen: the number of rows after which a query begins no further list, in place of
+                ``share``; None: by the share.
 
         Returns:
             Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first. A
@@ -123,7 +198,7 @@ class RowIndex:
         if queries.ndim != 2 or queries.shape[1] != width:
             raise ValueError(f"queries must be (B, {width}), not {tuple(queries.shape)}")
         count = min(rows, k + k // 2 + 8)
-        limit = max(_LEAST_SEEN, _SEEN_EACH * count, math.ceil(share * rows))
+        limit = most_seen or max(_LEAST_SEEN, _SEEN_EACH * count, math.ceil(share * rows))
         scores = torch.empty(len(queries), k, dtype=self.weight.dtype)
         ids = torch.empty(len(queries), k, dtype=torch.int64)
         seen = np.zeros(len(queries), np.int64)

@@ -163,7 +163,12 @@ def majority_precision(train: Split, judged: Split) -> float:
 
 @torch.no_grad()
 def selection_recall(
-    layer: SampledLinear, inputs: Tensor, active: ActiveSet, k: int = 10, samples: int = 32
+    layer: SampledLinear,
+    inputs: Tensor,
+    active: ActiveSet,
+    k: int = 10,
+    samples: int = 32,
+    with_labels: bool = True,
 ) -> float:
     """Share of the k largest inner products of an input that its active set holds, in [0, 1].
 
@@ -175,13 +180,20 @@ def selection_recall(
         active: the set.
         k: number of the largest inner products that count.
         samples: number of inputs that are checked.
+        with_labels: whether the labels of a sample count, which are in its set however it is
+            chosen. Without them, the k largest of the other outputs count.
     """
     if active.complete:
         return 1.0
-    k = min(k, layer.out_features)
-    _, best = exact_top_k(inputs[:samples], layer.weight, layer.bias, k)
-    held = [np.isin(row, active.row(b)).mean() for b, row in enumerate(best.numpy())]
-    return float(np.mean(held))
+    inputs = inputs[:samples]
+    own = [np.empty(0, np.int32)] * len(inputs)
+    if not with_labels and active.targets is not None:
+        own = np.split(active.label_ids(), active.targets.indptr[1:-1])[: len(inputs)]
+    most = min(k + max(map(len, own), default=0), layer.out_features)
+    _, best = exact_top_k(inputs, layer.weight, layer.bias, most)
+    others = [row[~np.isin(row, labels)][:k] for row, labels in zip(best.numpy(), own, strict=True)]
+    held = [np.isin(row, active.row(b)).mean() for b, row in enumerate(others) if len(row)]
+    return float(np.mean(held)) if held else 1.0
 
 
 def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
@@ -193,4 +205,6 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
         active: the set.
     """
     recall = selection_recall(layer, inputs, active)
-    return {"selection/recall": recall, **layer.sampler.statistics()}
+    without = selection_recall(layer, inputs, active, with_labels=False)
+    found = {"selection/recall": recall, "selection/recall_without_labels": without}
+    return {**found, **layer.sampler.statistics()}

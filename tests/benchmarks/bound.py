@@ -1,4 +1,4 @@
-"""What choosing outputs could gain at best: an oracle beside hash tables and uniform draws.
+"""What choosing outputs gains, and could gain at best: proposers, an oracle and uniform draws.
 
     python tests/benchmarks/bound.py --root path/to/data
 
@@ -9,6 +9,7 @@ rows is better. Writes results/bound.{json,md}.
 """
 
 import argparse
+import math
 import os
 import tempfile
 from dataclasses import replace
@@ -23,7 +24,7 @@ from rows import Row, Store, add_options, numbers, origin, parse, spread
 from sets import place
 from train_process import ROOT
 
-from slide import LSHProposer, Pattern, Proposer, runtime
+from slide import Pattern, Proposer, runtime
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
 from slide.config.build import start_biases
 from slide.data import Split
@@ -33,7 +34,9 @@ from slide.training.evaluation import selection_recall
 
 # Data set: overrides, rows to learn from, and the sizes of shared sets and of sets per sample.
 SETS: dict[str, tuple[list[str], int, dict[str, list[int]]]] = {
-    "debian": ([], 36_000, {"shared": [1024, 4096], "per_sample": [64, 512]}),
+    "debian": ([], 36_000, {"shared": [1024, 4096], "per_sample": [64, 128, 512]}),
+    "gowalla": ([], 20_000, {"per_sample": [128]}),
+    "fb15k": ([], 40_000, {"per_sample": [128]}),
     "files": ([], 40_000, {"shared": [2048, 8192], "per_sample": [128]}),
     "amazon670k_like": (
         ["dataset.train_samples=60000", "dataset.test_samples=10"],
@@ -43,7 +46,7 @@ SETS: dict[str, tuple[list[str], int, dict[str, list[int]]]] = {
 JUDGED, QUERIES, BATCH, TOP = 4000, 1024, 256, 10
 EPOCHS = (1, 3)
 SHARE = 0.5  # Of the places that the labels leave, for candidates.
-FIGURES = ("p_at_1", "p_at_5", "psp_at_5", "recall")
+FIGURES = {"p_at_1": "P@1", "p_at_5": "P@5", "psp_at_5": "PSP@5", "recall": "recall"}
 
 
 class Oracle(Proposer):
@@ -63,10 +66,14 @@ class Oracle(Proposer):
             scores = torch.addmm(self.bias[part], queries.detach().float(), self.weight[part].T)
             return part[scores.topk(k).indices].numpy().astype(np.int32)
 
-    def propose(self, queries: Any, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def propose(
+        self, queries: Any, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds:
         return RankedIds(self.best(queries, int(places.max(initial=1)), key), places.copy())
 
-    def propose_shared(self, queries: Any, places: int, key: np.uint64) -> np.ndarray:
+    def propose_shared(
+        self, queries: Any, labels: Pattern, places: int, key: np.uint64
+    ) -> np.ndarray:
         """First the best one of each sample, then their second ones, and so on."""
         # Samples share many of their best ones, so each is asked for more than its part.
         by_rank = self.best(queries, min(4 + 8 * places // len(queries), 1024), key).T.ravel()
@@ -77,7 +84,9 @@ class Oracle(Proposer):
         return Pattern.from_lists(self.best(queries, TOP, np.uint64(0)).tolist())
 
 
-SAMPLERS = {"uniform": None, "lsh": LSHProposer, "oracle": Oracle}
+# Those of conf/sampler/, and the oracle. For sets of the batch only some are of interest.
+SAMPLERS = ("uniform", "lsh", "index", "neighbours", "recent", "oracle")
+FOR_SHARED = ("uniform", "lsh", "recent", "oracle")
 
 
 def measure(name: str, root: Path, case: Row) -> Row:
@@ -86,7 +95,8 @@ def measure(name: str, root: Path, case: Row) -> Row:
     where = [f"dataset={name}"] if overrides else place(name, root)
     sizes = [f"sampler.mode={case['mode']}", f"sampler.active={case['active']}"]
     training = [f"trainer.epochs={case['epochs']}", "ranker=none", "trainer.recall_every=0"]
-    words = [*where, *overrides, *sizes, *training, f"seed={case['seed']}", "sampler=lsh"]
+    sampler = "uniform" if case["sampler"] == "oracle" else case["sampler"]
+    words = [*where, *overrides, *sizes, *training, f"seed={case['seed']}", f"sampler={sampler}"]
     config = read_config([*words, f"sampler.candidate_share={SHARE}"])
     data = open_dataset(config)
     # All cases of a seed learn from the same rows.
@@ -96,13 +106,9 @@ def measure(name: str, root: Path, case: Row) -> Row:
     )
     data = replace(data, train=train, test=judged)
     fill_in(config, rows, data.num_labels)
-    config.sampler.proposer = None
     torch.manual_seed(case["seed"])
-    proposer = SAMPLERS[case["sampler"]]
-    if proposer is LSHProposer:
-        config.sampler.proposer = read_config(words).sampler.proposer
     network = build_network(config, data.num_features, data.num_labels)
-    if proposer is Oracle:
+    if case["sampler"] == "oracle":
         network.output.sampler.proposer = Oracle(*network.output.weight.T.shape)
     loss, optimizer = instantiate(config.loss), build_optimizer(config, network)
     start_biases(network, loss, train.labels)
@@ -110,7 +116,8 @@ def measure(name: str, root: Path, case: Row) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         parts = network, optimizer, loss, data, options, Path(folder)
         found = Trainer(*parts, lr_schedule=schedule).fit()
-    return {name: found[name] for name in FIGURES[:3]} | {"recall": recall(network, judged)}
+    scores = {name: found[name] for name in FIGURES if name in found}
+    return scores | {"recall": recall(network, judged), "seconds": found["train_seconds"]}
 
 
 @torch.no_grad()
@@ -130,13 +137,15 @@ def page(found: dict[str, Any]) -> str:
         "# What choosing outputs could gain\n\n"
         "The network of the default recipe without a re-ranker, on a part of the training rows; "
         f"precision in points on {JUDGED:,} other training rows, mean of the seeds and half the "
-        "range between them. Candidates of tables (lsh) and of the oracle take half of the places "
-        "that the labels leave; uniform draws take the rest. The oracle knows the largest products "
-        "of each sample with a random quarter of all outputs. Recall: the share of a row's ten "
+        "range between them, and the time of training. Candidates take at most half of the places "
+        "that the labels leave; uniform draws take the rest. index, neighbours and recent have few "
+        "candidates a sample. The oracle knows the largest products of each sample with a random "
+        "quarter of all outputs. Recall: the share of a row's ten "
         f"largest products that is in a set for {BATCH} rows (shared) or for one, no labels being "
-        "put in.\n\n"
+        "put in; neighbours has no candidates without labels.\n\n"
         "How to read it: what the oracle gains over uniform draws is what an index could gain at "
-        "equal steps if it were perfect and cost nothing.\n"
+        "equal steps if it saw a quarter of the rows and cost nothing. A proposer can be above it: "
+        "its candidates come from all outputs.\n"
     )
     rows = found["rows"]
     for name in SETS:
@@ -162,10 +171,8 @@ def lines(rows: list[Row]) -> list[dict[str, object]]:
                     "epochs": case[2],
                     "sampler": sampler,
                 }
-                | {
-                    title: spread([row[name] for row in own])
-                    for name, title in zip(FIGURES, ("P@1", "P@5", "PSP@5", "recall"), strict=True)
-                }
+                | {title: spread([row[name] for row in own]) for name, title in FIGURES.items()}
+                | {"seconds": spread([row.get("seconds", math.nan) for row in own], scale=1)}
             )
     return out
 
@@ -187,7 +194,7 @@ def main() -> None:
         for mode, sizes in SETS[name][2].items()
         for active in sizes
         for epochs in EPOCHS
-        for sampler in SAMPLERS
+        for sampler in (FOR_SHARED if mode == "shared" else SAMPLERS)
     ]
     for case in store.missing(cases):
         store.add([case | measure(case["dataset"], arguments.root, case)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import job
 
-from slide import FullSampler, LSHProposer
+from slide import FullSampler
 from slide.config import build_network, build_optimizer, fill_in
 from slide.sparse import CSR
 
@@ -42,7 +42,11 @@ def test_null_settings_follow_from_the_data():
         ([], None),
         (["sampler.active=128"], None),
         (["sampler=lsh"], "slide.LSHProposer"),
-        (["sampler.mode=per_sample"], "slide.LSHProposer"),
+        (["sampler.mode=per_sample"], "slide.RecentProposer"),
+        (["sampler.mode=per_sample", "trainer.evaluation=sampler"], "slide.LSHProposer"),
+        (["sampler.mode=per_sample", "sampler=lsh"], "slide.LSHProposer"),
+        (["sampler=recent"], "slide.RecentProposer"),
+        (["sampler=index"], "slide.IndexProposer"),
         (["network.hidden=[8]", "network.hidden_active=[4]"], "slide.LSHProposer"),
         (["trainer.evaluation=sampler"], "slide.LSHProposer"),
         (["trainer.evaluation=index"], None),
@@ -59,7 +63,7 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
     found = config.sampler.get("proposer")
     assert (found and found._target_) == proposer
     sampler = build_network(config, 1000, 3000).output.sampler
-    assert isinstance(sampler.proposer, LSHProposer) == bool(proposer)
+    assert (sampler.proposer and f"slide.{type(sampler.proposer).__name__}") == proposer
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,20 @@ def test_settings_of_tables_without_tables(tmp_path, word):
         f"error: {word.partition('=')[0]} would have no effect: outputs are drawn uniformly for a "
         "set that the batch shares; add sampler=lsh"
     )
-    job.main(*run, word, "sampler.mode=per_sample", "ranker=none")
+    job.main(*run, word, "sampler.mode=per_sample", "sampler=lsh", "ranker=none")
+
+
+@pytest.mark.parametrize(
+    "word", ["hash.num_tables=4", "schedule.first=9", "sampler.proposer.norm=cosine"]
+)
+def test_settings_of_tables_for_sets_of_each_sample(tmp_path, word):
+    run = [each for each in job.tiny(tmp_path, "sampler=auto") if each != "sampler=auto"]
+    message = job.failure(*run, word, "sampler.mode=per_sample")
+    assert message == (
+        f"error: {word.partition('=')[0]} would have no effect: sets of each sample have labels of "
+        "recent samples; add sampler=lsh"
+    )
+    job.main(*run, "sampler.candidate_share=0.1", "sampler.mode=per_sample", "ranker=none")
 
 
 def test_settings_of_the_network_reach_it():

@@ -3,7 +3,15 @@
 import inspect
 from functools import partial
 
-from slide.sampling import ActiveSampler, FaissProposer, FullSampler, LSHProposer
+from slide.sampling import (
+    ActiveSampler,
+    FaissProposer,
+    FullSampler,
+    IndexProposer,
+    LSHProposer,
+    NeighbourProposer,
+    RecentProposer,
+)
 
 
 def _sampler(proposer, in_features, out_features, **options):
@@ -14,5 +22,8 @@ def _sampler(proposer, in_features, out_features, **options):
 
 lsh_sampler = partial(_sampler, LSHProposer)
 faiss_sampler = partial(_sampler, FaissProposer)
+index_sampler = partial(_sampler, IndexProposer)
+neighbour_sampler = partial(_sampler, NeighbourProposer)
+recent_sampler = partial(_sampler, RecentProposer)
 uniform_sampler = ActiveSampler
 full_sampler = FullSampler

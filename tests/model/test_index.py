@@ -66,8 +66,13 @@ def test_tables_answer_as_before(data, family, redraw, norm, tmp_path):
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
-def test_an_index_of_faiss_is_built_again(data, tmp_path):
-    network = trained(data, partial(slide.FaissProposer, kind="flat", neighbours=9))
+@pytest.mark.parametrize(
+    "proposer",
+    [partial(slide.FaissProposer, kind="flat", neighbours=9), partial(slide.IndexProposer, best=9)],
+    ids=["faiss", "lists"],
+)
+def test_an_index_of_rows_is_built_again(data, tmp_path, proposer):
+    network = trained(data, proposer)
     Model(network).save(tmp_path / "m")
     assert not (tmp_path / "m/index.safetensors").exists()
     opened = load(tmp_path / "m")

@@ -204,6 +204,11 @@ class Largest(Proposer):
         )
 
 
+def nobody(num_samples):
+    """Samples without labels."""
+    return Pattern(np.zeros(num_samples + 1, np.int64), np.empty(0, np.int32))
+
+
 class TestOwnProposer:
     """What a proposer has that defines no more than `rebuild` and `candidates`."""
 
@@ -217,7 +222,7 @@ class TestOwnProposer:
         proposer, queries = Largest(D, N, 0, k=6), draw_queries(5)
         proposer.rebuild(*draw_layer())
         found, places = proposer.candidates(queries), np.array([3, 0, 10, 1, 6])
-        ranked = proposer.propose(queries, places, np.uint64(0))
+        ranked = proposer.propose(queries, nobody(5), places, np.uint64(0))
         for b in range(5):
             own = found.indices[found.indptr[b] : found.indptr[b + 1]].tolist()
             expected = self.naive(own, places[b])
@@ -230,7 +235,7 @@ class TestOwnProposer:
         found = proposer.candidates(queries)
         rows = [found.indices[a:b].tolist() for a, b in pairwise(found.indptr)]
         in_turn = [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
-        ids = proposer.propose_shared(queries, places, np.uint64(0))
+        ids = proposer.propose_shared(queries, nobody(5), places, np.uint64(0))
         assert ids.dtype == np.int32
         assert ids.tolist() == self.naive(in_turn, places)
 

@@ -16,6 +16,7 @@ from slide.sparse import CSR, Pattern
 from slide.training.evaluation import (
     check_search,
     evaluate,
+    inspect_selection,
     majority_precision,
     predict_split,
     selection_recall,
@@ -205,3 +206,37 @@ def test_recall_of_tables_is_above_its_share():
         family=partial(SimHash, hashes_per_table=4, num_tables=32),
     )
     assert recall(sampler) > 0.3
+
+
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+def test_recall_without_labels(mode):
+    """The labels are in the sets in any case: here they are among the best."""
+    sampler = partial(uniform_sampler, active=3, mode=mode, weighting="none")
+    layer = job.SlideNetwork(4, [16], 400, sampler).output
+    inputs = torch.randn(20, 16, generator=torch.Generator().manual_seed(0))
+    best = layer.top_k(inputs, 8)[1].numpy().astype(np.int32)
+    labels = Pattern(np.arange(0, 61, 3), best[:, [0, 2, 3]].ravel())
+    active = layer(inputs, labels).active
+    held = [len(set(best[b].tolist()) & set(active.row(b).tolist())) for b in range(20)]
+    options = {"k": 5, "samples": 15}
+    found = selection_recall(layer, inputs, active, **options)
+    assert found == pytest.approx(
+        np.mean([len({*best[b, :5]} & {*active.row(b)}) for b in range(15)]) / 5
+    )
+    without = selection_recall(layer, inputs, active, with_labels=False, **options)
+    assert without == pytest.approx((np.mean(held[:15]) - 3) / 5)
+    assert without < found
+    assert (without == 0) == (mode == "per_sample")
+
+
+def test_what_the_log_says_of_a_selection():
+    sampler = partial(lsh_sampler, active=40, mode="per_sample", candidate_share=0.5)
+    layer = job.SlideNetwork(4, [16], 400, sampler).output.train()
+    inputs, labels = torch.randn(20, 16), Pattern.from_lists([[3, 4]] * 20)
+    active = layer(inputs, labels).active
+    found = inspect_selection(layer, inputs, active)
+    assert found["selection/recall"] == selection_recall(layer, inputs, active)
+    recall = selection_recall(layer, inputs, active, with_labels=False)
+    assert found["selection/recall_without_labels"] == recall
+    assert 0 < found["selection/candidates"] <= 19
+    assert "tables/largest_bucket" in found

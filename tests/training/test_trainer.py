@@ -31,6 +31,10 @@ CASES = {
     ),
     "faiss shared": ("sampler=faiss",),
     "faiss per sample": ("sampler=faiss", "sampler.mode=per_sample"),
+    **{
+        f"{name} per sample": (f"sampler={name}", "sampler.mode=per_sample")
+        for name in ("index", "neighbours", "recent")
+    },
     "uniform": ("sampler=uniform",),
     "full": ("sampler=full", "sampler.active=all", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
 }

@@ -1,0 +1,54 @@
+"""Candidates from scores: the best few ids of each sample, without its labels."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.kernels.largest import keep_largest
+from slide.runtime import array_view
+from slide.sparse import Pattern
+
+
+def best_of_pool(queries: Tensor, rows: Tensor, bias: Tensor | None, most: int) -> np.ndarray:
+    """The places of the largest ``<query, row> + bias``, best first.
+
+    Args:
+        queries: ``(B, D)``, of the type of ``rows``.
+        rows: ``(P, D)``.
+        bias: ``(P,)`` or None.
+        most: number of places a query.
+
+    Returns:
+        ``(B, min(most, P))`` int64; -1 where there are no more scores that are numbers.
+    """
+    scores = queries @ rows.T if bias is None else torch.addmm(bias, queries, rows.T)
+    best = torch.full((len(queries), min(most, len(rows))), -torch.inf)
+    places = torch.full(best.shape, -1)
+    if best.numel():
+        keep_largest(array_view(scores.float()), 0, array_view(best), array_view(places))
+    # Equal scores in the order of the pool, so that the result does not depend on the heap.
+    order = np.lexsort((places.numpy(), -best.numpy()), axis=1)
+    return np.take_along_axis(places.numpy(), order, 1)
+
+
+def without_labels(ids: np.ndarray, labels: Pattern, out_features: int, most: int) -> Pattern:
+    """The first ids of each sample that are not among its labels.
+
+    Args:
+        ids: ``(B, k)`` integers, distinct in a row but for -1, which is left out.
+        labels: of B samples.
+        out_features: N.
+        most: number of ids that a sample keeps.
+    """
+    samples = np.arange(len(ids))
+    own = np.repeat(samples, np.diff(labels.indptr)) * out_features + labels.indices
+    free = (ids >= 0) & ~np.isin(samples[:, None] * out_features + ids, own)
+    kept = free & (np.cumsum(free, axis=1) <= most)
+    indptr = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum(kept.sum(1), out=indptr[1:])
+    return Pattern(indptr, ids[kept].astype(np.int32))
+
+
+def most_labels(labels: Pattern) -> int:
+    """The largest number of labels of a sample."""
+    return int(np.diff(labels.indptr).max(initial=0))

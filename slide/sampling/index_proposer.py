@@ -1,0 +1,138 @@
+"""Candidates by lists of near rows: the rows with the largest inner products."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+from slide.active_set import ActiveSet
+from slide.runtime import profiled
+from slide.sampling.best_ids import most_labels, without_labels
+from slide.sampling.protocol import Proposer, Queries, num_queries
+from slide.search import RowIndex
+from slide.sparse import CSR, Pattern
+
+
+class IndexProposer(Proposer):
+    """Proposes the few rows with the largest inner products that `slide.search.RowIndex` finds.
+
+    The best rounded rows are scored again with the weights as they are, so a row that is no longer
+    good is not proposed. Between rebuilds the index follows the rows that were labels or candidates
+    of the last step: rows that have become better were labels, and rows that have become worse show
+    when they are found. All other rows, and the lists themselves, wait for the rebuild.
+
+    Args:
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        best: number of candidates of each sample.
+        most_seen: an input begins no further list after so many rows; see `RowIndex.top_k`.
+        seed: seed of the lists.
+
+    Raises:
+        ValueError: for a number below 1.
+
+    Example:
+        >>> import slide, torch
+        >>> weight = torch.randn(100, 8)
+        >>> proposer = slide.IndexProposer(8, 100, best=3)
+        >>> proposer.rebuild(weight, None)
+        >>> proposer.candidates(10 * weight[:1]).indices.shape
+        (3,)
+    """
+
+    sparse_inputs = False
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        best: int = 8,
+        most_seen: int = 4096,
+        seed: int = 0,
+    ):
+        super().__init__(in_features, out_features, seed=seed)
+        checks.whole("best", best, 1)
+        checks.whole("most_seen", most_seen, 1)
+        self.best, self.most_seen, self.rebuilds = best, most_seen, 0
+        self._index: RowIndex | None = None
+        self._saved: dict[str, np.ndarray] = {}
+        self._found = self._moved = np.empty(0, np.int32)
+
+    @profiled("rebuild")
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Make lists of all rows."""
+        self._index = None  # Two at a time would take twice the memory.
+        self._index = RowIndex(weight, bias, self.seed + self.rebuilds)
+        self.rebuilds += 1
+        self._moved = np.empty(0, np.int32)
+
+    @profiled("update index")
+    def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Follow the rows that the last step changed most."""
+        if self._index is None:
+            self._index, self._saved = RowIndex.restored(weight, bias, self._saved), {}
+        self._index.weight, self._index.bias = weight, bias
+        if len(self._moved):
+            self._index.update(np.unique(self._moved))
+            self._moved = np.empty(0, np.int32)
+
+    def touched(self, active: ActiveSet) -> None:
+        """Note the labels and the candidates of a training step."""
+        self._moved = np.concatenate([self._moved, active.label_ids(), self._found])
+
+    def _search(self, queries: Queries, k: int) -> np.ndarray:
+        if isinstance(queries, CSR):
+            raise TypeError("IndexProposer takes dense inputs only; use LSHProposer on this layer")
+        if self._index is None:
+            raise RuntimeError("the index is empty; call rebuild first")
+        with torch.no_grad():
+            x = queries.detach().to(self._index.weight.dtype)
+            k = min(k, self.out_features)
+            return self._index.top_k(x, k, most_seen=self.most_seen)[1].numpy()
+
+    def candidates(self, queries: Queries) -> Pattern:
+        """The best rows of each input that are found.
+
+        Raises:
+            TypeError: for inputs in CSR form.
+            RuntimeError: before the first `rebuild`.
+        """
+        nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
+        return without_labels(
+            self._search(queries, self.best), nobody, self.out_features, self.best
+        )
+
+    @profiled("search index")
+    def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
+        """The best rows of each input that are found, without its labels; see `candidates`."""
+        ids = self._search(queries, self.best + most_labels(labels))
+        found = without_labels(ids, labels, self.out_features, self.best)
+        self._found = found.indices
+        return found
+
+    def statistics(self) -> dict[str, float]:
+        """Number of lists, and of rows that an input of the last search has seen."""
+        if self._index is None:
+            return {}
+        return {"index/lists": self._index.num_lists, "index/rows_seen": self._index.seen}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The index without the weights, and the rows that it does not follow yet."""
+        if self._index is None and not self._saved:
+            return {}
+        index = self._saved if self._index is None else self._index.state_dict()
+        return {"rebuilds": self.rebuilds, "moved": self._moved.copy(), "index": index}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._index, self._saved = None, dict(state.get("index", {}))
+        self.rebuilds = int(state.get("rebuilds", 0))
+        self._moved = np.asarray(state.get("moved", np.empty(0)), np.int32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy of a layer has other weights, which it hands over before each set.
+        saved = self._saved if self._index is None else self._index.state_dict()
+        return self.__dict__ | {"_index": None, "_saved": saved}

@@ -1,0 +1,129 @@
+"""Candidates from the labels of recent samples: those with the largest inner products."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+from slide.active_set import ActiveSet
+from slide.runtime import profiled
+from slide.sampling.best_ids import best_of_pool, most_labels, without_labels
+from slide.sampling.protocol import Proposer, Queries
+from slide.sparse import CSR, Pattern
+
+
+class RecentProposer(Proposer):
+    """Proposes, of the labels of recent samples, the best few of each sample.
+
+    The outputs with large scores for an input are those that are often labels, or that are labels
+    of inputs like it. So most of them were labels a moment ago. The labels of the batch and of
+    those before it, `recent` different ones, are scored for each sample, with the weights as they
+    are, and the best few that are not its own labels are its candidates. There is no index that
+    could be out of date. Batches as a source of hard negatives are known from the training of
+    retrievers (Karpukhin et al. 2020, "Dense passage retrieval for open-domain question answering",
+    section 3.2), and a memory of earlier ones from Wang et al. 2020, "Cross-batch memory for
+    embedding learning".
+
+    Args:
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        recent: largest number of different labels that are scored; a step scores ``B * recent``.
+        best: number of candidates of each sample.
+        seed: not used; other proposers have this argument, too.
+
+    Raises:
+        ValueError: for a number below 1.
+
+    Example:
+        >>> import slide, torch
+        >>> options = {"active": 64, "mode": "per_sample"}
+        >>> sampler = slide.ActiveSampler(16, 1000, slide.RecentProposer, **options)
+        >>> layer = slide.SampledLinear(16, 1000, sampler)
+        >>> labels = slide.Pattern.from_lists([[3], [7, 8], [9]])
+        >>> active = layer(torch.randn(3, 16), labels).active
+        >>> sorted(active.row(0)[:4].tolist())  # Its label, and those of the other samples.
+        [3, 7, 8, 9]
+    """
+
+    sparse_inputs = False
+    needs_labels = True
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        recent: int = 1024,
+        best: int = 8,
+        seed: int = 0,
+    ):
+        super().__init__(in_features, out_features, seed=seed)
+        checks.whole("recent", recent, 1)
+        checks.whole("best", best, 1)
+        self.recent, self.best = recent, best
+        self.pool = np.empty(0, np.int32)
+        self._rows: tuple[Tensor, Tensor | None] | None = None
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Keep the weight itself: there is nothing to build."""
+        self._rows = weight, bias
+
+    refresh = rebuild
+
+    @profiled("score recent labels")
+    def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
+        """The best labels of recent samples, this batch's included, that are not a sample's own.
+
+        Raises:
+            TypeError: for inputs in CSR form.
+        """
+        if isinstance(queries, CSR):
+            raise TypeError("RecentProposer takes dense inputs only; use LSHProposer on this layer")
+        assert self._rows is not None, "a sampler calls rebuild first"
+        weight, bias = self._rows
+        # Sorted, because memory is read faster in order.
+        pool = np.sort(self._newest(labels.indices))
+        at = torch.from_numpy(pool.astype(np.int64))
+        most = self.best + most_labels(labels)
+        with torch.no_grad():
+            x = queries.detach().to(weight.dtype)
+            places = best_of_pool(x, weight[at], None if bias is None else bias[at], most)
+        ids = np.where(places < 0, -1, pool[places] if len(pool) else -1)
+        return without_labels(ids, labels, self.out_features, self.best)
+
+    def touched(self, active: ActiveSet) -> None:
+        """Remember the labels of a training step."""
+        self.pool = self._newest(active.label_ids())
+
+    def _newest(self, labels: np.ndarray) -> np.ndarray:
+        """The pool with these labels in front, cut to its size."""
+        every = np.concatenate([labels, self.pool])
+        _, first = np.unique(every, return_index=True)
+        return every[np.sort(first)[: self.recent]]
+
+    def statistics(self) -> dict[str, float]:
+        """How many different labels are remembered."""
+        return {"recent/labels": float(len(self.pool))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The remembered labels, the newest first."""
+        return {"pool": self.pool.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: for labels that are no outputs.
+        """
+        pool = state["pool"].astype(np.int32)
+        if len(pool) and not 0 <= pool.min() <= pool.max() < self.out_features:
+            raise ValueError(
+                f"the remembered labels, up to {pool.max()}, must lie in [0, {self.out_features})"
+            )
+        self.pool = pool[: self.recent]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The layer hands its weight over again before each set.
+        return self.__dict__ | {"_rows": None}

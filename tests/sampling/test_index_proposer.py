@@ -1,0 +1,179 @@
+"""The index over rows as a source of candidates."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
+from helpers.matrices import make_pattern
+from helpers.samplers import index_sampler
+
+from slide.nn import SampledLinear
+from slide.sampling import IndexProposer
+from slide.sampling.schedules import fixed, never
+from slide.search import RowIndex, exact_top_k
+from slide.sparse import CSR, Pattern
+
+
+def draw_labels(seed, counts=(2, 1, 0, 3, 1)):
+    return make_pattern(np.random.default_rng(seed), list(counts), N)
+
+
+def rows_of(pattern):
+    return [
+        pattern.indices[a:b].tolist()
+        for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
+    ]
+
+
+def large_layer(rows=20_000, seed=0):
+    """Too many rows to see all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    owner = torch.randint(100, (rows,), generator=generator)
+    centres = torch.randn(100, D, generator=generator)
+    weight = centres[owner] + 0.3 * torch.randn(rows, D, generator=generator)
+    return weight, 0.5 * torch.randn(rows, generator=generator)
+
+
+class TestCandidates:
+    @pytest.mark.parametrize("best", [1, 5, 40])
+    def test_of_few_rows_are_exact(self, best):
+        """The longest rows are seen by all, and here there are no others."""
+        layer, queries, labels = draw_layer(), draw_queries(5), draw_labels(0)
+        proposer = IndexProposer(D, N, best=best)
+        proposer.rebuild(*layer)
+        order = exact_top_k(queries, *layer, N)[1].tolist()
+        wanted = [
+            [i for i in ids if i not in own][:best]
+            for ids, own in zip(order, rows_of(labels), strict=True)
+        ]
+        assert rows_of(proposer.look_up(queries, labels)) == wanted
+        assert rows_of(proposer.candidates(queries)) == [ids[:best] for ids in order]
+
+    def test_recall_among_many_rows(self):
+        layer, queries = large_layer(), draw_queries(30)
+        wanted = exact_top_k(queries, *layer, 8)[1].numpy()
+        found = []
+        for seen in (100, 4096):
+            sampler = index_sampler(
+                *(D, len(layer[0])), most_seen=seen, active=40, mode="per_sample"
+            )
+            sampler.update(*layer, None)
+            found.append(recall(sampler.select(queries, None), wanted))
+            assert sampler.statistics()["index/rows_seen"] < 0.5 * len(layer[0])
+        assert found[0] < found[1]
+        assert found[1] > 0.9
+
+    def test_nothing_before_the_first_build(self):
+        with pytest.raises(RuntimeError, match="the index is empty"):
+            IndexProposer(D, N).candidates(draw_queries(1))
+
+    def test_sparse_inputs_are_refused(self):
+        rows = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+        with pytest.raises(TypeError, match="IndexProposer takes dense inputs only"):
+            IndexProposer(D, N).candidates(rows)
+
+    @pytest.mark.parametrize("name", ["best", "most_seen"])
+    def test_options_out_of_range(self, name):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
+            IndexProposer(D, N, **{name: 0})
+
+
+class TestFollowing:
+    def test_labels_and_candidates_of_a_step(self):
+        """Rows that moved are found where they went; without the step they are not."""
+        weight, bias = large_layer()
+        queries, labels = draw_queries(5), Pattern.from_lists([[7], [8], [9], [10], [11]])
+        sampler = index_sampler(
+            *(D, len(weight)), active=20, mode="per_sample", rebuild=never, most_seen=3000
+        )
+        sampler.update(weight, bias, queries)
+        ends = sampler.select(queries, labels).row(0)
+        codes = sampler.proposer._index.state_dict()["codes"].copy()
+        weight[7:12] = 9 * queries[0]
+        sampler.update(weight, bias, queries)
+        changed = sampler.proposer._index.state_dict()["codes"] != codes
+        assert 5 <= changed.any(1).sum() <= 5 * 9
+        assert len(ends) == 20
+        assert {7, 8, 9, 10, 11} <= set(sampler.select(queries[:1], None).row(0).tolist())
+
+    def test_a_row_that_fell_is_not_proposed(self):
+        weight, bias = draw_layer()
+        queries = draw_queries(3)
+        proposer = IndexProposer(D, N, best=4)
+        proposer.rebuild(weight, bias)
+        before = rows_of(proposer.candidates(queries))[0]
+        weight[before[0]] = -9 * queries[0]
+        assert rows_of(proposer.candidates(queries))[0][:3] == before[1:]
+
+    def test_update_is_a_build_with_the_old_lists(self):
+        """Means, spreads and rounded rows are those of the changed weight."""
+        weight, bias = large_layer()
+        index = RowIndex(weight, bias)
+        moved = np.arange(0, len(weight), 3)
+        weight[moved] += torch.randn(len(moved), D, generator=torch.Generator().manual_seed(5))
+        bias[moved] -= 2
+        index.update(moved)
+        state = index.state_dict()
+        rows = torch.cat([weight, bias[:, None]], 1)[state["ids"].astype(np.int64)]
+        scales = torch.from_numpy(state["scales"])[:, None]
+        rounded = torch.from_numpy(state["codes"]) * scales
+        assert (rounded - rows[:, :-1]).abs().max() <= 0.51 * scales.max()
+        np.testing.assert_allclose(state["biases"], rows[:, -1])
+        for number in range(0, index.num_lists, 20):
+            own = rows[state["starts"][number] : state["starts"][number + 1]]
+            mean = torch.from_numpy(state["means"][number])
+            torch.testing.assert_close(mean, own.mean(0), rtol=0, atol=0.02)
+            spread = (own - own.mean(0)).square().sum(1).mean().sqrt()
+            assert abs(state["spreads"][number] - spread) < 0.05 * spread + 0.01
+
+
+class TestState:
+    @every_mode
+    def test_resumes(self, mode):
+        """Bit for bit, in the middle of an interval between rebuilds."""
+        rows = 9_000
+        make = partial(
+            index_sampler, D, rows, active=30, mode=mode, rebuild=partial(fixed, every=20), best=3
+        )
+        sampler, other = make(), make()
+        weight, bias = large_layer(rows)
+
+        def step(each, number):
+            queries = draw_queries(5, number)
+            each.update(weight, bias, queries)
+            return each.select(queries, draw_labels(number)).ids
+
+        def move(number):
+            weight.add_(torch.randn(rows, D, generator=torch.Generator().manual_seed(number)))
+
+        for number in range(3):
+            step(sampler, number)
+            move(number)
+        other.load_state_dict(sampler.state_dict())
+        again = other.state_dict()["proposer"]
+        assert again["index"].keys() == sampler.state_dict()["proposer"]["index"].keys()
+        for number in range(3, 9):
+            np.testing.assert_array_equal(step(sampler, number), step(other, number))
+            move(number)
+        assert other.rebuilds == sampler.rebuilds == 3
+
+    def test_of_another_shape(self):
+        sampler, other = index_sampler(D, N, active=9), index_sampler(D, N + 1, active=9)
+        sampler.update(*draw_layer(), None)
+        other.load_state_dict(sampler.state_dict())
+        weight, bias = draw_layer()
+        with pytest.raises(ValueError, match=r"an index of \(400, 16\) does not fit rows of"):
+            other.update(torch.cat([weight, weight[:1]]), torch.cat([bias, bias[:1]]), None)
+
+    def test_copies_search_their_own_weight(self):
+        layer = SampledLinear(D, N, index_sampler(D, N, active=16, best=1, mode="per_sample"))
+        x, nobody = draw_queries(5), Pattern(np.zeros(6, np.int64), np.empty(0, np.int32))
+        first = layer(x, nobody).active.row(0)[0]
+        other = copy.deepcopy(layer)
+        with torch.no_grad():
+            other.weight[first] = -9 * x[0]
+        assert other(x, nobody).active.row(0)[0] != first
+        assert layer(x, nobody).active.row(0)[0] == first

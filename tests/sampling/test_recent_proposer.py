@@ -1,0 +1,180 @@
+"""The best of the labels of recent samples."""
+
+import copy
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
+from helpers.matrices import make_pattern
+from helpers.samplers import recent_sampler
+
+from slide.nn import SampledLinear
+from slide.sampling import ActiveSampler, RecentProposer
+from slide.search import exact_top_k
+from slide.sparse import CSR, Pattern
+
+NOBODY = Pattern(np.zeros(6, np.int64), np.empty(0, np.int32))
+
+
+def draw_labels(seed, counts=(2, 1, 0, 3, 1)):
+    return make_pattern(np.random.default_rng(seed), list(counts), N)
+
+
+def naive_pool(batches, recent):
+    """Distinct labels, the newest batch first, and within a batch in order."""
+    pool = list(dict.fromkeys(i for batch in reversed(batches) for i in batch.indices.tolist()))
+    return pool[:recent]
+
+
+def naive_best(pool, own, query, weight, bias, best):
+    """The best of the pool that are no label of the sample, by exact scores."""
+    scores = {i: float(query.double() @ weight[i].double() + bias[i]) for i in pool if i not in own}
+    return sorted(scores, key=lambda i: -scores[i])[:best]
+
+
+def train(sampler, layer, steps):
+    """Steps of training with labels that are drawn anew; all labels, and the last set."""
+    batches, active = [], None
+    for step in steps:
+        batches.append(draw_labels(step))
+        queries = draw_queries(5, seed=step)
+        sampler.update(*layer, queries)
+        active = sampler.select(queries, batches[-1])
+    return batches, active
+
+
+class TestCandidates:
+    @pytest.mark.parametrize("has_bias", [True, False])
+    @pytest.mark.parametrize(("recent", "best"), [(100, 4), (9, 4), (3, 1), (7, 50)])
+    def test_are_the_best_of_recent_labels(self, recent, best, has_bias):
+        weight, bias = draw_layer()
+        sampler = recent_sampler(D, N, recent=recent, best=best, active=30, mode="per_sample")
+        batches, _ = train(sampler, (weight, bias), range(4))
+        proposer, queries, labels = sampler.proposer, draw_queries(5, 9), draw_labels(9)
+        assert proposer.pool.tolist() == naive_pool(batches, recent)
+        proposer.refresh(weight, bias if has_bias else None)
+        found = proposer.look_up(queries, labels)
+        pool, zeros = naive_pool([*batches, labels], recent), torch.zeros(N)
+        for b in range(5):
+            own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
+            wanted = naive_best(pool, own, queries[b], weight, bias if has_bias else zeros, best)
+            assert found.indices[found.indptr[b] : found.indptr[b + 1]].tolist() == wanted
+
+    def test_scores_are_those_of_the_present_weights(self):
+        """No index stands in between."""
+        layer = SampledLinear(D, N, recent_sampler(D, N, best=2, active=8, mode="per_sample"))
+        labels = Pattern.from_lists([[3], [50], [9], [70], [120]])
+        x = draw_queries(5)
+        for liked in (50, 120):
+            with torch.no_grad():
+                layer.weight.zero_()
+                layer.weight[liked] = x[0]
+            assert liked in layer(x, labels).active.row(0)[1:2]
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_other_floats(self, dtype):
+        weight, bias = (each.to(dtype) for each in draw_layer())
+        proposer, labels = RecentProposer(D, N, best=3), draw_labels(0)
+        proposer.rebuild(weight, bias)
+        queries = draw_queries(5)
+        found = proposer.look_up(queries, labels)
+        for b in range(5):
+            own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
+            ids = found.indices[found.indptr[b] : found.indptr[b + 1]].tolist()
+            wanted = naive_best(labels.indices.tolist(), own, queries[b].to(dtype), weight, bias, 3)
+            assert ids == wanted or dtype == torch.bfloat16
+            assert len(ids) == len(wanted)
+            assert not set(ids) & set(own)
+
+    def test_scores_that_are_no_numbers(self):
+        weight, bias = draw_layer()
+        weight[7] = torch.nan
+        proposer = RecentProposer(D, N)
+        proposer.rebuild(weight, bias)
+        found = proposer.look_up(draw_queries(2), Pattern.from_lists([[7, 8], [9]]))
+        assert found.indptr.tolist() == [0, 1, 2]
+        assert found.indices.tolist() == [9, 8]
+
+    def test_without_a_label_so_far(self):
+        proposer = RecentProposer(D, N)
+        proposer.rebuild(*draw_layer())
+        assert proposer.look_up(draw_queries(5), NOBODY).indptr.tolist() == [0] * 6
+
+    def test_sparse_inputs_are_refused(self):
+        rows = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+        with pytest.raises(TypeError, match="RecentProposer takes dense inputs only"):
+            RecentProposer(D, N).look_up(rows, NOBODY)
+
+
+class TestSets:
+    def test_recall(self):
+        """Where all good answers were labels a moment ago, the sets hold them."""
+        layer, queries = draw_layer(), draw_queries(40)
+        best = exact_top_k(queries, *layer, 5)[1].numpy().astype(np.int32)
+        sampler = recent_sampler(D, N, active=24, mode="per_sample")
+        labels = Pattern(np.arange(0, 201, 5), best.ravel())
+        sampler.update(*layer, queries)
+        sampler.select(queries, labels)
+        assert recall(sampler.select(queries, None), best) > 0.99
+        chance = ActiveSampler(D, N, active=24, mode="per_sample")
+        assert recall(chance.select(queries, None), best) < 0.2
+
+    @every_mode
+    def test_candidates_come_before_uniform_draws(self, mode):
+        sampler = recent_sampler(D, N, best=2, active=16, mode=mode, candidate_share=1.0)
+        labels = Pattern.from_lists([[3], [50, 60], [9], [70], [120]])
+        sampler.update(*draw_layer(), draw_queries(5))
+        active = sampler.select(draw_queries(5), labels)
+        every = set(labels.indices.tolist())
+        if mode == "shared":
+            assert set(active.ids[:6].tolist()) == every
+        else:
+            for b in range(5):
+                count = labels.indptr[b + 1] - labels.indptr[b]
+                assert set(active.row(b)[: count + 2].tolist()) <= every
+
+    def test_evaluation_is_not_remembered(self):
+        sampler = recent_sampler(D, N, active=16, mode="per_sample")
+        sampler.update(*draw_layer(), None)
+        sampler.select(draw_queries(5), draw_labels(0))
+        assert not len(sampler.proposer.pool)
+
+    def test_is_no_index_for_prediction(self):
+        layer = SampledLinear(D, N, recent_sampler(D, N, active=16))
+        with pytest.raises(ValueError, match="needs a sampler with an index"):
+            layer.top_k(draw_queries(2), 3, search="sampler")
+
+
+class TestState:
+    @every_mode
+    def test_resumes(self, mode):
+        make = partial(recent_sampler, D, N, recent=12, best=3, active=20, mode=mode)
+        sampler, other, layer = make(), make(), draw_layer()
+        train(sampler, layer, range(3))
+        other.load_state_dict(sampler.state_dict())
+        one, two = (train(each, layer, range(3, 6))[1] for each in (sampler, other))
+        np.testing.assert_array_equal(one.ids, two.ids)
+        np.testing.assert_array_equal(sampler.proposer.pool, other.proposer.pool)
+
+    def test_of_a_larger_layer(self):
+        with pytest.raises(ValueError, match=rf"up to {N}, must lie in \[0, {N}\)"):
+            RecentProposer(D, N).load_state_dict({"pool": np.array([3, N], np.int32)})
+
+    def test_copies_do_not_hold_the_weight(self):
+        layer = SampledLinear(D, N, recent_sampler(D, N, active=16, mode="per_sample"))
+        labels, x = draw_labels(0), draw_queries(5)
+        layer(x, labels)
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            with torch.no_grad():
+                other.weight.zero_()
+                other.weight[labels.indices[0]] = 9 * x[4]
+            assert other(x, labels).active.row(4)[1] == labels.indices[0]
+
+
+@pytest.mark.parametrize("name", ["recent", "best"])
+def test_options_out_of_range(name):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, not 0"):
+        RecentProposer(D, N, **{name: 0})
