@@ -31,6 +31,7 @@ KERNEL_TESTS = (
     "search",
     "test_active_set.py",
     "test_boundaries.py",
+    "test_edges.py",
     "test_inputs.py",
     "test_repeated_labels.py",
     "test_row_gradients.py",
