@@ -20,7 +20,7 @@ KERNEL_TESTS = (
     "data/sources/test_synthetic.py",
     "data/sources/test_text.py",
     "data/sources/test_xmc.py",
-    "data/test_data.py",
+    "data/test_dataset.py",
     "functional",
     "hashing",
     "kernels",

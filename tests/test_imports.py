@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("bars", "checks", "compilation", "files", "inputs", "names", "runtime", "sparse", "states"),
-    *("tables", "tensor_folder"),
+    *("bars", "checks", "compilation", "files", "inputs", "memory", "names", "runtime"),
+    *("sparse", "states", "tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package

@@ -6,7 +6,7 @@ import torch
 from helpers import job
 
 from slide import FullSampler, SlideNetwork
-from slide.data import Split, SparseDataset
+from slide.data import SparseDataset, Split
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
@@ -81,6 +81,6 @@ def test_labels_that_training_never_sees(tmp_path, ranked):
     data = make_data((rows, labels), test, 20, 8)
     ranker = EnsembleRanker(depth=8, voted=5, associated=5, negatives=4) if ranked else None
     trainer, summary = fit(tmp_path, data, ranker)
-    assert np.isfinite(list(v for k, v in summary.items() if "_at_" in k)).all()
+    assert np.isfinite([v for k, v in summary.items() if "_at_" in k]).all()
     assert np.isfinite(trainer.inverse).all()
     assert np.isfinite(trainer.answers.scores[trainer.answers.ids >= 0]).all()
