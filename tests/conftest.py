@@ -30,6 +30,7 @@ KERNEL_TESTS = (
     "sampling",
     "search",
     "test_active_set.py",
+    "test_beyond_int32.py",
     "test_boundaries.py",
     "test_edges.py",
     "test_inputs.py",
