@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("bars", "checks", "compilation", "files", "inputs", "memory", "names", "runtime"),
+    *("bars", "checks", "compilation", "files", "inputs", "limits", "names", "runtime"),
     *("sparse", "states", "tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "scratch")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from slide.memory import free_memory, in_gib, memory_limit
+from slide.limits import free_memory, in_gib, memory_limit
 from slide.runtime import has_bfloat16, num_threads, peak_memory_mb, versions
 
 

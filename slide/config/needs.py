@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from slide import runtime
 from slide.bars import say
 from slide.data import SparseDataset
-from slide.memory import free_memory, in_gib, resident_memory
+from slide.limits import free_memory, in_gib, resident_memory
 from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs
 
 _CANDIDATES = ("depth", "voted", "associated")

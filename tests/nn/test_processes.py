@@ -15,6 +15,7 @@ from helpers.small_layers import B, D, draw_labels, every_mode, make_layer
 from torch.utils.data import DataLoader, Dataset
 
 from slide import runtime
+from slide.nn import ActiveLoss
 from slide.optim.row_sparse_adam import RowSparseAdam
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -154,3 +155,48 @@ class TestThreads:
         self.run(*(partial(train, layer) for layer in layers))
         for other in layers[1:]:
             torch.testing.assert_close(other.weight, layers[0].weight)
+
+
+ONE_CORE = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # As taskset does.
+import torch
+from helpers.small_layers import draw_labels, make_layer
+from slide import ActiveLoss, RowSparseAdam, runtime
+runtime.set_threads(0)
+assert runtime.num_threads() == torch.get_num_threads() == 1, runtime.num_threads()
+torch.manual_seed(0)
+layer = make_layer(sys.argv[1], 64, 2000)
+optimizer, loss, x = RowSparseAdam(layer.parameters()), ActiveLoss("bce"), torch.randn(32, 64)
+for _ in range(5):
+    layer.loss(x, draw_labels(32), loss)[0].backward()
+    optimizer.step()
+print(layer.weight.double().abs().sum().item())
+"""
+
+
+@pytest.mark.compiled_only
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
+@every_mode
+def test_on_one_core(mode):
+    """A process of one core takes one thread, and trains as one with all threads does."""
+    tests = Path(__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": str(tests.parent)}
+    for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ONE_CORE, mode],
+        cwd=tests,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert not done.returncode, done.stderr
+    torch.manual_seed(0)
+    layer = make_layer(mode, 64, 2000)
+    optimizer, loss, x = RowSparseAdam(layer.parameters()), ActiveLoss("bce"), torch.randn(32, 64)
+    for _ in range(5):
+        layer.loss(x, draw_labels(32), loss)[0].backward()
+        optimizer.step()
+    assert float(done.stdout) == layer.weight.double().abs().sum().item()

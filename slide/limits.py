@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and how much it has taken."""
+"""What this process may use: memory, and cores of a container."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def free_memory() -> int | None:
     what is left of that limit.
 
     Example:
-        >>> from slide.memory import free_memory
+        >>> from slide.limits import free_memory
         >>> free_memory() is None or free_memory() > 0
         True
     """
@@ -37,11 +37,28 @@ def memory_limit() -> int | None:
     return min(limits, default=None)
 
 
+def core_limit() -> int | None:
+    """The number of cores that the control groups of this process give it, rounded up.
+
+    None: they give all. A container with the time of one core may still run on all of them, and
+    then stands still for the rest of each period.
+    """
+    limits = []
+    for folder in _folders():
+        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+        if not period:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = (_read(folder / name).strip() for name in names)
+        if quota.isdigit() and period.isdigit() and int(period):
+            limits.append(max(-(-int(quota) // int(period)), 1))
+    return min(limits, default=None)
+
+
 def resident_memory() -> int:
     """Bytes that this process holds now, without files that it has mapped; 0: not known.
 
     Example:
-        >>> from slide.memory import resident_memory
+        >>> from slide.limits import resident_memory
         >>> resident_memory() >= 0
         True
     """
@@ -52,7 +69,7 @@ def in_gib(size: float) -> str:
     """Bytes as text.
 
     Example:
-        >>> from slide.memory import in_gib
+        >>> from slide.limits import in_gib
         >>> in_gib(5 << 29), in_gib(3 << 20)
         ('2.5 GiB', '3 MiB')
     """
@@ -80,14 +97,13 @@ def _left_in_groups() -> list[int]:
 
 def _folders() -> list[Path]:
     """The folders of the groups that this process is in, and of those above them."""
-    found = {_ROOT, _ROOT / "memory"}
+    found = {_ROOT, _ROOT / "memory", _ROOT / "cpu"}
     for line in _read(_GROUPS).splitlines():
         kinds, path = line.split(":", 2)[1:]
-        if kinds and "memory" not in kinds.split(","):
-            continue
-        home = _ROOT / "memory" if kinds else _ROOT
         place = Path(path.lstrip("/"))
-        found |= {home / each for each in (place, *place.parents)}
+        for kind in kinds.split(","):
+            if kind in ("", "memory", "cpu"):
+                found |= {_ROOT / kind / each for each in (place, *place.parents)}
     return sorted(found)
 
 

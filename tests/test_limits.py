@@ -2,8 +2,8 @@
 
 import pytest
 
-from slide import memory
-from slide.memory import free_memory, memory_limit, resident_memory
+from slide import limits
+from slide.limits import core_limit, free_memory, memory_limit, resident_memory
 
 
 @pytest.fixture
@@ -13,15 +13,15 @@ def groups(tmp_path, monkeypatch):
     def lay(version, **files):
         place = {1: tmp_path / "memory/a/b", 2: tmp_path / "a/b"}[version]
         place.mkdir(parents=True)
-        line = {1: "3:cpu:/x\n4:memory:/a/b\n", 2: "0::/a/b\n"}[version]
+        line = {1: "3:cpu,cpuacct:/x\n4:memory:/a/b\n", 2: "0::/a/b\n"}[version]
         (tmp_path / "cgroup").write_text(line)
         for name, text in files.items():
             (place / name.replace("__", ".")).write_text(text)
         return place
 
-    monkeypatch.setattr(memory, "_ROOT", tmp_path)
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "_available", lambda: 900 << 10)
+    monkeypatch.setattr(limits, "_ROOT", tmp_path)
+    monkeypatch.setattr(limits, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(limits, "_available", lambda: 900 << 10)
     return lay
 
 
@@ -66,8 +66,38 @@ def test_a_group_over_its_limit(groups):
 
 
 def test_a_system_that_does_not_tell(groups, monkeypatch):
-    monkeypatch.setattr(memory, "_available", lambda: None)
+    monkeypatch.setattr(limits, "_available", lambda: None)
     assert free_memory() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        ("max 100000", None),
+        ("100000 100000", 1),
+        ("150000 100000", 2),
+        ("5000 100000", 1),
+        ("", None),
+    ],
+)
+def test_cores(groups, text, cores):
+    groups(2, cpu__max=text + "\n")
+    assert core_limit() == cores
+
+
+def test_cores_of_the_group_above(groups):
+    place = groups(2, cpu__max="400000 100000")
+    (place.parent / "cpu.max").write_text("300000 100000")
+    assert core_limit() == 3
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("-1", None), ("200000", 2)])
+def test_cores_of_the_first_version(groups, tmp_path, quota, cores):
+    groups(1)
+    (tmp_path / "cpu/x").mkdir(parents=True)
+    (tmp_path / "cpu/x/cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu/x/cpu.cfs_period_us").write_text("100000")
+    assert core_limit() == cores
 
 
 def test_what_this_process_holds():
