@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.small_layers import B, D, draw_labels, every_mode, make_layer
+from helpers.small_layers import (
+    B,
+    D,
+    draw_labels,
+    every_mode,
+    make_layer,
+    train_briefly,
+)
 from torch.utils.data import DataLoader, Dataset
 
 from slide import runtime
-from slide.nn import ActiveLoss
 from slide.optim.row_sparse_adam import RowSparseAdam
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -158,34 +164,27 @@ class TestThreads:
 
 
 ONE_CORE = """
-import os, sys
+import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # As taskset does.
 import torch
-from helpers.small_layers import draw_labels, make_layer
-from slide import ActiveLoss, RowSparseAdam, runtime
+from helpers.small_layers import train_briefly
+from slide import runtime
 runtime.set_threads(0)
 assert runtime.num_threads() == torch.get_num_threads() == 1, runtime.num_threads()
-torch.manual_seed(0)
-layer = make_layer(sys.argv[1], 64, 2000)
-optimizer, loss, x = RowSparseAdam(layer.parameters()), ActiveLoss("bce"), torch.randn(32, 64)
-for _ in range(5):
-    layer.loss(x, draw_labels(32), loss)[0].backward()
-    optimizer.step()
-print(layer.weight.double().abs().sum().item())
+print(train_briefly())
 """
 
 
 @pytest.mark.compiled_only
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
-@every_mode
-def test_on_one_core(mode):
+def test_on_one_core():
     """A process of one core takes one thread, and trains as one with all threads does."""
     tests = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": str(tests.parent)}
     for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
         environment.pop(name, None)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ONE_CORE, mode],
+        [sys.executable, "-W", "ignore", "-c", ONE_CORE],
         cwd=tests,
         env=environment,
         capture_output=True,
@@ -193,10 +192,4 @@ def test_on_one_core(mode):
         timeout=200,
     )
     assert not done.returncode, done.stderr
-    torch.manual_seed(0)
-    layer = make_layer(mode, 64, 2000)
-    optimizer, loss, x = RowSparseAdam(layer.parameters()), ActiveLoss("bce"), torch.randn(32, 64)
-    for _ in range(5):
-        layer.loss(x, draw_labels(32), loss)[0].backward()
-        optimizer.step()
-    assert float(done.stdout) == layer.weight.double().abs().sum().item()
+    assert done.stdout.strip() == str(train_briefly())
