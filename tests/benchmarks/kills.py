@@ -37,7 +37,7 @@ JOB = (
 # A smaller one, for a short trial.
 SMALL = ("dataset.train_samples=500", "dataset.test_samples=50", "dataset.num_labels=100")
 # A run that ends early, with the best weights, which it keeps in a folder of their own.
-PATIENT = ("trainer.epochs=4", "trainer.patience=1", "optimizer.lr=0.01")
+PATIENT = ("trainer.epochs=12", "trainer.patience=1", "optimizer.lr=0.02")
 PHASES = ("preparation", "training", "a checkpoint", "evaluation and re-ranking", "the end")
 # A run ends the sooner the later it is stopped.
 WEIGHTS = (2, 4, 3, 3, 1)

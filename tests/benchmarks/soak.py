@@ -103,10 +103,10 @@ def page(found: dict) -> str:
     mib, speed = ([row[key] for row in each] for key in ("mib", "speed"))
     grown = max(mib) / mib[0] - 1
     fallen = 1 - min(speed) / np.median(speed)
-    said = [
-        f"{what} by {100 * value:.1f} % ({100 * limit:.0f} % allowed{', TOO MUCH' * (value > limit)})"
-        for what, value, limit in (("Memory grows", grown, MEMORY), ("speed falls", fallen, SPEED))
-    ]
+    said = []
+    for what, value, limit in (("Memory grows", grown, MEMORY), ("speed falls", fallen, SPEED)):
+        much = ", TOO MUCH" if value > limit else ""
+        said.append(f"{what} by {100 * value:.1f} % ({100 * limit:.0f} % allowed{much})")
     rows = [
         {
             "part": i + 1,
