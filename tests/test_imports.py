@@ -28,7 +28,7 @@ ROOMS = {
     "search": "ground kernels structures functional",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
-    "check": "ground structures functional hashing optim data sampling search",
+    "check": "ground kernels structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
