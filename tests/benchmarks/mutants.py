@@ -23,8 +23,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-os.environ["NUMBA_DISABLE_JIT"] = "1"
-
 ROOT = Path(__file__).resolve().parents[2]
 # A mutant that runs for so many times as long as the original is noticed, too: it hangs.
 PATIENCE, LEAST_SECONDS = 5.0, 20.0
@@ -207,6 +205,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-page", action="store_true")
     given = parser.parse_args()
+    os.environ["NUMBA_DISABLE_JIT"] = "1"  # Before numba is imported.
     import faiss  # noqa: F401  Imported before all forks.
     import numba  # noqa: F401
     import torch
