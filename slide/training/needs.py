@@ -115,7 +115,7 @@ def peak_memory(sizes: RunSizes) -> int:
         >>> layers = {"features": 400_000, "labels": 300_000, "active": 2048}
         >>> sizes = RunSizes(**data, **layers, hidden=(256,))
         >>> round(peak_memory(sizes) / 2**30, 1)
-        2.5
+        2.2
     """
     return sum(memory_needs(sizes).values())
 
