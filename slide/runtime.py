@@ -27,6 +27,7 @@ import torch
 from numba.core import config
 
 from slide import checks
+from slide.limits import core_limit
 
 try:
     import resource
@@ -75,8 +76,8 @@ def set_threads(threads: int) -> None:
     """Set the number of threads of numba and torch.
 
     Args:
-        threads: number of threads; 0: all cores that this process may use. A process that ``fork``
-            made may use one thread.
+        threads: number of threads; 0: all cores that this process may use, in a container those
+            that it has the time of. A process that ``fork`` made may use one thread.
 
     Raises:
         ValueError: if ``threads`` is negative, or more than numba was started with.
@@ -91,10 +92,11 @@ def set_threads(threads: int) -> None:
     limit = 1 if forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
         raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
+    threads = threads or min(limit, core_limit() or limit)
     # In this order: numba's first call resets torch's number of threads (numba issue 9387).
     if not forked():
-        numba.set_num_threads(threads or limit)
-    torch.set_num_threads(threads or limit)
+        numba.set_num_threads(threads)
+    torch.set_num_threads(threads)
 
 
 def set_deterministic(deterministic: bool, seed: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("bars", "checks", "compilation", "files", "inputs", "names", "runtime", "sparse", "states"),
-    *("tables", "tensor_folder"),
+    *("bars", "checks", "compilation", "files", "inputs", "limits", "names", "runtime"),
+    *("sparse", "states", "tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
@@ -28,7 +28,7 @@ ROOMS = {
     "sampling": "ground kernels structures hashing search",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",
-    "check": "ground structures functional hashing optim data sampling search",
+    "check": "ground kernels structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels structures hashing data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",

@@ -1,6 +1,7 @@
 """The command of the published tables: what it says and writes with and without files."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,11 @@ def command(*words):
     """``python tests/benchmarks/published.py words``: what it prints."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(FOLDER / "published.py"), *map(str, words)],
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "http_proxy": NOWHERE, "https_proxy": NOWHERE},
+        # With the variables of this process, so that it finds the same compiled kernels.
+        env={
+            **os.environ,
+            **{"PYTHONPATH": str(ROOT), "http_proxy": NOWHERE, "https_proxy": NOWHERE},
+        },
         capture_output=True,
         text=True,
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from slide import runtime
+from slide import limits, runtime
 
 
 class TestThreads:
@@ -15,8 +15,18 @@ class TestThreads:
         threads(1)
         assert numba.get_num_threads() == torch.get_num_threads() == runtime.num_threads() == 1
         threads(0)
-        everything = numba.config.NUMBA_NUM_THREADS
+        most = numba.config.NUMBA_NUM_THREADS
+        everything = min(most, limits.core_limit() or most)
         assert numba.get_num_threads() == torch.get_num_threads() == everything
+
+    @pytest.mark.parametrize("cores", [1, 100_000, None])
+    def test_a_container_with_the_time_of_some_cores(self, threads, monkeypatch, cores):
+        monkeypatch.setattr(runtime, "core_limit", lambda: cores)
+        everything = numba.config.NUMBA_NUM_THREADS
+        threads(0)
+        assert runtime.num_threads() == torch.get_num_threads() == min(cores or 99, everything)
+        threads(everything)  # Asked for.
+        assert runtime.num_threads() == everything
 
     @pytest.mark.parametrize("number", [-1, 100_000])
     def test_out_of_range(self, number):

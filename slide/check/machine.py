@@ -2,15 +2,12 @@
 
 import os
 import platform
-import sys
 from pathlib import Path
 
 import torch
 
+from slide.limits import free_memory, in_gib, memory_limit
 from slide.runtime import has_bfloat16, num_threads, peak_memory_mb, versions
-
-# Limits of a container: of the second and of the first version of control groups.
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def describe_machine() -> dict[str, str]:
@@ -50,15 +47,12 @@ def _instruction_sets() -> str:
 
 
 def _memory() -> str:
-    parts = []
+    parts, free, limit = [], free_memory(), memory_limit()
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        page = os.sysconf("SC_PAGE_SIZE")
-        parts.append(f"{page * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
-        if sys.platform == "linux":
-            parts.append(f"{page * os.sysconf('SC_AVPHYS_PAGES') / 2**30:.1f} GiB unused")
-    for path in map(Path, _LIMITS):
-        text = path.read_text().strip() if path.is_file() else "max"
-        if text.isdigit() and int(text) < 1 << 50:
-            parts.append(f"limited to {int(text) / 2**30:.1f} GiB")
+        parts.append(in_gib(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    if free is not None:
+        parts.append(f"{in_gib(free)} free")
+    if limit is not None:
+        parts.append(f"limited to {in_gib(limit)}")
     peak = peak_memory_mb()
     return ", ".join([*parts, f"{peak} MiB used by this process"] if peak else parts)

@@ -9,13 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
+from slide.check.comparing import equal, gradient, near, random_csr
+from slide.check.more_kernels import MORE_TESTS
 from slide.data.dataset import Split
 from slide.functional import CSRMatrix, active_conv2d, active_linear, csr_matmul, loss_on_active
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler, LSHProposer
 from slide.search import RowIndex, exact_top_k
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 SECONDS = 10.0
 # Sizes of the random inputs: rows, inputs and outputs at most.
@@ -58,37 +60,6 @@ def _outcome(test: Callable[[np.random.Generator], None], rng: np.random.Generat
     return None
 
 
-def _near(what: str, found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
-    """Raise ValueError unless two tensors agree up to rounding."""
-    if found.shape != expected.shape:
-        raise ValueError(f"{what} is {tuple(found.shape)}, not {tuple(expected.shape)}")
-    found, expected = found.detach(), expected.detach()
-    error = float((found - expected).abs().max()) if found.numel() else 0.0
-    # Not "error > ...", because of NaN.
-    if not error <= tolerance * (1 + float(expected.abs().max() if expected.numel() else 0)):
-        raise ValueError(f"{what} is off by {error:.2g}")
-
-
-def _equal(what: str, found: object, expected: object) -> None:
-    if found != expected:
-        raise ValueError(f"{what} is {found}, not {expected}"[:300])
-
-
-def _gradient(x: Tensor) -> Tensor:
-    if x.grad is None:
-        raise ValueError("there is no gradient")
-    return x.grad
-
-
-def _random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, Tensor]:
-    """A sparse matrix, and the same one dense."""
-    dense = rng.standard_normal((rows, columns)).astype(np.float32)
-    dense[rng.random(dense.shape) < 0.7] = 0
-    lists = [np.flatnonzero(row).tolist() for row in dense]
-    indptr, indices = Pattern.from_lists(lists)
-    return CSR(indptr, indices, dense[dense != 0]), torch.from_numpy(dense)
-
-
 def _random_set(rng: np.random.Generator, rows: int, shared: bool) -> tuple[ActiveSet, Tensor]:
     """An active set with targets, and for each sample whether an output is in its set."""
     sets = [rng.permutation(_OUTPUTS)[: rng.integers(8, 60)] for _ in range(1 if shared else rows)]
@@ -111,12 +82,12 @@ def _linear(rng: np.random.Generator, shared: bool) -> None:
     rows = torch.arange(_ROWS).repeat_interleave(within.sum(1))
     ids = torch.from_numpy(active.ids).long()
     chosen = dense[:, ids] if shared else dense[rows, ids]
-    _near("the product", scores, chosen)
+    near("the product", scores, chosen)
     up = torch.randn_like(scores)
     scores.backward(up)
     chosen.backward(up)
     for name, own, other in zip(("input", "weight", "bias"), leaves, plain, strict=True):
-        _near(f"the gradient of the {name}", _gradient(own).to_dense(), _gradient(other))
+        near(f"the gradient of the {name}", gradient(own).to_dense(), gradient(other))
 
 
 def _losses(rng: np.random.Generator) -> None:
@@ -135,23 +106,23 @@ def _losses(rng: np.random.Generator) -> None:
         own = torch.randn(_ROWS, len(active.ids)).requires_grad_()
         plain = own.detach().clone().requires_grad_()
         loss, expected = loss_on_active(own, active, name), formula(plain).mean()
-        _near(f"the loss {name}", loss, expected)
+        near(f"the loss {name}", loss, expected)
         loss.backward()
         expected.backward()
-        _near(f"the gradient of {name}", _gradient(own), _gradient(plain))
+        near(f"the gradient of {name}", gradient(own), gradient(plain))
 
 
 def _csr_product(rng: np.random.Generator) -> None:
-    sparse, dense = _random_csr(rng, _OUTPUTS, _WIDTH)
+    sparse, dense = random_csr(rng, _OUTPUTS, _WIDTH)
     own, plain = (torch.randn(_WIDTH, 5) for _ in range(2))
     plain = own.clone().requires_grad_()
     own.requires_grad_()
     found, expected = csr_matmul(CSRMatrix(sparse, _WIDTH), own), dense @ plain
-    _near("the product", found, expected)
+    near("the product", found, expected)
     up = torch.randn_like(found)
     found.backward(up)
     expected.backward(up)
-    _near("the gradient", _gradient(own), _gradient(plain))
+    near("the gradient", gradient(own), gradient(plain))
 
 
 def _convolution(rng: np.random.Generator) -> None:
@@ -159,7 +130,7 @@ def _convolution(rng: np.random.Generator) -> None:
     ids = torch.from_numpy(np.sort(rng.permutation(12)[:5]))
     found = active_conv2d(x, weight, out_channels=ids, padding=1)
     expected = F.conv2d(x, weight[ids], padding=1)
-    _near("the convolution", found, expected, 1e-3)
+    near("the convolution", found, expected, 1e-3)
 
 
 def _adam(rng: np.random.Generator) -> None:
@@ -172,7 +143,7 @@ def _adam(rng: np.random.Generator) -> None:
         plain.grad = own.grad.clone()
         ours.step()
         theirs.step()
-    _near("the weight after three steps", own.detach(), plain.detach())
+    near("the weight after three steps", own.detach(), plain.detach())
 
 
 def _mostly_equal(what: str, found: np.ndarray, expected: np.ndarray) -> None:
@@ -183,7 +154,7 @@ def _mostly_equal(what: str, found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def _hashes(rng: np.random.Generator) -> None:
-    sparse, dense = _random_csr(rng, _ROWS, _WIDTH)
+    sparse, dense = random_csr(rng, _ROWS, _WIDTH)
     family = SimHash(_WIDTH, hashes_per_table=6, num_tables=5, seed=int(rng.integers(99)))
     _mostly_equal("sparse rows", family.sparse_codes(sparse), family.codes(dense))
     full = torch.randn(_ROWS, _WIDTH)
@@ -202,7 +173,7 @@ def _tables(rng: np.random.Generator) -> None:
     for i in range(7):
         own = sorted(found.indices[found.indptr[i] : found.indptr[i + 1]].tolist())
         expected = [j for t in range(3) for j in np.flatnonzero(codes[t] == queries[t, i]).tolist()]
-        _equal("what a query finds", own, sorted(expected))
+        equal("what a query finds", own, sorted(expected))
 
 
 def _sets(rng: np.random.Generator) -> None:
@@ -219,11 +190,11 @@ def _sets(rng: np.random.Generator) -> None:
         for row in range(_ROWS):
             part = 0 if active.indptr is None else row
             ids = active.ids[bounds[part] : bounds[part + 1]]
-            _equal("the number of distinct ids", len(set(ids.tolist())), 150)
+            equal("the number of distinct ids", len(set(ids.tolist())), 150)
             begin, end = active.targets.indptr[row : row + 2]
             own = sorted(ids[active.targets.indices[begin:end]].tolist())
             expected = labels.indices[labels.indptr[row] : labels.indptr[row + 1]]
-            _equal("the labels in a set", own, sorted(expected.tolist()))
+            equal("the labels in a set", own, sorted(expected.tolist()))
 
 
 def _largest(rng: np.random.Generator) -> None:
@@ -234,8 +205,8 @@ def _largest(rng: np.random.Generator) -> None:
     )
     scores, ids = exact_top_k(x, weight, bias, 7)
     expected = F.linear(x, weight, bias).topk(7)
-    _near("the scores", scores, expected.values)
-    _equal("the ids", ids.tolist(), expected.indices.tolist())
+    near("the scores", scores, expected.values)
+    equal("the ids", ids.tolist(), expected.indices.tolist())
 
 
 def _index(rng: np.random.Generator) -> None:
@@ -244,14 +215,14 @@ def _index(rng: np.random.Generator) -> None:
     bias = torch.randn(_OUTPUTS)
     scores, ids = RowIndex(weight, bias, int(rng.integers(99))).top_k(x, 7)
     dense = F.linear(x, weight, bias)
-    _near("the scores", scores, dense.topk(7).values)
+    near("the scores", scores, dense.topk(7).values)
     # Rounding may swap equal scores, so each id is compared by its score.
-    _near("the scores of the ids", dense.gather(1, ids), scores)
-    _equal("the number of distinct ids", [len(set(row)) for row in ids.tolist()], [7] * _ROWS)
+    near("the scores of the ids", dense.gather(1, ids), scores)
+    equal("the number of distinct ids", [len(set(row)) for row in ids.tolist()], [7] * _ROWS)
 
 
 def _rows(rng: np.random.Generator) -> None:
-    sparse, dense = _random_csr(rng, _ROWS, _WIDTH)
+    sparse, dense = random_csr(rng, _ROWS, _WIDTH)
     labels = Pattern.from_lists([[row] for row in range(_ROWS)])
     rows = rng.integers(0, _ROWS, 30)
     taken = Split(sparse, labels, _WIDTH, _ROWS).take(rows)
@@ -259,8 +230,8 @@ def _rows(rng: np.random.Generator) -> None:
     found = torch.zeros(30, _WIDTH)
     places = torch.arange(30).repeat_interleave(torch.from_numpy(np.diff(indptr)))
     found[places, torch.from_numpy(indices).long()] = torch.from_numpy(values)
-    _near("rows that are copied", found, dense[torch.from_numpy(rows)], 0.0)
-    _equal("their labels", taken.labels.indices.tolist(), rows.tolist())
+    near("rows that are copied", found, dense[torch.from_numpy(rows)], 0.0)
+    equal("their labels", taken.labels.indices.tolist(), rows.tolist())
 
 
 SELF_TESTS: dict[str, Callable[[np.random.Generator], None]] = {
@@ -276,4 +247,5 @@ SELF_TESTS: dict[str, Callable[[np.random.Generator], None]] = {
     "largest scores": _largest,
     "index over rows": _index,
     "rows of data": _rows,
+    **MORE_TESTS,
 }

@@ -13,6 +13,7 @@ from slide.compilation import clock
 from slide.config.announce import announce_data, announce_run
 from slide.config.compose import settings
 from slide.config.defaults import check_used, fill_in
+from slide.config.needs import announce_memory
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, transform, validation_split
@@ -170,6 +171,7 @@ def build_trainer(config: DictConfig, given: Collection[str] = (), label: str = 
     data = open_dataset(config)
     announce_data(data)
     fill_in(config, len(data.train), data.num_labels)
+    announce_memory(config, data)
     begin = clock()
     if not resumed and variants(config, given):
         config = _searched(config, data, given)

@@ -12,6 +12,7 @@ from slide.config.compose import read_value
 REPLACEABLE = {
     *("trainer.epochs", "trainer.max_epochs", "trainer.max_minutes", "trainer.max_steps"),
     *("trainer.checkpoint_every", "trainer.keep_checkpoints", "trainer.log_every"),
+    *("trainer.share_cores",),
     *("network.input_dropout", "network.dropout"),
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),

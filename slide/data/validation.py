@@ -37,8 +37,12 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
         (80, 20)
     """
     rows = len(split)
-    count = max(min(rows // _SHARE, _MOST), min(_ENOUGH, rows // _LARGEST_SHARE), 1)
-    return divide(split, min(count / max(rows, 2), 0.5), seed)
+    return divide(split, min(held_rows(rows) / max(rows, 2), 0.5), seed)
+
+
+def held_rows(rows: int) -> int:
+    """The number of rows that `validation_split` holds out of so many."""
+    return max(min(rows // _SHARE, _MOST), min(_ENOUGH, rows // _LARGEST_SHARE), 1)
 
 
 def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:

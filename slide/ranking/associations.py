@@ -73,10 +73,12 @@ class Associations:
             found = x.T @ _ones(labels, begin, num_labels)[::step]
             pairs = found if begin == 0 else pairs + found
             counts += np.bincount(x.indices, minlength=num_features)
+            del found  # There may be hundreds of millions of pairs.
         pairs = pairs.tocsr()
-        values = pairs.data / np.repeat(counts + _PRIOR, np.diff(pairs.indptr))
-        indices = pairs.indices.astype(np.int32)
-        lists = CSR(pairs.indptr.astype(np.int64), indices, values.astype(np.float32))
+        shares = pairs.data / np.repeat(counts + _PRIOR, np.diff(pairs.indptr))
+        values, indices = shares.astype(np.float32), pairs.indices.astype(np.int32, copy=False)
+        lists = CSR(pairs.indptr.astype(np.int64), indices, values)
+        del pairs, shares
         self.lists = shortened(lists, self.longest)
         self.num_labels = num_labels
         return self

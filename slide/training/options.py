@@ -36,6 +36,8 @@ class TrainingOptions:
             weights brings up, ``"sampler"`` the candidates of the sampler's index; see
             `slide.SampledLinear.top_k`.
         seed: seed of the order of the rows, and of the choice of the holdout.
+        share_cores: whether training takes fewer threads while other processes keep cores busy; see
+            `slide.training.sharing.CoreShare`.
 
     Raises:
         ValueError: for a number or name out of range.
@@ -65,6 +67,7 @@ class TrainingOptions:
     holdout: float = 0.0
     evaluation: str = "exact"
     seed: int = 0
+    share_cores: bool = True
 
     def __post_init__(self):
         for name in ("batch_size", "max_epochs", "log_every", "keep_checkpoints"):
@@ -85,6 +88,7 @@ class TrainingOptions:
         checks.whole("seed", self.seed, 0)
         checks.share("holdout", self.holdout)
         checks.one_of("evaluation", self.evaluation, SEARCHES)
+        checks.flag("share_cores", self.share_cores)
 
     @property
     def auto(self) -> bool:

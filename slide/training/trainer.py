@@ -30,6 +30,7 @@ from slide.training.patience import Patience
 from slide.training.plan import Plan
 from slide.training.planner import Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
+from slide.training.sharing import CoreShare
 from slide.training.summary import write_summary
 
 
@@ -146,8 +147,10 @@ class Trainer:
             OSError: if a file cannot be written.
         """
         with closing(self.monitor), closing(self.checkpoint):
-            with progress_bar(self.total_steps, self.step) as bar, noted_interrupts() as interrupt:
-                self._train(bar, interrupt)
+            watched = closing(CoreShare(None if self.options.share_cores else 1))
+            bars = progress_bar(self.total_steps, self.step)
+            with bars as bar, watched as cores, noted_interrupts() as interrupt:
+                self._train(bar, interrupt, cores)
             self.save()
             if self.patience is not None:
                 self.patience.restore(self.network, self.step)
@@ -156,7 +159,7 @@ class Trainer:
         run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
         return write_summary(*run, len(self.batches), scores)
 
-    def _train(self, bar: Bar, interrupt: Interrupt) -> None:
+    def _train(self, bar: Bar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
         planner = self.patience
         if self.plan is not None and self.held_split is not None:
@@ -192,6 +195,7 @@ class Trainer:
             elif options.checkpoint_every and step == first:  # Now there are moments.
                 self.checkpoint.prepare()
             self.checkpoint.check()
+            cores.look()
             begin = clock()  # The time of a step includes making its batch.
 
     def _ended(self) -> bool:

@@ -23,6 +23,7 @@ from slide.config import command
 from slide.tensor_folder import SUFFIX
 from slide.training.checkpoint import read_checkpoint
 from slide.training.checkpoint_folders import find_checkpoints, last_checkpoint
+from slide.training.patience import BEST
 
 # The parts of this job take about equal times.
 JOB = (
@@ -35,6 +36,8 @@ JOB = (
 )
 # A smaller one, for a short trial.
 SMALL = ("dataset.train_samples=500", "dataset.test_samples=50", "dataset.num_labels=100")
+# A run that ends early, with the best weights, which it keeps in a folder of their own.
+PATIENT = ("trainer.epochs=12", "trainer.patience=1", "optimizer.lr=0.02")
 PHASES = ("preparation", "training", "a checkpoint", "evaluation and re-ranking", "the end")
 # A run ends the sooner the later it is stopped.
 WEIGHTS = (2, 4, 3, 3, 1)
@@ -106,7 +109,8 @@ class Chain:
         last = last_checkpoint(self.run)
         assert last is not None, f"{self.run} has no checkpoint"
         found: dict = {path.name: path.read_bytes() for path in self.run.glob(f"*{SUFFIX}")}
-        found |= {f"checkpoint {p.name}": p.read_bytes() for p in last.glob(f"*{SUFFIX}")}
+        for name, folder in {"checkpoint": last, "best": self.run / BEST}.items():
+            found |= {f"{name} {p.name}": p.read_bytes() for p in folder.glob(f"*{SUFFIX}")}
         state = {k: v for k, v in read_checkpoint(last).items() if isinstance(v, int | float)}
         found |= {"counters": _same(state), "log": [_same(line) for line in self.lines()]}
         found["summary"] = _same(json.loads((self.run / "summary.json").read_text()))
@@ -205,7 +209,9 @@ def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) or None
 
 
-def kill_chains(home: Path, kills: int, seed: int = 0, small: bool = False) -> dict:
+def kill_chains(
+    home: Path, kills: int, seed: int = 0, small: bool = False, more: tuple[str, ...] = ()
+) -> dict:
     """Kill runs at random moments of random phases, and compare what they come to.
 
     Args:
@@ -213,6 +219,7 @@ def kill_chains(home: Path, kills: int, seed: int = 0, small: bool = False) -> d
         kills: number of kills.
         seed: of the moments.
         small: whether to take the smaller job.
+        more: overrides beside those of the job, such as `PATIENT`.
 
     Returns:
         Numbers of kills by phase, of runs, of exit statuses after SIGTERM, and the seconds of the
@@ -222,7 +229,7 @@ def kill_chains(home: Path, kills: int, seed: int = 0, small: bool = False) -> d
         AssertionError: if a checkpoint cannot be read, or a run ends otherwise than the undisturbed
             one.
     """
-    job = (*JOB, *SMALL) if small else JOB
+    job = (*JOB, *(SMALL if small else ()), *more)
     warm, undisturbed = warm_up(home / "warm", job), Chain(home / "undisturbed", job)
     steps = warm.steps()
     seconds, expected = finish(undisturbed, steps), undisturbed.result()

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/trust.py                      # 100 kills, some minutes
     python tests/benchmarks/trust.py --kills 3 --no-page  # a short trial
+    python tests/benchmarks/trust.py --kills 3 --no-page --patience
 
 Writes results/trust.{json,md}.
 """
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-from kills import PHASES, kill_chains, one_process
+from kills import PATIENT, PHASES, kill_chains, one_process
 from report import RESULTS, last, publish, table
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
@@ -79,6 +80,13 @@ def page(found: dict) -> str:
         f"{asked or 'none'}. With 143 the run had begun: a step is completed, and a checkpoint "
         "written. With -15 the program was reading its configuration, or at its end.\n"
     )
+    if patient := found.get("patience"):
+        killed = sum(patient["phases"].values())
+        text += (
+            f"\n{patient['chains']} runs that end early, with the best weights of "
+            f"`trainer.patience`, were killed {killed} times in the same way, and were equal, too; "
+            "also what they keep of the best weights.\n"
+        )
     if stall:
         size = f"{stall['bytes'] / 1e9:.2f} GB"
         stalls = [
@@ -109,18 +117,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-page", action="store_true", help="kill runs of a smaller job only")
     parser.add_argument("--only-checkpoint", action="store_true", help="keep the kills of before")
+    parser.add_argument("--patience", action="store_true", help="without a page: runs with it")
     given = parser.parse_args()
     if given.only_checkpoint:
         with tempfile.TemporaryDirectory() as folder:
             found = last("trust", RESULTS.parent) | {"stall": measure_stall(Path(folder))}
-        publish("trust", {k: found[k] for k in ("kills", "threads", "stall")}, page, RESULTS.parent)
+        kept = {
+            name: found[name] for name in ("kills", "patience", "threads", "stall") if name in found
+        }
+        publish("trust", kept, page, RESULTS.parent)
         return
     with one_process(), tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        kills = kill_chains(home, given.kills, given.seed, given.no_page)
+        more = PATIENT if given.no_page and given.patience else ()
+        kills = kill_chains(home, given.kills, given.seed, given.no_page, more)
         found = {"kills": kills, "threads": torch.get_num_threads(), "stall": {}}
         print(kills)
         if not given.no_page:
+            patient = home / "patience"
+            found["patience"] = kill_chains(patient, given.kills // 4, given.seed, more=PATIENT)
             (home / "stall").mkdir()
             found["stall"] = measure_stall(home / "stall")
             publish("trust", found, page, RESULTS.parent)

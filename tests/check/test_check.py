@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from slide import HashTables, RowSparseAdam, SimHash
-from slide.check import SELF_TESTS, describe_machine, run_self_tests, self_test
+from slide.check import SELF_TESTS, describe_machine, more_kernels, run_self_tests, self_test
 from slide.check.__main__ import main
 from slide.data import dataset
 from slide.search import RowIndex
@@ -20,6 +20,19 @@ WRONG = {
     "products of sparse matrices": ("csr_matmul", lambda x: x.flip(0)),
     "convolution": ("active_conv2d", lambda x: x[:, 1:]),
     "largest scores": ("exact_top_k", lambda found: (found[0], found[1].flip(1))),
+    "random numbers": ("random_below", lambda x: x + 1),
+    "numbers in text": ("read_number", lambda found: (found[0] * 1.001, *found[1:])),
+    "largest sparse products": ("sparse_top_k", lambda found: (1.01 * found[0], found[1])),
+    "rows without entries": ("sparse_top_k", lambda found: (found[0], found[1] + 1)),
+    "dropout": ("relu_dropout", lambda x: x * 1.01),
+    "decoupled softmax": ("loss_on_active", lambda x: 1.01 * x),
+    "Adam on rows": ("active_linear", lambda x: -x),
+}
+# Kernels that write into an array, and its place among the arguments.
+WRITERS = {
+    "decision trees": ("sum_trees", 3),
+    "linear classifiers": ("fit_duals", 6),
+    "entries that are not zero": ("count_nonzeros", 1),
 }
 
 
@@ -41,15 +54,30 @@ def test_kernels_are_right_here(monkeypatch, capsys):
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_kernels_are_noticed(monkeypatch, name):
     place, change = WRONG[name]
-    whole = getattr(self_test, place)
-    monkeypatch.setattr(self_test, place, lambda *a, **k: change(whole(*a, **k)))
+    home = more_kernels if name in more_kernels.MORE_TESTS else self_test
+    whole = getattr(home, place)
+    monkeypatch.setattr(home, place, lambda *a, **k: change(whole(*a, **k)))
     monkeypatch.setattr(self_test, "SELF_TESTS", {name: SELF_TESTS[name]})
     ((found, trials, said),) = run_self_tests(0)
     assert (found, trials) == (name, 1)
     assert said
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_kernels_that_write_nothing_are_noticed(monkeypatch, name):
+    place, output = WRITERS[name]
+    monkeypatch.setattr(more_kernels, place, lambda *words: words[output].fill(0))
+    monkeypatch.setattr(self_test, "SELF_TESTS", {name: more_kernels.MORE_TESTS[name]})
+    ((_, _, said),) = run_self_tests(0)
+    assert said
+
+
+def test_each_test_is_seen_to_fail():
+    assert set(SELF_TESTS) == {*WRONG, *WRITERS, *PARTS, "active sets"}
+
+
 PARTS = {
+    "rows that move between buckets": (HashTables, "move", lambda nothing: nothing),
     "hash tables": (HashTables, "query", lambda found: found._replace(indices=found.indices + 1)),
     "hashes": (SimHash, "codes", lambda codes: codes ^ np.arange(codes.shape[1]) % 2),
     "rows of data": (dataset, "take_labels", lambda found: found._replace(indices=0 * found[1])),
@@ -62,7 +90,9 @@ PARTS = {
 def test_wrong_parts_are_noticed(monkeypatch, name):
     holder, part, change = PARTS[name]
     whole = getattr(holder, part)
-    wrong = (lambda *_: None) if name == "Adam" else (lambda *words: change(whole(*words)))
+    wrong = (
+        (lambda *_: None) if part in ("_update", "move") else (lambda *words: change(whole(*words)))
+    )
     monkeypatch.setattr(holder, part, wrong)
     monkeypatch.setattr(self_test, "SELF_TESTS", {name: SELF_TESTS[name]})
     ((_, _, said),) = run_self_tests(0)

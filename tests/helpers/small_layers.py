@@ -4,11 +4,14 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from helpers.matrices import make_pattern
 from helpers.samplers import lsh_sampler
 from slide.hashing.simhash import SimHash
+from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
+from slide.optim.row_sparse_adam import RowSparseAdam
 
 B, D, N = 5, 8, 60
 MODES = ["per_sample", "shared"]
@@ -24,3 +27,17 @@ def make_layer(mode="shared", in_features=D, out_features=N, **options):
 def draw_labels(num_samples=B):
     rng = np.random.default_rng(0)
     return make_pattern(rng, rng.integers(0, 4, num_samples), N)
+
+
+def train_briefly():
+    """Five steps of a layer of either mode; a number that any changed bit of a weight changes."""
+    found = []
+    for mode in MODES:
+        torch.manual_seed(0)
+        layer, x = make_layer(mode, 64, 2000), torch.randn(32, 64)
+        optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("bce")
+        for _ in range(5):
+            layer.loss(x, draw_labels(32), loss)[0].backward()
+            optimizer.step()
+        found.append(layer.weight.double().abs().sum().item())
+    return found

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.small_layers import B, D, draw_labels, every_mode, make_layer
+from helpers.small_layers import (
+    B,
+    D,
+    draw_labels,
+    every_mode,
+    make_layer,
+    train_briefly,
+)
 from torch.utils.data import DataLoader, Dataset
 
 from slide import runtime
@@ -154,3 +161,35 @@ class TestThreads:
         self.run(*(partial(train, layer) for layer in layers))
         for other in layers[1:]:
             torch.testing.assert_close(other.weight, layers[0].weight)
+
+
+ONE_CORE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # As taskset does.
+import torch
+from helpers.small_layers import train_briefly
+from slide import runtime
+runtime.set_threads(0)
+assert runtime.num_threads() == torch.get_num_threads() == 1, runtime.num_threads()
+print(train_briefly())
+"""
+
+
+@pytest.mark.compiled_only
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
+def test_on_one_core():
+    """A process of one core takes one thread, and trains as one with all threads does."""
+    tests = Path(__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": str(tests.parent)}
+    for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ONE_CORE],
+        cwd=tests,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert not done.returncode, done.stderr
+    assert done.stdout.strip() == str(train_briefly())

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.svm import LinearSVC
 
 from slide import runtime
 from slide.kernels import dual_descent as kernels
@@ -82,6 +83,19 @@ def test_fit_finds_the_minimum(problem, cost, offset):
     for label, own in naive_lists(labels, candidates, 6).items():
         expected = naive_weights(dense[list(own)], list(own.values()), cost, offset)
         np.testing.assert_allclose(found[label], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
+def test_fit_is_that_of_linear_svc(problem, cost):
+    """LinearSVC has no fixed bias, so it is 0 here."""
+    dense, features, labels, candidates = problem
+    model = LinearClassifiers(cost, bias=0.0, threshold=0.0, max_iter=3000, tol=1e-6)
+    model.fit(features, labels, candidates, 12, 6)
+    found = to_dense(model.weights, 12)
+    for label, own in naive_lists(labels, candidates, 6).items():
+        theirs = LinearSVC(C=cost, fit_intercept=False, dual=True, tol=1e-6, max_iter=100_000)
+        theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
+        np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)
 
 
 def test_fit_and_scores_do_not_depend_on_threads(problem, ids):

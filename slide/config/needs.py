@@ -1,0 +1,116 @@
+"""Says before a run how much memory it will need, and what to change if there is not so much."""
+
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from slide import runtime
+from slide.bars import say
+from slide.data import SparseDataset
+from slide.limits import free_memory, in_gib, resident_memory
+from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs
+
+_CANDIDATES = ("depth", "voted", "associated")
+
+
+def run_sizes(config: DictConfig, data: SparseDataset) -> RunSizes:
+    """What the memory of a run depends on.
+
+    Args:
+        config: after `slide.config.fill_in`.
+        data: the data set.
+    """
+    trainer, sampler, ranker, split = config.trainer, config.sampler, config.ranker, data.train
+    hidden, labels = tuple(config.network.hidden), data.num_labels
+    every = sampler.active == "all" or sampler.active >= labels
+    proposer = None if every else sampler.get("proposer")
+    copied = bool(ranker) or trainer.epochs == "auto" or trainer.patience or config.dataset.holdout
+    return RunSizes(
+        rows=len(split),
+        features=data.num_features,
+        labels=labels,
+        entries=len(split.features.indices),
+        targets=len(split.labels.indices),
+        hidden=hidden,
+        batch=trainer.batch_size,
+        active=labels if every else int(sampler.active),
+        shared=every or sampler.mode == "shared",
+        rowwise=bool(config.optimizer.rowwise),
+        last_steps=bool(config.optimizer.correct_skipped),
+        copied=bool(copied),
+        checkpoints=bool(trainer.checkpoint_every),
+        row_index=trainer.evaluation == "index",
+        tables=_table_sizes(proposer, hidden[-1], labels),
+        vectors=proposer is not None and "family" not in proposer,
+        ranker=_ranker_sizes(ranker),
+        threads=runtime.num_threads(),
+    )
+
+
+def announce_memory(config: DictConfig, data: SparseDataset) -> None:
+    """Say how much memory the run needs and how much is free.
+
+    If it needs more than is free, the line names the largest parts and what makes them smaller. It
+    is no error: parts of the prediction are bounds, and a system can move memory to its disk.
+
+    Args:
+        config: after `slide.config.fill_in`.
+        data: the data set.
+
+    Raises:
+        ValueError: if not even the weights fit.
+    """
+    sizes, free = run_sizes(config, data), free_memory()
+    parts = memory_needs(sizes)
+    held = resident_memory()
+    needed = sum(parts.values()) + held
+    if free is None:
+        say(f"memory    needs about {in_gib(needed)}")
+        return
+    there = free + held
+    said = f"needs about {in_gib(needed)}, {in_gib(there)} are free"
+    if parts["weights"] > there:
+        raise ValueError(
+            f"the weights alone take {in_gib(parts['weights'])}, and {in_gib(there)} are free: "
+            f"{_advice(parts, config)[0]}"
+        )
+    if needed <= there:
+        say(f"memory    {said}")
+        return
+    largest = sorted(parts, key=lambda name: -parts[name])[:3]
+    told = ", ".join(f"{name} {in_gib(parts[name])}" for name in largest)
+    say(f"memory    {said}: {told}. To need less: {'; '.join(_advice(parts, config))}")
+
+
+def _advice(parts: dict[str, int], config: DictConfig) -> list[str]:
+    """What makes the largest parts smaller, the largest one first."""
+    hidden = list(config.network.hidden)
+    width = f"network.hidden={[*hidden[:-1], max(hidden[-1] // 2, 1)]}".replace(" ", "")
+    rowwise = "" if config.optimizer.rowwise else "optimizer.rowwise=true"
+    known = {
+        "weights": width,
+        "moments": rowwise,
+        "copy for checkpoints": "trainer.checkpoint_every=0",
+        "a step": "a smaller trainer.batch_size or sampler.active",
+        "re-ranker": "ranker=none, or a smaller ranker.negatives",
+        "index of the sampler": "sampler=uniform, or a smaller hash.num_tables",
+        "index for prediction": "trainer.evaluation=exact",
+        "rows": "fewer training rows",
+    }
+    ordered = sorted(parts, key=lambda name: -parts[name])
+    found = [known[name] for name in ordered if known.get(name)]
+    return [width, *(each for each in found if each != width)][:3]
+
+
+def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:
+    if proposer is None or "family" not in proposer:
+        return None
+    family = instantiate(proposer.family)(inputs + 2, num_vectors=labels)
+    return TableSizes(family.num_tables, family.num_buckets, proposer.bucket_capacity)
+
+
+def _ranker_sizes(ranker: Any) -> RankerSizes | None:
+    if not ranker:
+        return None
+    return RankerSizes(sum(ranker.get(name, 0) for name in _CANDIDATES), ranker.negatives)

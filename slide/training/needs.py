@@ -1,0 +1,206 @@
+"""How much memory a run will need, from its sizes alone."""
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+from slide.data.validation import held_rows
+
+# Types of numbers, in bytes.
+_FLOAT, _INT, _LONG = 4, 4, 8
+# What Python, libraries that are imported later, and compiled kernels take beside the arrays.
+_LIBRARIES = 150 << 20
+# Evidence of a pair of row and label, numbers of float32; rows at a time; and the share of
+# candidates that no other expert names, too.
+_COLUMNS, _RANKED, _ALONE = 16, 1_024, 0.6
+# Most pairs of a feature and a label that are counted, and bytes of a distinct one meanwhile.
+_MOST_PAIRS, _PAIR_COUNTED = 200_000_000, 28
+# Bytes of an entry of the rows, and of a pair of row and label, while the re-ranker sorts them.
+_ENTRY_SORTED, _PAIR_SORTED = 44, 48
+
+
+class TableSizes(NamedTuple):
+    """Sizes of hash tables: their number, of buckets in each, and of ids in a bucket at most."""
+
+    tables: int
+    buckets: int
+    capacity: int
+
+
+class RankerSizes(NamedTuple):
+    """Candidates of a row that the re-ranker looks at, and those that classifiers learn from."""
+
+    candidates: int
+    negatives: int
+
+
+class RunSizes(NamedTuple):
+    """What the memory of a run depends on.
+
+    Attributes:
+        rows: number of training rows.
+        features: D, number of features.
+        labels: N, number of labels.
+        entries: number of entries of all training rows.
+        targets: number of labels of all training rows.
+        hidden: widths of the hidden layers.
+        batch: rows in a step.
+        active: outputs in an active set; N: all.
+        shared: whether a set is for the whole batch.
+        rowwise: whether the optimizer has one second moment for each row.
+        last_steps: whether the optimizer notes the last step of each row.
+        copied: whether the rows are divided into parts, which are copies in memory.
+        checkpoints: whether the run writes checkpoints on the way, from a copy.
+        row_index: whether outputs are looked up for prediction.
+        tables: hash tables over the outputs; None: there are none.
+        vectors: whether the sampler has an index that holds the rows of the outputs, as FAISS.
+        ranker: the re-ranker; None: there is none.
+        threads: number of threads.
+        itemsize: bytes of a weight.
+    """
+
+    rows: int
+    features: int
+    labels: int
+    entries: int
+    targets: int
+    hidden: tuple[int, ...]
+    batch: int
+    active: int
+    shared: bool = True
+    rowwise: bool = False
+    last_steps: bool = False
+    copied: bool = True
+    checkpoints: bool = False
+    row_index: bool = False
+    tables: TableSizes | None = None
+    vectors: bool = False
+    ranker: RankerSizes | None = None
+    threads: int = 1
+    itemsize: int = _FLOAT
+
+
+def memory_needs(sizes: RunSizes) -> dict[str, int]:
+    """The bytes of each part of a run at the moment when it needs the most; see `peak_memory`.
+
+    Arrays that are mapped from files do not count: the system can drop them.
+
+    Example:
+        >>> from slide.training.needs import RunSizes, memory_needs
+        >>> data = {"rows": 1000, "entries": 20_000, "targets": 2000}
+        >>> layers = {"features": 5000, "labels": 1000, "hidden": (100,)}
+        >>> found = memory_needs(RunSizes(**data, **layers, batch=64, active=256))
+        >>> found["weights"], found["moments"]
+        (2404400, 4808800)
+    """
+    always = {
+        "weights": sizes.itemsize * _weights(sizes),
+        "moments": _moments(sizes),
+        "rows": _copied_rows(sizes),
+        "index of the sampler": _sampler_index(sizes),
+        "libraries": _LIBRARIES,
+    }
+    training = {"a step": _step(sizes), "copy for checkpoints": _copies(sizes, always)}
+    ending = {"index for prediction": _index(sizes), "re-ranker": _ranker(sizes)}
+    most = max(training, ending, key=lambda parts: sum(parts.values()))
+    return {name: size for name, size in {**always, **most}.items() if size}
+
+
+def peak_memory(sizes: RunSizes) -> int:
+    """The most bytes that a run needs, beside what its process holds before it.
+
+    Example:
+        >>> from slide.training.needs import RunSizes, peak_memory
+        >>> data = {"rows": 100_000, "entries": 10**7, "targets": 10**6, "batch": 256}
+        >>> layers = {"features": 400_000, "labels": 300_000, "active": 2048}
+        >>> sizes = RunSizes(**data, **layers, hidden=(256,))
+        >>> round(peak_memory(sizes) / 2**30, 1)
+        2.2
+    """
+    return sum(memory_needs(sizes).values())
+
+
+def _rows_of_weights(sizes: RunSizes) -> int:
+    """Rows of all weights and biases, as the optimizer sees them."""
+    return sizes.features + sum(sizes.hidden[1:]) + sizes.labels
+
+
+def _weights(sizes: RunSizes) -> int:
+    widths = [*sizes.hidden, sizes.labels]
+    inner = sum(a * b for a, b in pairwise(widths))
+    return sizes.features * sizes.hidden[0] + inner + sum(widths)
+
+
+def _moments(sizes: RunSizes) -> int:
+    number, rows = _weights(sizes), _rows_of_weights(sizes)
+    second = rows if sizes.rowwise else number
+    return _FLOAT * (number + second) + (_INT * rows if sizes.last_steps else 0)
+
+
+def _copied_rows(sizes: RunSizes) -> int:
+    order = _LONG * sizes.rows
+    if not sizes.copied:
+        return order
+    return order + (_FLOAT + _INT) * sizes.entries + _INT * sizes.targets + 2 * _LONG * sizes.rows
+
+
+def _sampler_index(sizes: RunSizes) -> int:
+    if sizes.vectors:  # The rows, as they are added, and room for more.
+        return 3 * _FLOAT * sizes.labels * (sizes.hidden[-1] + 1)
+    if sizes.tables is None:
+        return 0
+    tables, buckets, capacity = sizes.tables
+    voted = min(min(sizes.batch, buckets) * capacity, sizes.labels) if sizes.shared else 0
+    # Bounds of buckets and their hits; pools, and codes before and after a rebuild; votes.
+    return _INT * tables * (4 * buckets + 3 * sizes.labels + 2 * voted)
+
+
+def _step(sizes: RunSizes) -> int:
+    scratch = (_INT + sizes.threads) * sizes.labels
+    inputs = sizes.batch * (40 * sizes.entries // max(sizes.rows, 1) + 24 * sum(sizes.hidden))
+    pairs, last = sizes.batch * sizes.active, sizes.hidden[-1]
+    if not sizes.shared:
+        return scratch + inputs + 48 * pairs
+    return scratch + inputs + _FLOAT * (2 * pairs + 3 * sizes.active * last)
+
+
+def _copies(sizes: RunSizes, always: dict[str, int]) -> int:
+    if not sizes.checkpoints:
+        return 0
+    # The state of tables is a copy by itself.
+    return always["weights"] + always["moments"] + 2 * always["index of the sampler"]
+
+
+def _index(sizes: RunSizes) -> int:
+    if not sizes.row_index:
+        return 0
+    lists = round(4 * sizes.labels**0.5) * sizes.hidden[-1]
+    return sizes.labels * (sizes.hidden[-1] + 3 * _LONG) + _FLOAT * lists
+
+
+def _ranker(sizes: RunSizes) -> int:
+    """The re-ranker: what stays, and the largest of the phases of its training."""
+    if sizes.ranker is None:
+        return 0
+    rows, each = max(sizes.rows, 1), sizes.entries / max(sizes.rows, 1)
+    candidates, negatives = sizes.ranker
+    neighbours = (2 * _FLOAT + _INT) * sizes.entries
+    associations = _distinct(min(each * sizes.targets, _MOST_PAIRS), sizes)
+    classifiers = (_FLOAT + _INT) * _distinct(each * sizes.targets, sizes)
+    phases = (
+        neighbours + _ENTRY_SORTED * sizes.entries,  # Two kinds of near rows are compared.
+        (_PAIR_SORTED + _INT) * (sizes.targets + rows * negatives),  # Classifiers learn.
+        # The judge learns.
+        _FLOAT * _COLUMNS * _ALONE * candidates * 2 * (held_rows(rows) + _RANKED),
+        # At the end, pairs are counted again.
+        _PAIR_COUNTED * associations + neighbours,
+    )
+    scratch = (_FLOAT + _INT) * (rows + sizes.labels) + _FLOAT * sizes.features
+    kept = neighbours + (_FLOAT + _INT) * associations + classifiers + sizes.threads * scratch
+    return round(kept + max(phases))
+
+
+def _distinct(pairs: float, sizes: RunSizes) -> float:
+    """The mean number of distinct pairs of a feature and a label, if all are equally frequent."""
+    every = max(sizes.features * sizes.labels, 1)
+    return every * -math.expm1(-pairs / every)

@@ -1,0 +1,94 @@
+"""What a run says of memory before it begins."""
+
+import re
+
+import pytest
+import torch
+from helpers import job
+
+from slide.config import build, needs
+from slide.training.needs import RankerSizes, TableSizes
+
+MIB = 1 << 20
+# Weights of 7 MiB and twice as many moments.
+LARGE = ("dataset.num_features=6000", "network.hidden=[300]", "trainer.max_steps=1")
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """So much memory is free, and this process holds none yet."""
+    monkeypatch.setattr(needs, "resident_memory", lambda: 0)
+    return lambda size: monkeypatch.setattr(needs, "free_memory", lambda: size)
+
+
+def said(capsys):
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("memory")]
+    return line
+
+
+def test_enough(tmp_path, free, capsys):
+    free(3 << 30)
+    job.main(*job.tiny(tmp_path, *LARGE, "ranker=none"))
+    assert re.fullmatch(r"memory    needs about 1\d\d MiB, 3.0 GiB are free", said(capsys))
+
+
+def test_a_system_that_does_not_tell(tmp_path, free, capsys):
+    free(None)
+    job.main(*job.tiny(tmp_path, *LARGE, "ranker=none"))
+    assert re.fullmatch(r"memory    needs about 1\d\d MiB", said(capsys))
+
+
+def test_too_little(tmp_path, free, capsys):
+    """The run begins nevertheless, after a line that says what takes the most."""
+    free(20 * MIB)
+    words = ["ranker=none", "trainer.checkpoint_every=1"]
+    job.main(*job.tiny(tmp_path, *LARGE, *words))
+    line = said(capsys)
+    assert "20 MiB are free: libraries 150 MiB, copy for checkpoints 2" in line
+    advice = line.partition("To need less: ")[2].split("; ")
+    assert advice[0] == "network.hidden=[150]"
+    assert set(advice[1:]) == {"trainer.checkpoint_every=0", "optimizer.rowwise=true"}
+
+
+def test_not_even_the_weights(tmp_path, free):
+    free(5 * MIB)
+    message = job.failure(*job.tiny(tmp_path, *LARGE, "ranker=none"))
+    assert message == (
+        "error: the weights alone take 7 MiB, and 5 MiB are free: network.hidden=[150]"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sampler=lsh"], {"tables": TableSizes(4, 8, 128), "active": 32, "shared": True}),
+        (["sampler=lsh", "sampler.mode=per_sample"], {"shared": False}),
+        (["sampler=faiss"], {"vectors": True, "tables": None}),
+        (["sampler=full"], {"active": 80, "tables": None, "vectors": False}),
+        (["sampler.active=500"], {"active": 80, "tables": None, "shared": True}),
+        (["ranker=none", "trainer.epochs=2"], {"ranker": None, "copied": False}),
+        (["ranker.negatives=7"], {"ranker": RankerSizes(180, 7), "copied": True}),
+        (["dataset.holdout=0.5", "ranker=none"], {"copied": True}),
+        (["trainer.evaluation=index"], {"row_index": True}),
+        (["optimizer.rowwise=true"], {"rowwise": True, "last_steps": False}),
+        (["optimizer.correct_skipped=true"], {"last_steps": True}),
+        (["trainer.checkpoint_every=5"], {"checkpoints": True}),
+        (["network.hidden=[8,9]"], {"hidden": (8, 9), "batch": 16, "features": 60, "labels": 80}),
+    ],
+)
+def test_sizes(tmp_path, words, expected):
+    config = job.compose(*job.tiny(tmp_path, *words))
+    data = build.open_dataset(config)
+    build.fill_in(config, len(data.train), data.num_labels)
+    sizes = needs.run_sizes(config, data)
+    assert {name: getattr(sizes, name) for name in expected} == expected
+    assert (sizes.rows, sizes.targets) == (150, len(data.train.labels.indices))
+
+
+def test_sizes_do_not_draw(tmp_path):
+    config = job.compose(*job.tiny(tmp_path, "sampler=lsh"))
+    data, before = build.open_dataset(config), torch.get_rng_state()
+    build.fill_in(config, len(data.train), data.num_labels)
+    needs.announce_memory(config, data)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,153 @@
+"""Numbers and shapes at the edge: each layer and loss against dense formulas in float64."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.samplers import full_sampler, lsh_sampler, uniform_sampler
+
+from slide import SimHash
+from slide.functional.losses import LOSSES
+from slide.nn import ActiveLoss, SampledLinear, SlideNetwork
+from slide.optim import RowSparseAdam
+from slide.row_gradients import dense_gradient
+from slide.sparse import CSR, Pattern
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+D, N = 6, 20
+tables = partial(lsh_sampler, family=partial(SimHash, hashes_per_table=2, num_tables=3))
+SAMPLERS = {
+    "uniform shared": partial(uniform_sampler, mode="shared"),
+    "uniform per sample": partial(uniform_sampler, mode="per_sample"),
+    "tables shared": partial(tables, mode="shared"),
+    "tables per sample": partial(tables, mode="per_sample"),
+    "all": lambda inputs, outputs, active: full_sampler(inputs, outputs),
+}
+every_loss = pytest.mark.parametrize("name", LOSSES)
+every_sampler = pytest.mark.parametrize("kind", SAMPLERS)
+
+
+def expected(x, weight, bias, labels, active, name):
+    """The mean loss over the sets, from all scores in float64."""
+    scores, total = x @ weight.T + bias, 0.0
+    for b, row in enumerate(scores):
+        ids = torch.from_numpy(active.row(b)).long()
+        begin = 0 if active.indptr is None else active.indptr[b]
+        own = torch.from_numpy(labels.indices[labels.indptr[b] : labels.indptr[b + 1]])
+        truth = torch.isin(ids, own)
+        assert int(truth.sum()) == len(own), "a label is not in the set"
+        weights = active.log_weights
+        if weights is not None:
+            weights = torch.from_numpy(weights[begin : begin + len(ids)]).double()[None]
+        lone = truth.all() if name == "decoupled_softmax" else not truth.any()
+        if lone and name.endswith("softmax"):  # There is nothing to compare with.
+            total = total + 0 * row.sum()
+            continue
+        total = total + LOSSES[name].dense(row[None, ids], truth[None], weights).sum()
+    return total / len(x)
+
+
+def assert_step_is_right(layer, x, labels, name):
+    """Loss and gradients of a layer equal those of the formula, and a step stays finite."""
+    x = x.clone().requires_grad_()
+    loss, active = layer.loss(x, labels, ActiveLoss(name))
+    loss.backward()
+    leaves = [each.detach().double().requires_grad_() for each in (x, layer.weight, layer.bias)]
+    wanted = expected(*leaves, labels, active, name)
+    wanted.backward()
+    assert torch.isfinite(loss)
+    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-3)
+    close(loss.double(), wanted)
+    close(x.grad.double(), leaves[0].grad)
+    for own, plain in zip((layer.weight, layer.bias), leaves[1:], strict=True):
+        close(dense_gradient(own).double(), plain.grad)
+    RowSparseAdam(layer.parameters(), lr=0.1).step()
+    assert all(torch.isfinite(each).all() for each in layer.parameters())
+    return active
+
+
+def make_layer(kind, active=8, inputs=D, outputs=N):
+    return SampledLinear(inputs, outputs, SAMPLERS[kind](inputs, outputs, active=active))
+
+
+def set_scores(layer, scores):
+    """Give each output a fixed score, whatever the input: 0 at weights, ``scores`` at biases."""
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.copy_(torch.as_tensor(scores, dtype=torch.float32))
+
+
+SCORES = {
+    "+-1e4": [1e4, -1e4] * (N // 2),
+    "1e4": [1e4] * N,
+    "negative": [-3.0 - i / 4 for i in range(N)],
+    "very negative": [-1e4] * N,
+    "equal": [0.0] * N,
+}
+
+
+@every_sampler
+@every_loss
+@pytest.mark.parametrize("scores", SCORES)
+def test_scores(scores, name, kind):
+    layer = make_layer(kind)
+    set_scores(layer, SCORES[scores])
+    labels = Pattern.from_lists([[0], [1, 4], [3], [2, 6, 19]])
+    assert_step_is_right(layer, torch.randn(4, D), labels, name)
+    set_scores(layer, SCORES[scores])
+    found, ids = layer.top_k(torch.randn(3, D), N)
+    torch.testing.assert_close(found[0], torch.tensor(SCORES[scores]).sort(descending=True).values)
+    assert sorted(ids[0].tolist()) == list(range(N))
+
+
+@every_sampler
+@every_loss
+class TestLabels:
+    def test_more_than_there_are_places(self, name, kind):
+        labels = Pattern.from_lists([list(range(12)), [3], [15, 14, 13, 1, 2, 5]])
+        active = assert_step_is_right(make_layer(kind, active=4), torch.randn(3, D), labels, name)
+        assert len(active.row(0)) >= 12
+
+    def test_rows_without_labels(self, name, kind):
+        x, layer = torch.randn(3, D), make_layer(kind)
+        assert_step_is_right(layer, x, Pattern.from_lists([[], [4], []]), name)
+        assert_step_is_right(make_layer(kind), x, Pattern.from_lists([[], [], []]), name)
+
+    def test_fewer_outputs_than_places(self, name, kind):
+        layer = make_layer(kind, active=50, outputs=3)
+        labels = Pattern.from_lists([[2], [0, 1], [], [0, 1, 2]])
+        active = assert_step_is_right(layer, torch.randn(4, D), labels, name)
+        assert sorted(active.row(0).tolist()) == [0, 1, 2]
+
+    def test_one_row_one_output_one_input(self, name, kind):
+        layer = make_layer(kind, inputs=1 if "tables" not in kind else 2, outputs=1)
+        x = torch.full((1, layer.in_features), 0.5)
+        for lists in ([[0]], [[]]):
+            active = assert_step_is_right(layer, x, Pattern.from_lists(lists), name)
+            assert active.row(0).tolist() == [0]
+        assert layer.top_k(x, 1)[1].tolist() == [[0]]
+
+    def test_duplicates_are_refused(self, name, kind):
+        labels = Pattern.from_lists([[3, 3], [1]])
+        with pytest.raises(ValueError, match="has 3 twice"):
+            make_layer(kind).loss(torch.randn(2, D), labels, ActiveLoss(name))
+
+
+@every_sampler
+def test_a_network_of_one_feature_one_label_and_one_row(kind):
+    def sampler(inputs, outputs):
+        return SAMPLERS[kind](inputs, outputs, active=4)
+
+    network = SlideNetwork(1, [2], 1, sampler)
+    row = CSR(np.array([0, 1]), np.array([0], np.int32), np.ones(1, np.float32))
+    none = CSR(np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
+    optimizer = RowSparseAdam(network.parameters(), lr=0.1)
+    for features in (row, none):
+        hidden = network.encode(features)
+        network.output.loss(hidden, Pattern.from_lists([[0]]), ActiveLoss("bce"))[0].backward()
+        optimizer.step()
+        scores, ids = network.predict(features, 1)
+        assert ids.tolist() == [[0]]
+        assert torch.isfinite(scores).all()

@@ -1,0 +1,155 @@
+"""The memory that a run needs, by its sizes, against arrays as they are made."""
+
+import tracemalloc
+from functools import partial
+
+import pytest
+import torch
+from helpers import job
+from helpers.samplers import faiss_sampler, lsh_sampler
+
+from slide import FullSampler, RowSparseAdam, SimHash, SlideNetwork
+from slide.data import Batches, validation_split
+from slide.nn import ActiveLoss
+from slide.ranking import EnsembleRanker
+from slide.search import RowIndex
+from slide.training.needs import (
+    RankerSizes,
+    RunSizes,
+    TableSizes,
+    memory_needs,
+    peak_memory,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZES = RunSizes(
+    rows=300,
+    features=70,
+    labels=90,
+    entries=3000,
+    targets=900,
+    hidden=(16, 12),
+    batch=32,
+    active=40,
+)
+WEIGHTS = 4 * (70 * 16 + 16 * 12 + 12 * 90 + 16 + 12 + 90)
+
+
+@pytest.fixture
+def data(tmp_path):
+    sizes = {"num_features": 70, "num_labels": 90, "train_samples": 300}
+    return job.make_data(tmp_path, **sizes)
+
+
+def bytes_of(tensors):
+    return sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor) and t.dim())
+
+
+@pytest.mark.parametrize(("rowwise", "last"), [(False, False), (True, False), (False, True)])
+def test_weights_and_moments(data, rowwise, last):
+    network = SlideNetwork(70, [16, 12], 90, FullSampler)
+    optimizer = RowSparseAdam(network.parameters(), rowwise=rowwise, correct_skipped=last)
+    batch = Batches(data.train, 300, 0).batch(0, 0)
+    network.output.loss(network.encode(batch.features), batch.labels, ActiveLoss("bce"))[
+        0
+    ].backward()
+    optimizer.step()
+    needs = memory_needs(SIZES._replace(rowwise=rowwise, last_steps=last))
+    assert needs["weights"] == bytes_of(network.parameters()) == WEIGHTS
+    kept = sum(bytes_of(state.values()) for state in optimizer.state.values())
+    # Each entry of a bias is a row, too.
+    assert needs["moments"] == pytest.approx(kept, rel=0.1)
+
+
+def test_rows_that_are_divided(data):
+    parts = validation_split(data.train, 0)
+    kept = sum(a.nbytes for part in parts for each in (part.features, part.labels) for a in each)
+    sizes = SIZES._replace(
+        entries=len(data.train.features.indices), targets=len(data.train.labels.indices)
+    )
+    needs = memory_needs(sizes)["rows"] - 8 * sizes.rows  # Without the order of an epoch.
+    assert needs == pytest.approx(kept, rel=0.01)
+    assert memory_needs(sizes._replace(copied=False))["rows"] == 8 * sizes.rows
+
+
+def test_tables():
+    weight = torch.randn(5000, 12)
+    family = partial(SimHash, hashes_per_table=6, num_tables=10)
+    sampler = lsh_sampler(12, 5000, family=family, active=64)
+    sampler.update(weight, None, torch.randn(4, 12))
+    proposer = sampler.proposer
+    kept = proposer.codes.nbytes + sum(array.nbytes for array in proposer.tables.buckets)
+    sizes = SIZES._replace(labels=5000, tables=TableSizes(10, 64, 128), batch=1)
+    needs = memory_needs(sizes)["index of the sampler"]
+    # At a rebuild there are the codes of the rebuild before, too.
+    assert needs == pytest.approx(kept + proposer.codes.nbytes, rel=0.1)
+
+
+def test_rows_in_an_index_of_faiss():
+    sampler = faiss_sampler(12, 3000, kind="flat", active=64)
+    sampler.update(torch.randn(3000, 12), None, torch.randn(4, 12))
+    kept = 3000 * 13 * 4
+    needs = memory_needs(SIZES._replace(labels=3000, vectors=True))["index of the sampler"]
+    assert 2 * kept <= needs <= 4 * kept
+
+
+def test_index_for_prediction():
+    index = RowIndex(torch.randn(20_000, 32), torch.zeros(20_000))
+    sizes = SIZES._replace(labels=20_000, hidden=(32,), row_index=True, batch=1, active=2)
+    # A step needs less here, so the end decides.
+    assert memory_needs(sizes)["index for prediction"] == pytest.approx(index.nbytes, rel=0.5)
+
+
+def test_copies_for_checkpoints():
+    without, needs = memory_needs(SIZES), memory_needs(SIZES._replace(checkpoints=True))
+    assert needs["copy for checkpoints"] == needs["weights"] + needs["moments"]
+    assert "copy for checkpoints" not in without
+
+
+def test_of_phases_the_larger_one_counts():
+    sizes = SIZES._replace(ranker=RankerSizes(180, 50))
+    assert "re-ranker" in memory_needs(sizes)
+    large = sizes._replace(hidden=(100_000,), checkpoints=True)
+    assert "re-ranker" not in memory_needs(large)
+    assert peak_memory(large) == peak_memory(large._replace(ranker=None))
+
+
+@pytest.mark.parametrize("number", ["rows", "features", "labels", "batch", "active"])
+def test_more_of_anything_never_needs_less(number):
+    for more in ({}, {"shared": False}, {"ranker": RankerSizes(180, 50)}, {"row_index": True}):
+        sizes = SIZES._replace(**more)
+        larger = sizes._replace(**{number: 10 * getattr(sizes, number)})
+        assert peak_memory(larger) >= peak_memory(sizes)
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("rows", [4000])
+def test_the_re_ranker(tmp_path, rows):
+    """Its arrays are those of NumPy, which tells Python of them."""
+    data = job.make_data(
+        tmp_path,
+        train_samples=rows,
+        num_features=3000,
+        num_labels=2000,
+        nonzeros=40,
+        labels_per_row=4,
+    )
+    network = SlideNetwork(3000, [4], 2000, FullSampler)
+    train, held = validation_split(data.train, 0)
+    ranker = EnsembleRanker()
+    ranker.prepare()
+    tracemalloc.start()
+    ranker.fit(network, train, held, every=data.train)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    sizes = SIZES._replace(
+        rows=rows,
+        features=3000,
+        labels=2000,
+        entries=len(data.train.features.indices),
+        targets=len(data.train.labels.indices),
+        ranker=RankerSizes(180, 50),
+        hidden=(4,),
+    )
+    found = memory_needs(sizes)["re-ranker"]
+    assert found == pytest.approx(peak, rel=0.25)
