@@ -27,7 +27,7 @@ ROOMS = {
     "sampling": "ground kernels structures hashing",
     "search": "ground kernels structures functional",
     "testing": "ground structures hashing sampling",
-    "nn": "ground structures functional sampling search",
+    "nn": "ground structures functional optim sampling search",
     "check": "ground structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels structures hashing data sampling nn ranking",
