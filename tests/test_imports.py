@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("bars", "checks", "compilation", "files", "inputs", "names", "runtime", "sparse", "states"),
-    *("tables", "tensor_folder"),
+    *("bars", "checks", "compilation", "files", "inputs", "names", "runtime", "sizes", "sparse"),
+    *("states", "tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
@@ -30,7 +30,7 @@ ROOMS = {
     "nn": "ground structures functional optim sampling search",
     "check": "ground structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
-    "model": "ground kernels structures hashing data sampling nn ranking",
+    "model": "ground kernels structures hashing functional optim data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
     "report": "ground ranking",

@@ -9,6 +9,7 @@ import numpy as np
 from slide import checks
 from slide.data import RowTransform, TextVectorizer
 from slide.inputs import as_csr
+from slide.model.learning import LearningMixin
 from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
 from slide.names import Names
@@ -41,7 +42,7 @@ class Predicted(NamedTuple):
     scores: np.ndarray
 
 
-class Model:
+class Model(LearningMixin):
     """A trained network with its re-ranker, and all that rows and answers go through.
 
     Args:

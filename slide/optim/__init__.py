@@ -1,6 +1,7 @@
-"""An Adam that updates only the rows that a step touched, gradient clipping, resizing.
+"""An Adam that updates only the rows that a step touched, gradient clipping, and resizing.
 
-The first two use the row gradients that the layers of slide leave on their weights (`slide.row_gradients`).
+Optimizer and clipping use the row gradients that the layers of slide leave on their weights
+(`slide.row_gradients`).
 """
 
 from slide.optim.clipping import clip_grad_norm_ as clip_grad_norm_

@@ -76,6 +76,7 @@ class LinearClassifiers:
         candidates: Pattern,
         num_features: int,
         num_labels: int,
+        weights: np.ndarray | None = None,
     ) -> "LinearClassifiers":
         """Train each label on its positives, and on the rows that have it as a wrong candidate.
 
@@ -86,6 +87,7 @@ class LinearClassifiers:
                 row may be among them.
             num_features: D.
             num_labels: N.
+            weights: ``(R,)`` factors of C, above 0; None: all are 1.
 
         Returns:
             The classifiers themselves.
@@ -106,7 +108,8 @@ class LinearClassifiers:
         scratch = np.zeros((threads, num_features), np.float32)
         orders = np.empty((threads, longest), np.int64)
         alphas = np.zeros(len(lists.rows), np.float32)
-        kernels.fit_duals(features, squares, lists, self.solver, scratch, orders, alphas)
+        costs = np.empty(0) if weights is None else weights
+        kernels.fit_duals(features, squares, costs, lists, self.solver, scratch, orders, alphas)
         indptr = np.zeros(num_labels + 1, np.int64)
         found = features, lists, alphas, self.threshold, scratch, indptr
         kernels.collect_weights(*found, np.empty(0, np.int32), np.empty(0, np.float32))

@@ -50,7 +50,7 @@ class Learner:
         rebuilt = rebuild_seconds(self.network)
         self.network.train()
         hidden = self.network.encode(batch.features)
-        loss, active = self.network.output.loss(hidden, batch.labels, self.loss)
+        loss, active = self.network.output.loss(hidden, batch.labels, self.loss, batch.weights)
         value = loss.item()
         check_loss(value, self.counters.step + 1, self.last)
         self.counters.samples += len(batch.rows)
