@@ -46,6 +46,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The
             re-ranker ranks by probability times weight.
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
+        search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
         l2_norm: whether rows are brought to length 1.
         epochs: passes over the rows; ``"auto"``: while precision on held-out rows rises.
@@ -85,6 +86,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
     ranker: Any = "ensemble"
     label_weights: Any = None
     threshold: float = 0.5
+    search: Any = None
     tf_idf: bool = False
     l2_norm: bool = True
     epochs: Any = "auto"
@@ -206,7 +208,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
 
     def _recipe(self) -> Recipe:
         same = ("hidden", "sampler", "active", "ranker", "epochs", "max_epochs", "max_minutes")
-        same += ("batch_size", "lr", "input_rate", "dropout")
+        same += ("batch_size", "lr", "input_rate", "dropout", "search")
         objective = "p" if self.label_weights is None else "psp"
         return Recipe(**{name: getattr(self, name) for name in same}, objective=objective)
 
@@ -219,6 +221,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         checks.within("threshold", self.threshold, 0, 1)
         for name in ("verbose", "tf_idf", "l2_norm"):
             checks.flag(name, getattr(self, name))
+        if self.search is not None:
+            checks.one_of("search", self.search, ("exact", "index"))
         if isinstance(self.label_weights, str):
             checks.one_of("label_weights", self.label_weights, ("propensity",))
         check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINTS])

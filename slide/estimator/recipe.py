@@ -39,6 +39,7 @@ class Recipe:
     lr: float = 0.002
     input_rate: float = 4.0
     dropout: float = 0.3
+    search: str | None = None
     objective: str = "p"
 
     def network(self, num_features: int, num_labels: int, seed: int) -> SlideNetwork:
@@ -81,7 +82,7 @@ class Recipe:
             epochs=self.epochs,
             max_epochs=self.max_epochs,
             max_minutes=self.max_minutes,
-            evaluation=default_search(data.num_labels, self.ranker is not None),
+            evaluation=self.search or default_search(data.num_labels, self.ranker is not None),
             seed=seed,
         )
         network = self.network(data.num_features, data.num_labels, seed)
