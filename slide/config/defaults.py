@@ -66,17 +66,24 @@ def looks_up(config: DictConfig) -> bool:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raises ValueError for a setting of tables if ``sampler=auto`` will not build any.
+    """Raises ValueError for a setting of tables or of their schedule if nothing will use it.
 
     Args:
         config: from `slide.config.read_config`, before `fill_in`.
         given: the keys that a user set.
     """
-    if config.sampler.get("look_up") != "auto" or looks_up(config):
+    sampler = config.sampler
+    if any(str(line).partition("=")[0] == "sampler" for line in config.search.tries):
+        return  # One of its samplers may use them.
+    unused, why = _OF_TABLES, "outputs are drawn uniformly for a set that the batch shares; add"
+    if sampler._target_ == FULL:
+        why = "all outputs are computed; choose"
+    elif sampler.get("proposer") is None:
+        why = "outputs are drawn uniformly; choose"
+    elif sampler.proposer._target_ != "slide.LSHProposer":
+        unused, why = ("hash",), "candidates do not come from hash tables; choose"
+    elif sampler.get("look_up") != "auto" or looks_up(config):
         return
     for key in given:
-        if key.startswith(_OF_TABLES):
-            raise ValueError(
-                f"{key} would have no effect: outputs are drawn uniformly for a set that the batch "
-                "shares; add sampler=lsh"
-            )
+        if key.startswith(unused):
+            raise ValueError(f"{key} would have no effect: {why} sampler=lsh")
