@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide import checks
+from slide.bars import Bar
 from slide.data import (
     KnownLabels,
     OwnItems,
@@ -170,7 +171,8 @@ class EnsembleRanker:
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
         weights = [np.empty(0)]
-        for part in held.blocks(_BATCH):
+        parts, count = held.blocks(_BATCH), -(-len(held) // _BATCH)
+        for part in Bar(parts, "evidence", count, leave=False):
             evidence = self._evidence(network, part.features, 1, search)
             columns.append(evidence.columns)
             known = evidence.ids >= 0
