@@ -115,3 +115,19 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text``, atomically."""
     write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def file_state(path: Path) -> list[int]:
+    """What tells whether a file has changed: its size in bytes, and its time in nanoseconds.
+
+    Raises:
+        OSError: if there is no such file.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from slide.files import file_state
+        >>> len(file_state(Path(__import__("slide").__file__)))
+        2
+    """
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]

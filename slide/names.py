@@ -52,16 +52,26 @@ class Names(Sequence):
             return names
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
         kind = "number" if names and all(type(name) is int for name in names) else "text"
+        return cls(*_packed(names, kind, what), kind)
+
+    def extended(self, names: Iterable[Any], what: str = "names") -> "Names":
+        """The names and further ones.
+
+        Args:
+            names: new ones, of the same kind.
+            what: what they name, for messages.
+
+        Raises:
+            ValueError: for a name that occurs twice.
+            TypeError: for a name of another kind.
+        """
+        names = [name.item() if isinstance(name, np.generic) else name for name in names]
         for name in names:
-            if kind == "text" and not isinstance(name, str):
-                raise TypeError(f"{what} must be texts, or all of them numbers; one is {name!r}")
-        if len(set(names)) < len(names):
-            seen = set()
-            twice = next(name for name in names if name in seen or seen.add(name))
-            raise ValueError(f"{what} must differ; {twice!r} occurs twice")
-        words = [str(name).encode() for name in names]
-        ends = np.cumsum([len(word) for word in words], dtype=np.int64)
-        return cls(np.frombuffer(b"".join(words), np.uint8), ends, kind)
+            if self.number(name) is not None:
+                raise ValueError(f"{what} must differ; there is {name!r} already")
+        text, ends = _packed(names, self.kind, what)
+        text = np.concatenate([self.text, text])
+        return Names(text, np.concatenate([self.ends, len(self.text) + ends]), self.kind)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -99,3 +109,17 @@ class Names(Sequence):
     def restored(cls, tensors: dict[str, Tensor], prefix: str, kind: str) -> "Names":
         """The object that had these `tensors`."""
         return cls(tensors[f"{prefix}.text"].numpy(), tensors[f"{prefix}.ends"].numpy(), kind)
+
+
+def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """The characters of all names, and where each ends."""
+    for name in names:
+        if type(name) is not _TYPES[kind] and not (kind == "text" and isinstance(name, str)):
+            raise TypeError(f"{what} must be texts, or all of them numbers; one is {name!r}")
+    if len(set(names)) < len(names):
+        seen = set()
+        twice = next(name for name in names if name in seen or seen.add(name))
+        raise ValueError(f"{what} must differ; {twice!r} occurs twice")
+    words = [str(name).encode() for name in names]
+    ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+    return np.frombuffer(b"".join(words), np.uint8), ends

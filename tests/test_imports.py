@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("bars", "checks", "compilation", "files", "inputs", "limits", "names", "runtime"),
+    *("bars", "checks", "compilation", "files", "inputs", "limits", "names", "runtime", "sizes"),
     *("sparse", "states", "tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "scratch")
@@ -27,10 +27,10 @@ ROOMS = {
     "search": "ground kernels structures functional",
     "sampling": "ground kernels structures hashing search",
     "testing": "ground structures hashing sampling",
-    "nn": "ground structures functional sampling search",
+    "nn": "ground structures functional optim sampling search",
     "check": "ground kernels structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
-    "model": "ground kernels structures hashing data sampling nn ranking",
+    "model": "ground kernels structures hashing functional optim data sampling nn ranking",
     "training": "ground structures data optim search nn ranking",
     "predict": "ground data model training",
     "report": "ground ranking",

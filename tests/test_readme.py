@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
 import scipy.sparse
 import torch
 from helpers import job
@@ -49,9 +52,35 @@ def test_from_matrices_to_answers(tmp_path):
     precision = float(run("-c", fit).stdout)
     labels = run("-c", opened + "print(labels.shape, labels.dtype)").stdout
     assert labels == "(400, 3) int64\n"
-    said = run(*shell.replace("slide-predict", "-m slide.predict").split()).stderr
+    predict, serve, ask = shell.splitlines()
+    said = run(*predict.replace("slide-predict", "-m slide.predict").split()).stderr
     assert float(re.search(r"P@1 ([\d.]+)", said)[1]) > precision > 0.1
     assert scipy.sparse.load_npz(tmp_path / "answers.npz").shape == (400, 80)
+    (answer,) = over_http(serve, ask, tmp_path)["answers"]
+    assert len(answer["labels"]) == 5
+
+
+def over_http(serve, ask, folder):
+    """What the server of a line answers to the request of another; at a port that is free."""
+    name, *words = serve.partition(" &")[0].replace("8000", "0").split()
+    command = [sys.executable, "-m", name.replace("-", "."), *words, "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(command, stderr=log, env=environment, cwd=folder)
+    try:
+        while not (found := re.search(r"running on (http://\S+)", (folder / "log").read_text())):
+            assert server.poll() is None, (folder / "log").read_text()
+            time.sleep(0.05)
+        curl, address, _, header, _, body = shlex.split(ask)
+        assert curl == "curl"
+        headers = dict([header.split(":")])
+        address = address.replace("localhost:8000", found[1])
+        answer = requests.post(address, data=body, headers=headers, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+    finally:
+        server.terminate()
+        assert server.wait(30) == 0
 
 
 def test_library_example():

@@ -175,6 +175,7 @@ def build_trainer(config: DictConfig, given: Collection[str] = (), label: str = 
     begin = clock()
     if not resumed and variants(config, given):
         config = _searched(config, data, given)
+        fill_in(config, len(data.train), data.num_labels)  # What a race has left open again.
     search_seconds = clock() - begin
     network = build_network(config, data.num_features, data.num_labels)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
@@ -220,6 +221,8 @@ def _searched(config: DictConfig, data: SparseDataset, given: Collection[str]) -
     batches = Batches(train, config.trainer.batch_size, config.seed)
 
     def make(config: DictConfig, steps: int) -> Contender:
+        config = config.copy()
+        fill_in(config, len(data.train), data.num_labels)
         torch.manual_seed(config.seed)
         network, loss = (
             build_network(config, data.num_features, data.num_labels),

@@ -4,12 +4,17 @@ from collections.abc import Collection
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from slide import checks
 from slide.config.compose import find_conf
+from slide.sizes import (
+    active_outputs,
+    batch_size,
+    default_search,
+    hidden_width,
+    output_scale,
+)
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"
-_MANY_LABELS = 100_000
 # How keys begin that only matter where outputs are looked up.
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
 
@@ -43,7 +48,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
     if config.network.hidden is None:
         config.network.hidden = [hidden_width(num_labels)]
     if config.trainer.evaluation is None:
-        config.trainer.evaluation = search(num_labels, bool(config.ranker))
+        config.trainer.evaluation = default_search(num_labels, bool(config.ranker))
     if config.network.output_scale is None:
         shared = sampler.mode != "per_sample" or sampler.active == "all"
         config.network.output_scale = output_scale(num_labels, shared)
@@ -69,70 +74,30 @@ def looks_up(config: DictConfig) -> bool:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raises ValueError for a setting of tables if ``sampler=auto`` will not build any.
+    """Raises ValueError for a setting of tables or of their schedule if nothing will use it.
 
     Args:
         config: from `slide.config.read_config`, before `fill_in`.
         given: the keys that a user set.
     """
-    if config.sampler.get("look_up") != "auto" or looks_up(config):
-        return
-    if config.sampler.mode == "per_sample":
-        why, unused = (
-            "sets of each sample have labels of recent samples",
-            ("hash", "schedule", "sampler.proposer"),
-        )
+    sampler = config.sampler
+    if any(str(line).partition("=")[0] == "sampler" for line in config.search.tries):
+        return  # One of its samplers may use them.
+    unused, why = _OF_TABLES, "outputs are drawn uniformly for a set that the batch shares; add"
+    if sampler.get("look_up") == "auto":
+        if looks_up(config):
+            return
+        if sampler.mode == "per_sample":
+            unused = "hash", "schedule", "sampler.proposer"
+            why = "sets of each sample have labels of recent samples; add"
+    elif sampler._target_ == FULL:
+        why = "all outputs are computed; choose"
+    elif sampler.get("proposer") is None:
+        why = "outputs are drawn uniformly; choose"
+    elif sampler.proposer._target_ != "slide.LSHProposer":
+        unused, why = ("hash",), "candidates do not come from hash tables; choose"
     else:
-        why, unused = "outputs are drawn uniformly for a set that the batch shares", _OF_TABLES
+        return
     for key in given:
         if key.startswith(unused):
-            raise ValueError(f"{key} would have no effect: {why}; add sampler=lsh")
-
-
-def batch_size(num_rows: int) -> int:
-    """Rows in a step: a power of two in [64, 512]; an epoch has at least 128 steps if it can.
-
-    A network learns in steps, so small data sets need small batches. On large data sets, large
-    batches save time.
-    """
-    checks.whole("num_rows", num_rows, 0)
-    return min(max(1 << max(num_rows // 128, 1).bit_length() - 1, 64), 512)
-
-
-def active_outputs(num_labels: int) -> int:
-    """Outputs in an active set: a quarter of all, in [64, 2048]."""
-    checks.whole("num_labels", num_labels, 1)
-    return min(max(num_labels // 4, 64), 2048)
-
-
-def hidden_width(num_labels: int) -> int:
-    """Width of the hidden layer: 512, and 256 for more than 100,000 labels.
-
-    With a re-ranker the wider one gains little, and with so many labels it takes twice the time
-    and memory.
-    """
-    checks.whole("num_labels", num_labels, 1)
-    return 256 if num_labels > _MANY_LABELS else 512
-
-
-def search(num_labels: int, ranked: bool) -> str:
-    """How the best outputs are found: by an index for more than 100,000 labels and a re-ranker.
-
-    An index misses few of the best and is many times as fast. A network alone is scored exactly.
-    """
-    return "index" if ranked and num_labels > _MANY_LABELS else "exact"
-
-
-def output_scale(num_labels: int, shared: bool) -> float:
-    """Size of the first weights of the outputs, 1 as in ``nn.Linear``.
-
-    It is 0.1 for more than 100,000 labels and shared sets. Most of these labels still have their
-    first weights when the hidden layer has already learnt. Each shared set has thousands of them,
-    and the hidden layer would learn to avoid their noise. Sets per sample have only few of them.
-
-    Args:
-        num_labels: number of outputs.
-        shared: whether a set is for a whole batch.
-    """
-    checks.whole("num_labels", num_labels, 1)
-    return 0.1 if shared and num_labels > _MANY_LABELS else 1.0
+            raise ValueError(f"{key} would have no effect: {why} sampler=lsh")

@@ -9,8 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 from slide import checks
 from slide.bars import Bar, say
 from slide.config.compose import find_conf, settings
+from slide.config.defaults import FULL
 from slide.training.race import Contender, race, run_alone
 
+# Settings of a set, whoever chooses it.
+_OF_SETS = ("active", "mode", "weighting", "candidate_share")
 Make = Callable[[DictConfig, int], Contender]
 
 
@@ -46,6 +49,8 @@ def variants(config: DictConfig, given: Collection[str] = ()) -> dict[str, dict[
             # A comma inside of brackets belongs to a value.
             names = re.split(r",(?![^\[]*\])", values)
             each = {name: with_value(config, key, name) for name in names}
+            if key == "sampler":
+                each.pop(_present(config, key), None)
             found[key] = {name: other for name, other in each.items() if other != config}
     return found
 
@@ -93,7 +98,7 @@ def with_value(config: DictConfig, key: str, value: str) -> DictConfig:
         value: the value as on the command line, or the choice of the group.
 
     Raises:
-        ValueError: for a key or a choice that does not exist, or the sampler, on which other
+        ValueError: for a key or a choice that does not exist, or ``sampler.mode``, on which other
             settings depend.
 
     Example:
@@ -103,9 +108,11 @@ def with_value(config: DictConfig, key: str, value: str) -> DictConfig:
         >>> with_value(config, "network.dropout", "0.5").network.dropout
         0.5
     """
-    if key in ("sampler", "sampler.mode"):
+    if key == "sampler.mode":
         raise ValueError(f"search.tries: {key} cannot be raced: give it by {key}=...")
     config = config.copy()
+    if key == "sampler":
+        return _with_sampler(config, value)
     group, _, _ = key.partition(".")
     path = find_conf() / group / f"{value}.yaml"
     if "." in key and key in settings(config):
@@ -119,8 +126,34 @@ def with_value(config: DictConfig, key: str, value: str) -> DictConfig:
     return config
 
 
+def _with_sampler(config: DictConfig, name: str) -> DictConfig:
+    """The configuration with another sampler; the size of a set and how it is filled stay."""
+    path = find_conf() / "sampler" / f"{name}.yaml"
+    if name == "auto" or not path.exists():
+        raise ValueError(
+            f"search.tries: there is no sampler={name}; take lsh, faiss, uniform, full"
+        )
+    kept = {key: value for key, value in config.sampler.items() if key in _OF_SETS}
+    if kept.get("active") == "all":
+        kept["active"] = None  # Filled in again, like that of a new sampler.
+    OmegaConf.set_struct(config, False)
+    config.sampler = OmegaConf.merge(OmegaConf.load(path), kept)
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def _sampler_name(sampler: DictConfig) -> str:
+    if sampler._target_ == FULL or sampler.active == "all":
+        return "full"
+    proposer = sampler.get("proposer")
+    kinds = {"slide.LSHProposer": "lsh", "slide.FaissProposer": "faiss"}
+    return "uniform" if proposer is None else kinds.get(proposer._target_, "as it is")
+
+
 def _present(config: DictConfig, key: str) -> str:
     """The present value of a key; of a group, the name of its file."""
+    if key == "sampler":
+        return _sampler_name(config.sampler)
     found = OmegaConf.select(config, key)
     if "." in key:
         return str(found)

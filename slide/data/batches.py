@@ -19,6 +19,7 @@ class Batch(NamedTuple):
         features: B rows of column numbers (int32) and values (float32).
         labels: B rows of label numbers (int32).
         rows: ``(B,)`` int64 row numbers in the split.
+        weights: ``(B,)`` float64, how much each row counts; None: all count the same.
 
     Example:
         >>> import tempfile
@@ -33,6 +34,7 @@ class Batch(NamedTuple):
     features: CSR
     labels: Pattern
     rows: np.ndarray
+    weights: np.ndarray | None = None
 
 
 class Batches:
@@ -100,7 +102,7 @@ class Batches:
         else:
             rows = np.arange(start, stop, dtype=np.int64)
             part = self.split.slice(start, stop)
-        return Batch(part.features, part.labels, rows)
+        return Batch(part.features, part.labels, rows, part.weights)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yields the batches of an epoch, beginning with the step ``start``.

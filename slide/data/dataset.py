@@ -48,9 +48,10 @@ class Split:
         labels: N rows of label numbers in ``[0, num_labels)``; rows may be empty.
         num_features: number of feature columns.
         num_labels: number of labels.
+        weights: ``(N,)`` float64, how much each row counts in training; None: all count the same.
 
     Raises:
-        ValueError: features and labels differ in their number of rows.
+        ValueError: features, labels and weights differ in their number of rows.
 
     Example:
         >>> import numpy as np
@@ -66,12 +67,15 @@ class Split:
     labels: Pattern
     num_features: int
     num_labels: int
+    weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.features.num_rows != self.labels.num_rows:
             raise ValueError(
                 f"features have {self.features.num_rows} rows, labels {self.labels.num_rows}"
             )
+        if self.weights is not None and self.weights.shape != (len(self),):
+            raise ValueError(f"weights {self.weights.shape} do not fit {len(self)} rows")
 
     def __len__(self) -> int:
         return self.features.num_rows
@@ -96,6 +100,7 @@ class Split:
             Pattern(labels.indptr[start : stop + 1] - first, labels.indices[first:last]),
             self.num_features,
             self.num_labels,
+            None if self.weights is None else self.weights[start:stop],
         )
 
     def blocks(self, rows: int = SLICE_ROWS, entries: int = SLICE_ENTRIES) -> Iterator["Split"]:
@@ -140,6 +145,7 @@ class Split:
             take_labels(self.labels, rows),
             self.num_features,
             self.num_labels,
+            None if self.weights is None else self.weights[rows],
         )
 
 

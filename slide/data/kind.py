@@ -11,6 +11,8 @@ __all__ = ["OwnItems", "are_items", "find_known", "kind_of", "labels_and_items"]
 # Rows are items if chance would give so many pairs of a row and a label that is its feature, and
 # there is at most this share of them, in so many rows.
 _EXPECTED, _SHARE, _ROWS = 30, 0.05, 20_000
+# From here on there are no numbers of items.
+_NO_ITEM = 2**31
 
 
 def kind_of(train: Split) -> str:
@@ -88,6 +90,13 @@ class OwnItems:
     def restricted(self, kept: np.ndarray) -> "OwnItems":
         """The same for some of the labels: ``kept`` holds their numbers, ascending."""
         return OwnItems(len(kept), kept if self.items is None else self.items[kept])
+
+    def grown(self, count: int) -> "OwnItems":
+        """The same with further labels, which are no items."""
+        items = np.arange(self.num_labels) if self.items is None else self.items
+        # Ascending, and above all numbers of features.
+        new = _NO_ITEM + np.arange(self.num_labels, self.num_labels + count)
+        return OwnItems(len(items) + count, np.concatenate([items, new]))
 
     def of(self, features: CSR) -> Pattern:
         """The labels that are features of R rows: R rows."""

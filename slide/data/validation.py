@@ -1,5 +1,7 @@
 """Training rows that are held out for choices: how long to train, how to re-rank."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from slide.data.dataset import Split, holdout
@@ -101,7 +103,7 @@ def _keep_pairs(split: Split, kept: np.ndarray, keep_empty: bool) -> Split:
     left = np.bincount(np.repeat(np.arange(len(split)), sizes)[kept], minlength=len(split))
     rows = np.flatnonzero((left > 0) | (keep_empty & (sizes == 0)))
     labels = Pattern(_bounds(left[rows]), np.asarray(split.labels.indices[kept]))
-    return Split(split.take(rows).features, labels, split.num_features, split.num_labels)
+    return replace(split.take(rows), labels=labels)
 
 
 def _bounds(sizes: np.ndarray) -> np.ndarray:

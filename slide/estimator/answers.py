@@ -24,6 +24,7 @@ class AnswersMixin:
     classes_: np.ndarray
     multilabel_: bool
     threshold: float
+    search: Any
     n_features_in_: int
 
     def predict(self, X: Any) -> Any:
@@ -113,7 +114,7 @@ class AnswersMixin:
         """Numbers and scores of the best labels."""
         checks.whole("k", k, 1)
         x = self._fitted()._read_rows(X, reset=False)
-        return self.model_.predict_ids(x, k)
+        return self.model_.predict_ids(x, k, self.search)
 
     def _matrix(
         self, X: Any, top_k: int | None, change: Callable[[np.ndarray], np.ndarray] | None

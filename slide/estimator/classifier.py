@@ -1,9 +1,9 @@
 """A classifier with the interface of scikit-learn."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,22 @@ from sklearn.utils.validation import check_consistent_length, check_random_state
 
 from slide import checks
 from slide.config.build import start_biases
-from slide.data import Batches, RowTransform, SparseDataset, Split
+from slide.data import SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
+from slide.estimator.growing import GrowingMixin
 from slide.estimator.recipe import Recipe
 from slide.estimator.silence import silence
-from slide.estimator.targets import Targets, label_names, read_targets
+from slide.estimator.targets import Targets, read_targets, weighted_rows
 from slide.files import check_run_dir
 from slide.model import Model
 from slide.model.folder import MODEL_FILE
 from slide.model.saving import write_model
-from slide.nn import SlideNetwork
 from slide.training.checkpoint_folders import CHECKPOINTS
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.
-class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
+class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator):
     """Multi-label or single-label classification with very many labels, as in scikit-learn.
 
     It trains what ``train.py`` trains, with the same default recipe: a network with sampled
@@ -46,6 +46,7 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
             rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The
             re-ranker ranks by probability times weight.
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
+        search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
         l2_norm: whether rows are brought to length 1.
         epochs: passes over the rows; ``"auto"``: while precision on held-out rows rises.
@@ -85,6 +86,7 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
     ranker: Any = "ensemble"
     label_weights: Any = None
     threshold: float = 0.5
+    search: Any = None
     tf_idf: bool = False
     l2_norm: bool = True
     epochs: Any = "auto"
@@ -98,23 +100,25 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
     verbose: bool = False
     run_dir: Any = None
 
-    def fit(self, X: Any, y: Any) -> "SlideClassifier":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SlideClassifier":
         """Train anew.
 
         Args:
             X: ``(R, D)`` features, sparse or dense.
             y: a matrix ``(R, N)`` of zeros and ones; a list of label names for each row; or one
                 name for each row.
+            sample_weight: ``(R,)``, how much each row counts, at least 0; None: all the same. Only
+                their ratios count. Rows of weight 0 are left out.
 
         Raises:
-            ValueError: for parameters, features or targets that cannot be.
+            ValueError: for parameters, features, targets or weights that cannot be.
             slide.training.DivergenceError: if the loss or a weight is NaN or infinite.
         """
         self._check_parameters()
-        split, targets = self._read(X, y, reset=True)
+        split, targets = self._read(X, y, sample_weight, reset=True)
         weights = _weights(self.label_weights, split.num_labels)
         steps = count_steps(split, tf_idf=self.tf_idf, l2_norm=self.l2_norm)
-        train = _transformed(split, [steps])
+        train = replace(split, features=steps.features(split.features))
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
         data = SparseDataset(
             *("classifier", train, train.slice(0, 1), split.num_features, split.num_labels),
@@ -126,20 +130,24 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
                 trainer.inverse = trainer.inverse if weights is None else weights
                 self.summary_ = trainer.fit()
             self._keep(Model(trainer.network, trainer.ranker, data.steps), targets)
-            self._optimizer, self._passes = trainer.learner.optimizer, 0
+            self.model_.optimizer = trainer.learner.optimizer
             if self.run_dir is not None:
                 write_model(folder, self.model_)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "SlideClassifier":
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> "SlideClassifier":
         """One pass over further rows, at a constant learning rate, without a re-ranker.
 
         After `fit`, the network is trained on, and the re-ranker is dropped.
 
         Args:
-            X: ``(R, D)`` features.
+            X: ``(R, D)`` features; `add_features` allows for more of them.
             y: see `fit`.
-            classes: names of all labels; needed in the first call, unless y is a matrix.
+            classes: names of all labels; needed in the first call, unless y is a matrix. Later
+                ones may have further names at their end, which are added; so does `add_labels`.
+            sample_weight: see `fit`.
 
         Raises:
             ValueError: for targets that are not among the classes, or ``tf_idf``, which needs all
@@ -151,65 +159,56 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
         first = not hasattr(self, "model_")
         if first and classes is None and getattr(y, "ndim", 1) != 2:
             raise ValueError("the first call of partial_fit needs all classes")
-        if not first and classes is not None and list(classes) != list(self.classes_):
-            raise ValueError("classes must be those of the first call")
-        split, targets = self._read(X, y, reset=first, classes=classes if first else self.classes_)
+        if not first and classes is not None:
+            known, given = list(self.classes_), list(classes)
+            if given[: len(known)] != known:
+                raise ValueError("classes must begin with those of the first call")
+            if given[len(known) :]:
+                self.add_labels(given[len(known) :])
+        known = classes if first else self.classes_
+        split, targets = self._read(X, y, sample_weight, reset=first, classes=known)
         recipe, seed = self._recipe(), self._seed()
         with _seeded(seed):
             if first:
                 network = recipe.network(split.num_features, split.num_labels, seed)
                 start_biases(network, recipe.loss(), split.labels)
                 steps = (count_steps(split, l2_norm=self.l2_norm),)
-                self._optimizer, self._passes = recipe.optimizer(network), 0
-            else:
-                network, steps = self.model_.network, self.model_.steps
-                targets = targets._replace(multilabel=self.multilabel_)
-            self._learn(network, _transformed(split, steps), recipe)
-        self._keep(Model(network, None, steps), targets)
+                self._keep(Model(network, None, steps), targets)
+            rates: dict[str, Any] = {"lr": self.lr, "input_rate": self.input_rate}
+            rates |= {"rows_in_step": self.batch_size, "weights": split.weights}
+            self.model_.partial_fit(split.features, split.labels, **rates)
         return self
 
     def save(self, path: str | Path, dtype: str = "float32") -> None:
         """Write the model into a folder, which `slide.load` opens; see `slide.Model.save`."""
         self._fitted().model_.save(path, dtype)
 
-    def _read(self, X: Any, y: Any, reset: bool, classes: Any = None) -> tuple[Split, Targets]:
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, reset: bool, classes: Any = None
+    ) -> tuple[Split, Targets]:
         """Rows and targets as they are."""
         x = self._read_rows(X, reset=reset, ensure_min_samples=2 if classes is None else 1)
         targets = read_targets(y, classes)
         check_consistent_length(x.indptr[1:], targets.labels.indptr[1:])
         if not len(targets.classes):
             raise ValueError("y holds no class")
-        return Split(x, targets.labels, self.n_features_in_, len(targets.classes)), targets
-
-    def _learn(self, network: SlideNetwork, split: Split, recipe: Recipe) -> None:
-        """A pass over rows, in another order each time."""
-        batches = Batches(split, recipe.rows_in_step(len(split)), seed=0)
-        loss, optimizer = recipe.loss(), self._optimizer
-        rates = network.parameter_groups(recipe.lr, recipe.input_rate)
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate["lr"]  # After `fit` it is 0.
-        network.train()
-        for batch in batches.epoch(self._passes):
-            mean, _ = network.output.loss(network.encode(batch.features), batch.labels, loss)
-            optimizer.zero_grad()
-            mean.backward()
-            optimizer.step()
-        self._passes += 1
+        split = Split(x, targets.labels, self.n_features_in_, len(targets.classes))
+        return weighted_rows(split, sample_weight), targets
 
     def _keep(self, model: Model, targets: Targets) -> None:
-        """Take a trained model; it learns how labels and features are called."""
-        self.classes_, self.multilabel_ = targets.classes, targets.multilabel
+        """Take a trained model."""
+        self.multilabel_ = targets.multilabel
         self.model_ = Model(
             *(model.network, model.ranker, model.steps),
-            label_names=label_names(self.classes_),
             feature_names=getattr(self, "feature_names_in_", None),
             settings={name: repr(value) for name, value in self.get_params().items()},
             name="classifier",
         )
+        self._name(targets.classes)
 
     def _recipe(self) -> Recipe:
         same = ("hidden", "sampler", "active", "ranker", "epochs", "max_epochs", "max_minutes")
-        same += ("batch_size", "lr", "input_rate", "dropout")
+        same += ("batch_size", "lr", "input_rate", "dropout", "search")
         objective = "p" if self.label_weights is None else "psp"
         return Recipe(**{name: getattr(self, name) for name in same}, objective=objective)
 
@@ -222,6 +221,8 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
         checks.within("threshold", self.threshold, 0, 1)
         for name in ("verbose", "tf_idf", "l2_norm"):
             checks.flag(name, getattr(self, name))
+        if self.search is not None:
+            checks.one_of("search", self.search, ("exact", "index"))
         if isinstance(self.label_weights, str):
             checks.one_of("label_weights", self.label_weights, ("propensity",))
         check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINTS])
@@ -230,13 +231,6 @@ class SlideClassifier(AnswersMixin, ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.classifier_tags.multi_label = True
         return tags
-
-
-def _transformed(split: Split, steps: Sequence[RowTransform]) -> Split:
-    features = split.features
-    for step in steps:
-        features = step.features(features)
-    return Split(features, split.labels, split.num_features, split.num_labels)
 
 
 def _weights(given: Any, num_labels: int) -> np.ndarray | None:

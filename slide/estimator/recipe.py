@@ -6,12 +6,18 @@ from pathlib import Path
 
 from slide import checks
 from slide.config.build import start_biases
-from slide.config.defaults import active_outputs, batch_size, hidden_width, output_scale, search
 from slide.data import SparseDataset
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler, FullSampler, LSHProposer
+from slide.sizes import (
+    active_outputs,
+    batch_size,
+    default_search,
+    hidden_width,
+    output_scale,
+)
 from slide.training import Trainer, TrainingOptions, linear
 
 SAMPLERS = ("uniform", "lsh", "full")
@@ -33,6 +39,7 @@ class Recipe:
     lr: float = 0.002
     input_rate: float = 4.0
     dropout: float = 0.3
+    search: str | None = None
     objective: str = "p"
 
     def network(self, num_features: int, num_labels: int, seed: int) -> SlideNetwork:
@@ -75,7 +82,7 @@ class Recipe:
             epochs=self.epochs,
             max_epochs=self.max_epochs,
             max_minutes=self.max_minutes,
-            evaluation=search(data.num_labels, self.ranker is not None),
+            evaluation=self.search or default_search(data.num_labels, self.ranker is not None),
             seed=seed,
         )
         network = self.network(data.num_features, data.num_labels, seed)

@@ -1,6 +1,7 @@
 """Targets in the forms of scikit-learn, and as lists of label names."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from slide.data import Split
 from slide.inputs import as_csr, as_pattern
 from slide.sparse import CSR, Pattern
 
@@ -95,6 +97,29 @@ def _from_vector(array: np.ndarray, classes: Any) -> Targets:
     known, numbers = np.unique(array, return_inverse=True)
     labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
     return Targets(labels, known, False)
+
+
+def weighted_rows(split: Split, weights: Any) -> Split:
+    """Rows with weights of mean 1; those of weight 0 are left out.
+
+    Args:
+        split: R rows.
+        weights: ``(R,)`` numbers of at least 0; None: all rows count the same.
+
+    Raises:
+        ValueError: for weights that cannot be, or if all are 0.
+    """
+    if weights is None:
+        return split
+    found = np.asarray(weights, np.float64)
+    if found.shape != (len(split),):
+        raise ValueError(f"sample_weight {found.shape} does not fit {len(split)} rows")
+    if not (np.isfinite(found) & (found >= 0)).all():
+        raise ValueError("sample_weight must be finite numbers of at least 0")
+    if not found.any():  # In the words of scikit-learn.
+        raise ValueError("Sample weights must contain at least one non-zero number")
+    left = np.flatnonzero(found)
+    return replace(split.take(left), weights=found[left] / found[left].mean())
 
 
 def label_names(classes: np.ndarray) -> list[Any] | None:

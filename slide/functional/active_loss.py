@@ -17,7 +17,11 @@ from slide.runtime import array_view, profiled, untraced
 
 @untraced
 def loss_on_active(
-    scores: Tensor, active: ActiveSet, loss: str | Loss, hard_fraction: float = 1.0
+    scores: Tensor,
+    active: ActiveSet,
+    loss: str | Loss,
+    hard_fraction: float = 1.0,
+    weights: np.ndarray | None = None,
 ) -> Tensor:
     """The mean over the samples of a loss on an active set.
 
@@ -27,6 +31,7 @@ def loss_on_active(
         loss: the name of a loss, or its record; see `slide.ActiveLoss`.
         hard_fraction: share of the samples that the mean is over, in (0, 1]; these samples have the
             largest losses.
+        weights: ``(B,)`` factors of the losses of the samples, at least 0; None: all are 1.
 
     Returns:
         The mean loss, a scalar.
@@ -49,18 +54,28 @@ def loss_on_active(
     check_sets(active, num_samples)
     check_targets(active, num_samples)
     check_fraction("hard_fraction", hard_fraction)
+    weights = checked_weights(weights, num_samples)
     shape = (num_samples, len(active.ids)) if active.shared else active.ids.shape
     if scores.shape != shape:
         raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
-    return _ActiveLoss.apply(scores, active, loss, hard_fraction)  # type: ignore[return-value]
+    return _ActiveLoss.apply(scores, active, loss, hard_fraction, weights)  # type: ignore[return-value]
 
 
 def loss_rows(
-    loss: Loss, active: ActiveSet, part: slice, kept: int, scores: Tensor, gradient: Tensor
+    loss: Loss,
+    active: ActiveSet,
+    part: slice,
+    kept: int,
+    tensors: tuple[Tensor, Tensor],
+    weights: np.ndarray | None,
 ) -> np.ndarray:
-    """The losses of the samples ``part``; writes the gradient of the mean over ``kept`` samples."""
+    """The losses of the samples ``part``; writes the gradient of the mean over ``kept`` samples.
+
+    ``tensors`` are the scores and the gradient. ``weights`` ``(B,)`` are those of all samples.
+    """
+    scores, gradient = tensors
     targets = active.targets
     assert targets is not None
     bounds, flat = targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
@@ -73,8 +88,29 @@ def loss_rows(
     losses = np.empty(len(bounds) - 1)
     scale = 1 / max(kept, 1)
     rows = Rows(indptr, flat, bounds, targets.indices, log_weights, active.shared, scale)
-    loss.kernel(rows, losses, array_view(gradient).reshape(-1))
+    flat_gradient = array_view(gradient).reshape(-1)
+    loss.kernel(rows, losses, flat_gradient)
+    if weights is not None:
+        losses *= weights[part]
+        flat_gradient *= np.repeat(weights[part], np.diff(indptr)).astype(flat.dtype)
     return losses
+
+
+def checked_weights(weights: Any, num_samples: int) -> np.ndarray | None:
+    """Weights of samples as ``(B,)`` float64; None stays None.
+
+    Raises:
+        ValueError: for weights of another shape, or below 0, or not finite.
+    """
+    if weights is None:
+        return None
+    found = np.asarray(weights, np.float64)
+    if found.shape != (num_samples,):
+        raise ValueError(f"weights {found.shape} do not fit {num_samples} samples")
+    if not (np.isfinite(found) & (found >= 0)).all():
+        bad = found[~(np.isfinite(found) & (found >= 0))][0]
+        raise ValueError(f"weights of samples must be finite and at least 0, not {bad}")
+    return found
 
 
 def scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
@@ -90,12 +126,20 @@ def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:
 class _ActiveLoss(torch.autograd.Function):
     @staticmethod
     @profiled("output_layer")
-    def forward(ctx: Any, scores: Tensor, active: ActiveSet, loss: Loss, hard_fraction: float):
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        active: ActiveSet,
+        loss: Loss,
+        hard_fraction: float,
+        weights: np.ndarray | None,
+    ):
         assert active.targets is not None
         scores, count = scores.contiguous(), active.targets.num_rows
         kept = hardest_count(hard_fraction, count)
         ctx.gradient = torch.empty_like(scores)
-        losses = loss_rows(loss, active, slice(0, count), kept, scores, ctx.gradient)
+        tensors = scores, ctx.gradient
+        losses = loss_rows(loss, active, slice(0, count), kept, tensors, weights)
         if kept < count:
             order, indptr = hardest_first(losses), active.indptr
             if indptr is None:
@@ -108,4 +152,4 @@ class _ActiveLoss(torch.autograd.Function):
     @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return scaled(ctx.gradient, grads[0]), None, None, None
+        return scaled(ctx.gradient, grads[0]), None, None, None, None

@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_targets
 from slide.functional.active_loss import (
+    checked_weights,
     loss_on_active,
     loss_rows,
     mean_loss,
@@ -38,6 +39,7 @@ def active_linear_loss(
     hard_fraction: float = 1.0,
     precision: str = "float32",
     sparse_grad: bool = False,
+    weights: np.ndarray | None = None,
 ) -> Tensor:
     """The loss `loss_on_active` of the scores `active_linear`, a scalar.
 
@@ -47,7 +49,7 @@ def active_linear_loss(
 
     Args:
         x, weight, bias, active, precision, sparse_grad: see `active_linear`.
-        loss, hard_fraction: see `loss_on_active`.
+        loss, hard_fraction, weights: see `loss_on_active`.
 
     Returns:
         The mean loss, a scalar of the type of the weight; float32 for bfloat16.
@@ -70,7 +72,8 @@ def active_linear_loss(
     check_active(x, weight, bias, active)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
     with outside:
-        return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products)
+        layer = x, weight, bias, active
+        return linear_loss_on_set(*layer, record, hard_fraction, products, weights)
 
 
 def linear_loss_on_set(
@@ -81,18 +84,20 @@ def linear_loss_on_set(
     loss: Loss,
     hard_fraction: float,
     products: LinearOptions,
+    weights: np.ndarray | None = None,
 ) -> Tensor:
     """`active_linear_loss`, without its checks of inputs and set."""
     if not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products)
-        return loss_on_active(scores, active, loss, hard_fraction)
+        return loss_on_active(scores, active, loss, hard_fraction, weights)
     if not products.sparse_grad:
         check_leaves(weight, bias)
     check_targets(active, len(x))
     check_fraction("hard_fraction", hard_fraction)
     kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
-    options = _Options(loss, kept, products.rounded, learns, products.sparse_grad)
+    weights = checked_weights(weights, len(x))
+    options = _Options(loss, kept, products.rounded, learns, products.sparse_grad, weights)
     with active.scratch.alone():
         return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
 
@@ -106,6 +111,7 @@ class _Options(NamedTuple):
         rounded: see `LinearOptions`.
         learns: whether gradients are needed.
         sparse_grad: see `LinearOptions`.
+        weights: factors of the losses of the samples; None: all are 1.
     """
 
     loss: Loss
@@ -113,6 +119,7 @@ class _Options(NamedTuple):
     rounded: torch.dtype
     learns: bool
     sparse_grad: bool
+    weights: np.ndarray | None
 
 
 class _SharedLinearLoss(torch.autograd.Function):
@@ -201,5 +208,6 @@ def _losses_in_blocks(
             z.copy_(product)
         if bias is not None:
             z.add_(bias)
-        blocks.append(loss_rows(options.loss, active, part, options.kept, z, gradient[part]))
+        both = z, gradient[part]
+        blocks.append(loss_rows(options.loss, active, part, options.kept, both, options.weights))
     return np.concatenate(blocks), gradient

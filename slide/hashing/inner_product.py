@@ -18,6 +18,7 @@ largest ``<w, h> + b``. Three steps turn the second question into the first:
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ import torch
 from torch import Tensor
 
 from slide import checks
+from slide.bars import Bar
 from slide.hashing.family import HashFamily
 from slide.runtime import profiled
 from slide.sparse import CSR
 
 # Rows hashed at a time. Their copy with the extra coordinates fits into the second-level cache.
 _BLOCK = 4_096
+# Blocks from which on hashing may take seconds, so that a bar is worth its own time.
+_LONG = 16
 NORMS = ("cosine", "simple_lsh")
 LENGTH_QUANTILE = 0.99
 # The mean row and the length are computed from at most this many rows.
@@ -112,7 +116,10 @@ class InnerProductHash:
             bias: ``(N,)`` or None.
         """
         out = np.empty((self.family.num_tables, len(weight)), np.int32)
-        for start in range(0, len(weight), _BLOCK):
+        starts: Iterable[int] = range(0, len(weight), _BLOCK)
+        if len(starts) > _LONG:
+            starts = Bar(starts, "hashing rows", leave=False)
+        for start in starts:
             part = slice(start, start + _BLOCK)
             block = self._centered(weight[part], None if bias is None else bias[part])
             if self.norm == "simple_lsh":

@@ -61,7 +61,7 @@ def _add(x, row, factor, weight):
 
 
 @serial
-def _descend(x, squares, rows, signs, solver, weight, order, alphas):
+def _descend(x, squares, costs, rows, signs, solver, weight, order, alphas):
     """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
 
     Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for
@@ -72,6 +72,7 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
     for i in range(size):
         order[i] = i
     diagonal = 1 / (2 * solver.C)
+    weighted = len(costs) > 0
     draws, bound = 0, np.inf
     for _ in range(solver.max_iter):
         largest = 0.0
@@ -82,6 +83,8 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
         k = 0
         while k < size:
             i = order[k]
+            if weighted:
+                diagonal = 1 / (2 * solver.C * costs[rows[i]])
             score = solver.bias + _dot(x, rows[i], weight)
             gradient = signs[i] * score - 1 + alphas[i] * diagonal
             if alphas[i] == 0 and gradient > bound:
@@ -105,12 +108,13 @@ def _descend(x, squares, rows, signs, solver, weight, order, alphas):
 
 
 @parallel
-def fit_duals(x, squares, lists, solver, weights, orders, alphas):
+def fit_duals(x, squares, costs, lists, solver, weights, orders, alphas):
     """The dual variables of all classifiers, each trained on its own rows.
 
     Args:
         x: `slide.sparse.CSR` of the training rows, D columns.
         squares: ``(R,)`` their squared lengths.
+        costs: ``(R,)`` factors of C, above 0; empty: all are 1.
         lists: see `TrainingRows`; N classifiers.
         solver: see `Solver`.
         weights: ``(T, D)`` float32 scratch, zero before and after.
@@ -125,7 +129,7 @@ def fit_duals(x, squares, lists, solver, weights, orders, alphas):
         for n in range(t, len(indptr) - 1, threads):
             begin, end = indptr[n], indptr[n + 1]
             own, alpha = rows[begin:end], alphas[begin:end]
-            _descend(x, squares, own, signs[begin:end], solver, weight, orders[t], alpha)
+            _descend(x, squares, costs, own, signs[begin:end], solver, weight, orders[t], alpha)
             for i in range(end - begin):
                 for p in range(x.indptr[own[i]], x.indptr[own[i] + 1]):
                     weight[x.indices[p]] = 0

@@ -9,12 +9,14 @@ import numpy as np
 from slide import checks
 from slide.data import RowTransform, TextVectorizer
 from slide.inputs import as_csr
+from slide.model.learning import LearningMixin
 from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
 from slide.names import Names
 from slide.nn import SlideNetwork
 from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.ranking import EnsembleRanker
+from slide.sizes import default_search
 from slide.sparse import CSR, check_pattern
 
 _BATCH = 1024
@@ -41,7 +43,7 @@ class Predicted(NamedTuple):
     scores: np.ndarray
 
 
-class Model:
+class Model(LearningMixin):
     """A trained network with its re-ranker, and all that rows and answers go through.
 
     Args:
@@ -105,7 +107,7 @@ class Model:
         for kept in (step.label_ids for step in self.steps if step.label_ids is not None):
             self._label_ids = kept if self._label_ids is None else self._label_ids[kept]
 
-    def predict(self, rows: Any, k: int = 5, search: str = "exact") -> Predicted:
+    def predict(self, rows: Any, k: int = 5, search: str | None = None) -> Predicted:
         """The k best labels of each row, with their names if they have any.
 
         Args:
@@ -115,7 +117,7 @@ class Model:
             k: number of labels.
             search: ``"exact"``, ``"index"``, which is many times as fast with very many labels
                 and may miss one, or ``"sampler"``, if the model has the index of its sampler; see
-                `slide.SampledLinear.top_k`.
+                `slide.SampledLinear.top_k`. None: `search`.
 
         Raises:
             ValueError: for a k below 1, another number of features, values that are not finite, or
@@ -125,7 +127,7 @@ class Model:
         ids, scores = self.predict_ids(rows, k, search)
         return Predicted(ids if self.label_names is None else self.label_names.take(ids), scores)
 
-    def predict_ids(self, rows: Any, k: int = 5, search: str = "exact") -> Predicted:
+    def predict_ids(self, rows: Any, k: int = 5, search: str | None = None) -> Predicted:
         """The same, but labels are always numbers.
 
         Args:
@@ -138,6 +140,7 @@ class Model:
             TypeError: see `predict`.
         """
         checks.whole("k", k, 1)
+        search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
         x = as_csr(self._vectors(rows), self.num_features)
         check_pattern("features", x, None, self.num_features)
@@ -149,6 +152,15 @@ class Model:
         if self._label_ids is not None:
             ids = np.where(ids < 0, -1, self._label_ids[ids].astype(np.int64))
         return Predicted(ids, scores)
+
+    @property
+    def search(self) -> str:
+        """How labels are found unless a call says otherwise.
+
+        It is ``"index"`` for more than 100,000 labels and a re-ranker, else ``"exact"``, as in the
+        scores of a run.
+        """
+        return default_search(self.network.output.out_features, self.ranker is not None)
 
     def rows_of(self, texts: Iterable[str]) -> CSR:
         """The raw features of texts.
@@ -216,9 +228,9 @@ class Model:
 
         Args:
             path: the folder; it is made if it does not exist. A model in it is replaced.
-            dtype: type of the weights of the network in the file: ``"float32"``, or
-                ``"bfloat16"``, which takes half the space. They are float32 again when they are
-                opened, which takes time and memory.
+            dtype: type of the weights of the network in the file: ``"float32"``; ``"bfloat16"``,
+                which takes half the space; or ``"int8"`` with a scale for each row, which takes a
+                quarter. They are float32 again when they are opened, which takes time and memory.
 
         Raises:
             ValueError: for another dtype, or a folder that holds something else.

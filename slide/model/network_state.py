@@ -10,7 +10,11 @@ from slide.nn import SlideNetwork
 from slide.sampling import FullSampler
 from slide.scratch import Scratch
 
-DTYPES_OF_FILES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES_OF_FILES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+# Rows of int8 have other names than weights, so that an older slide does not take them for these.
+_CODES, _SCALES = ".int8", ".scales"
+# Rows that are rounded at a time.
+_BLOCK = 16_384
 
 
 def network_settings(network: SlideNetwork, dtype: str) -> dict[str, Any]:
@@ -21,13 +25,43 @@ def network_settings(network: SlideNetwork, dtype: str) -> dict[str, Any]:
 
 
 def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
-    """The weights in the type of the file; biases are float32."""
+    """The weights in the type of the file; biases are float32.
+
+    Weights in int8 are numbers in [-127, 127] and a float32 scale for each row.
+    """
     checks.one_of("dtype", dtype, DTYPES_OF_FILES)
-    wanted = DTYPES_OF_FILES[dtype]
-    return {
-        name: weight.detach().to(wanted if weight.ndim > 1 else torch.float32)
-        for name, weight in network.named_parameters()
-    }
+    found = {}
+    for name, weight in network.named_parameters():
+        weight = weight.detach()
+        if weight.ndim > 1 and dtype == "int8":
+            found[f"{name}{_CODES}"], found[f"{name}{_SCALES}"] = rounded_rows(weight)
+        else:
+            found[name] = weight.to(DTYPES_OF_FILES[dtype] if weight.ndim > 1 else torch.float32)
+    return found
+
+
+def rounded_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows ``(N, D)`` as int8, and their scales ``(N,)`` float32: a 127th of the largest entry.
+
+    Raises:
+        ValueError: for entries that are not finite, which int8 cannot hold.
+    """
+    codes, scales = torch.empty(weight.shape, dtype=torch.int8), []
+    for block, out in zip(weight.split(_BLOCK), codes.split(_BLOCK), strict=True):
+        largest = block.float().abs().amax(1)
+        if not largest.isfinite().all():
+            raise ValueError("weights that are not finite cannot be saved as int8")
+        scales.append(largest / 127)
+        # A subnormal scale would make numbers beyond 127.
+        scale = scales[-1].clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+        out.copy_((block.float() / scale).round().clamp(-127, 127))
+    return codes, torch.cat(scales)
+
+
+def unrounded_rows(codes: Tensor, scales: Tensor) -> Tensor:
+    """The float32 rows of `rounded_rows`, each entry to half of the scale of its row."""
+    rows = codes.float()
+    return rows.mul_(scales[:, None])
 
 
 def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> SlideNetwork:
@@ -51,9 +85,17 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
         shapes = {"weight": shape if number else shape[::-1], "bias": shape[:1]}
         place = ("first", *(f"hidden.{i}" for i in range(len(hidden) - 1)), "output")[number]
         for name, wanted in shapes.items():
-            tensor = _taken_tensor(tensors, f"{place}.{name}", wanted)
+            tensor = _taken_rows(tensors, f"{place}.{name}", wanted)
             setattr(layer, name, nn.Parameter(tensor.float(), requires_grad=False))
     return network.eval()
+
+
+def _taken_rows(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """The tensor of that name, or the rows that are kept as int8 under it."""
+    if f"{name}{_CODES}" not in tensors:
+        return _taken_tensor(tensors, name, shape)
+    codes = _taken_tensor(tensors, f"{name}{_CODES}", shape)
+    return unrounded_rows(codes, _taken_tensor(tensors, f"{name}{_SCALES}", shape[:1]))
 
 
 def _taken_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

@@ -157,7 +157,11 @@ class SampledLinear(SampledLayer):
 
     @untraced
     def loss(
-        self, x: Tensor, labels: Any, loss: Callable[[Tensor, ActiveSet], Tensor]
+        self,
+        x: Tensor,
+        labels: Any,
+        loss: Callable[[Tensor, ActiveSet], Tensor],
+        weights: Any = None,
     ) -> tuple[Tensor, ActiveSet]:
         """The loss of `forward`, a scalar, and the active set.
 
@@ -168,10 +172,12 @@ class SampledLinear(SampledLayer):
             x: ``(B, D)`` inputs.
             labels: the targets, B rows in any form that `slide.as_pattern` takes.
             loss: maps scores ``(B, A)`` or ``(nnz,)``, and the set, to a scalar.
+            weights: ``(B,)`` factors of the losses of the samples, at least 0, for
+                `slide.ActiveLoss`; None: all are 1.
 
         Raises:
             ValueError: see `slide.functional.active_linear_loss`.
-            TypeError: see `slide.functional.active_linear_loss`.
+            TypeError: see `slide.functional.active_linear_loss`; or for weights and another loss.
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
@@ -181,7 +187,10 @@ class SampledLinear(SampledLayer):
             if not callable(loss):
                 raise TypeError(f"loss must be an ActiveLoss or a function, not {loss!r}")
             if isinstance(loss, ActiveLoss):
-                mean = linear_loss_on_set(*layer, loss.record, loss.hard_fraction, products)
+                kind = loss.record, loss.hard_fraction
+                mean = linear_loss_on_set(*layer, *kind, products, weights)
+            elif weights is not None:
+                raise TypeError("weights of samples need an ActiveLoss")
             else:
                 mean = loss(linear_on_set(*layer, products), active)
         return mean, active

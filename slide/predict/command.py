@@ -121,8 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--search",
         choices=SEARCHES,
-        default="exact",
-        help="how outputs are found (exact)",
+        help="how outputs are found (exact; index for more than 100,000 labels and a re-ranker)",
     )
     add("--threads", type=int, default=0, help="cores to use; 0: all")
     add("--verify", action="store_true", help="first compare the SHA-256 of all files of the model")

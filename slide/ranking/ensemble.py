@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide import checks
+from slide.bars import Bar
 from slide.data import (
     KnownLabels,
     OwnItems,
@@ -169,11 +170,17 @@ class EnsembleRanker:
         self.neighbours = self._choose_neighbours(train, held)
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
-        for part in held.blocks(_BATCH):
+        weights = [np.empty(0)]
+        parts, count = held.blocks(_BATCH), -(-len(held) // _BATCH)
+        for part in Bar(parts, "evidence", count, leave=False):
             evidence = self._evidence(network, part.features, 1, search)
             columns.append(evidence.columns)
-            right.append(hits(evidence.ids, part.labels)[evidence.ids >= 0])
-        self.judge.fit(np.concatenate(columns), np.concatenate(right))
+            known = evidence.ids >= 0
+            right.append(hits(evidence.ids, part.labels)[known])
+            if part.weights is not None:
+                weights.append(np.repeat(part.weights, known.sum(1)))
+        every_weight = None if held.weights is None else np.concatenate(weights)
+        self.judge.fit(np.concatenate(columns), np.concatenate(right), every_weight)
         if every is not None:
             self._take_rows(every, self.neighbours.idf, self.known_labels is not None)
             if len(held) > _WORTH_LEARNING * len(every):
@@ -234,7 +241,7 @@ class EnsembleRanker:
         """Train the classifiers, with the labels of near rows as negatives."""
         negatives = self.neighbours.own_candidates(min(self.negatives, train.num_labels))
         sizes = train.num_features, train.num_labels
-        self.classifiers.fit(train.features, train.labels, negatives, *sizes)
+        self.classifiers.fit(train.features, train.labels, negatives, *sizes, train.weights)
 
     def _excludes(self) -> bool:
         """Whether known labels are left out of the answers."""

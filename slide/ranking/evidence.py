@@ -118,7 +118,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     of_pair = [scores, scores - best, _ranks(scores)]
     of_pair += [linear, linear - _finite_max(linear), _ranks(linear)]
     of_pair += [share, values_of(ids, votes.ids, votes.sharp, 0.0), _ranks(share)]
-    of_pair += [going, _ranks(going), np.log1p(experts.frequency)[ids]]
+    of_pair += [going, _ranks(going), np.log1p(experts.frequency[ids])]
     of_row = [np.diff(features.indptr), votes.nearest, votes.mean, best[:, 0]]
     columns = np.zeros((int(known.sum()), len(COLUMNS)), np.float32)
     for number, column in enumerate([*of_pair, *(each[:, None] for each in of_row)]):

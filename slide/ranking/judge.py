@@ -47,12 +47,15 @@ class Judge:
         self.trees: Trees | None = None
         self.base = 0.0
 
-    def fit(self, columns: np.ndarray, hits: np.ndarray) -> "Judge":
+    def fit(
+        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None = None
+    ) -> "Judge":
         """Learn from candidates of rows that no expert has seen.
 
         Args:
             columns: ``(pairs, C)`` float32.
             hits: ``(pairs,)`` bool, whether the candidate is a label of its row.
+            weights: ``(pairs,)``, how much each counts; None: all the same.
 
         Returns:
             The judge itself. With too few hits it has no trees, and ranks by column 0.
@@ -63,7 +66,7 @@ class Judge:
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
         drawn = hits | (np.random.default_rng(0).random(len(hits)) < share)
         model = load_learner()(**_SETTINGS, monotonic_cst=self.signs)
-        model.fit(columns[drawn], hits[drawn])
+        model.fit(columns[drawn], hits[drawn], None if weights is None else weights[drawn])
         # The odds are larger by 1 / share among the drawn ones.
         base = float(model._baseline_prediction[0, 0] + np.log(share))
         self.trees, self.base = _trees_of(model), base

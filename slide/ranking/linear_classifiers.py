@@ -12,11 +12,15 @@ if the label is one of its candidates. The re-ranker of Astec has the same negat
 import numpy as np
 
 from slide import checks
+from slide.bars import Bar
 from slide.kernels import dual_descent as kernels
 from slide.kernels.dual_descent import Solver, TrainingRows
 from slide.runtime import num_threads
 from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_pattern
+
+# Labels that are trained between two looks at the bar.
+_BLOCK = 8_192
 
 
 class LinearClassifiers:
@@ -77,6 +81,7 @@ class LinearClassifiers:
         candidates: Pattern,
         num_features: int,
         num_labels: int,
+        weights: np.ndarray | None = None,
     ) -> "LinearClassifiers":
         """Train each label on its positives, and on the rows that have it as a wrong candidate.
 
@@ -87,6 +92,7 @@ class LinearClassifiers:
                 row may be among them.
             num_features: D.
             num_labels: N.
+            weights: ``(R,)`` factors of C, above 0; None: all are 1.
 
         Returns:
             The classifiers themselves.
@@ -107,7 +113,10 @@ class LinearClassifiers:
         scratch = np.zeros((threads, num_features), np.float32)
         orders = np.empty((threads, longest), np.int64)
         alphas = np.zeros(len(lists.rows), np.float32)
-        kernels.fit_duals(features, squares, lists, self.solver, scratch, orders, alphas)
+        costs = np.empty(0) if weights is None else weights
+        for begin in Bar(range(0, num_labels, _BLOCK), "classifiers", leave=False):
+            some = lists._replace(indptr=lists.indptr[begin : begin + _BLOCK + 1])
+            kernels.fit_duals(features, squares, costs, some, self.solver, scratch, orders, alphas)
         indptr = np.zeros(num_labels + 1, np.int64)
         found = features, lists, alphas, self.threshold, scratch, indptr
         kernels.collect_weights(*found, np.empty(0, np.int32), np.empty(0, np.float32))

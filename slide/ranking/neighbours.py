@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide import checks
+from slide.bars import Bar
 from slide.search import column_lists, shortened, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
 
@@ -120,7 +121,7 @@ class Neighbours:
             scores.sum(1) / np.maximum((near >= 0).sum(1), 1),
         )
 
-    def own_candidates(self, k: int, block: int = 32_768) -> Pattern:
+    def own_candidates(self, k: int, block: int = 8_192) -> Pattern:
         """For each training row the k labels with the most votes of its other neighbours.
 
         The lists are shorter than in `votes`, so some of the nearest rows may be missing.
@@ -133,7 +134,8 @@ class Neighbours:
         longest = longest_list(counts, self.rows.num_rows, _OWN_WORK)
         lists = shortened(self.lists, longest)
         sizes, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
-        for begin in range(0, self.rows.num_rows, block):
+        starts = range(0, self.rows.num_rows, block)
+        for begin in Bar(starts, "candidates", leave=False):
             rows = np.arange(begin, min(begin + block, self.rows.num_rows))
             bounds = self.rows.indptr[begin : rows[-1] + 2]
             inside = slice(bounds[0], bounds[-1])

@@ -25,6 +25,10 @@ class FullSampler(Sampler):
     """
 
     def __init__(self, in_features: int, out_features: int):
+        self.resize(out_features)
+
+    def resize(self, out_features: int) -> None:
+        """See `Sampler.resize`."""
         self.out_features = out_features
         self._ids = np.arange(out_features, dtype=np.int32)
         self._scratch = Scratch(out_features)

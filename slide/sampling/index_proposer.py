@@ -119,6 +119,11 @@ class IndexProposer(Proposer):
             return {}
         return {"index/lists": self._index.num_lists, "index/rows_seen": self._index.seen}
 
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; the next `rebuild` makes the index anew."""
+        super().resize(out_features)
+        self._index, self._saved, self._moved = None, {}, np.empty(0, np.int32)
+
     def state_dict(self) -> dict[str, Any]:
         """The index without the weights, and the rows that it does not follow yet."""
         if self._index is None and not self._saved:

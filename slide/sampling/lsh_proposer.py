@@ -82,18 +82,31 @@ class LSHProposer(Proposer):
             checks.whole("rehash_after", rehash_after, 0)
             checks.within("rehash_after", rehash_after, 0, 255)
         self.rehash_after = rehash_after
-        drawn = family(in_features + 2, num_vectors=out_features, seed=seed)
-        self.hash = InnerProductHash(drawn, norm, center)
-        self.tables = HashTables(
-            drawn.num_tables, drawn.num_buckets, bucket_capacity, bucket_policy, seed
-        )
+        self._family = family
+        self._make_tables(norm, center, bucket_capacity, bucket_policy)
         self.redraw_due = redraw
         self.draw = 0
         self.samples = 0
         self.rebuilds = 0
+
+    def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
+        """Hash functions and empty tables for the number of outputs."""
+        drawn = self._family(self.in_features + 2, num_vectors=self.out_features, seed=self.seed)
+        self.hash = InnerProductHash(drawn, norm, center)
+        sizes = drawn.num_tables, drawn.num_buckets
+        self.tables = HashTables(*sizes, capacity, policy, self.seed)
         self.codes = np.empty((drawn.num_tables, 0), np.int32)
-        self._scratch = Scratch(out_features)
+        self._scratch = Scratch(self.out_features)
         self._forget_updates()
+
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; hash functions and tables are those of a new proposer."""
+        super().resize(out_features)
+        old, tables = self.hash, self.tables
+        self._make_tables(old.norm, old.center, tables.bucket_capacity, tables.bucket_policy)
+        self.hash.mean_input, self.hash.batches = old.mean_input, old.batches
+        if self.draw:
+            self._redraw(self.draw)
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:

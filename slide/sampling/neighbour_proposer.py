@@ -76,6 +76,11 @@ class NeighbourProposer(Proposer):
         own = self.graph[label]
         return own[own >= 0]
 
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; labels may have other numbers now, so the graph begins anew."""
+        super().resize(out_features)
+        self.graph = np.full((out_features, self.width), -1, np.int32)
+
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Keep the weight itself: there is nothing to build."""
         self._rows = weight, bias

@@ -68,6 +68,11 @@ class Sampler(Protocol):
     def forget_index(self) -> None:
         """Build the index again before it is used: all rows have changed."""
 
+    def resize(self, out_features: int) -> None:
+        """Choose among another number of outputs: rows were appended, or some were removed."""
+        self.out_features = out_features
+        self.forget_index()
+
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``."""
         return {}
@@ -211,6 +216,10 @@ class Proposer:
 
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
         """Index changed rows again. Called before each set, unless `rebuild` is called."""
+
+    def resize(self, out_features: int) -> None:
+        """Index another number of rows from the next `rebuild` on, which comes before any query."""
+        self.out_features = out_features
 
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``."""

@@ -66,6 +66,11 @@ class RecentProposer(Proposer):
         self.pool = np.empty(0, np.int32)
         self._rows: tuple[Tensor, Tensor | None] | None = None
 
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; labels may have other numbers now, so none are remembered."""
+        super().resize(out_features)
+        self.pool = np.empty(0, np.int32)
+
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Keep the weight itself: there is nothing to build."""
         self._rows = weight, bias

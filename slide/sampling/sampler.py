@@ -1,6 +1,5 @@
 """The sampler that assembles active sets: labels, then candidates, then uniform draws."""
 
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.compilation import clock
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
 from slide.runtime import num_threads, profiled, random_key
@@ -107,8 +107,19 @@ class ActiveSampler(Sampler):
         self._candidates = 0.0
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
-        self._scratch = Scratch(out_features)
-        self._full = FullSampler(in_features, out_features) if active >= out_features else None
+        self._size()
+
+    def resize(self, out_features: int) -> None:
+        """See `Sampler.resize`; seeds, counters and the size of a set stay."""
+        super().resize(out_features)
+        if self.proposer is not None:
+            self.proposer.resize(out_features)
+        self._size()
+
+    def _size(self) -> None:
+        n = self.out_features
+        self._scratch = Scratch(n)
+        self._full = FullSampler(1, n) if self.active >= n else None
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
@@ -121,7 +132,7 @@ class ActiveSampler(Sampler):
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
-        due, start = self.rebuild_due(self.samples), time.perf_counter()
+        due, start = self.rebuild_due(self.samples), clock()
         if not self._built or due > self.scheduled:
             with torch.no_grad():
                 self.proposer.rebuild(weight, bias)
@@ -130,7 +141,7 @@ class ActiveSampler(Sampler):
             self._built = True
         else:
             self.proposer.refresh(weight, bias)
-        self.rebuild_seconds += time.perf_counter() - start
+        self.rebuild_seconds += clock() - start
         if inputs is not None:
             self.proposer.observe(inputs)
             self.samples += num_queries(inputs)

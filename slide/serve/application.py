@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 from typing import Any
 
+from slide import checks
 from slide.model import Model
 from slide.serve.limits import Limits
 
@@ -16,7 +17,9 @@ def check_installed() -> None:
         raise ImportError(f"a server needs {', '.join(missing)}: pip install slide[serve]")
 
 
-def create_app(model: Model, limits: Limits | None = None, threads: int = 0) -> Any:
+def create_app(
+    model: Model, limits: Limits | None = None, threads: int = 0, search: str | None = None
+) -> Any:
     """The server of a model, for uvicorn or another ASGI server.
 
     One process must have one of them, with one thread of requests: its own thread computes.
@@ -25,13 +28,16 @@ def create_app(model: Model, limits: Limits | None = None, threads: int = 0) -> 
         model: a trained model.
         limits: None: `Limits` as they are.
         threads: cores of the products; 0: all.
+        search: how labels are found for requests that do not say it, ``"exact"`` or ``"index"``;
+            None: `slide.Model.search`. What it needs is made when the server starts; an index that
+            a request asks for otherwise is made then.
 
     Returns:
         An application of FastAPI.
 
     Raises:
         ImportError: if a package is missing that a server needs.
-        ValueError: for a limit out of range.
+        ValueError: for a limit out of range, or another search.
 
     Example:
         >>> import slide
@@ -43,4 +49,6 @@ def create_app(model: Model, limits: Limits | None = None, threads: int = 0) -> 
     check_installed()
     from slide.serve.routes import make_app  # Imported here: the packages are an extra.
 
-    return make_app(model, (limits or Limits()).checked(), threads)
+    search = model.search if search is None else search
+    checks.one_of("search", search, ("exact", "index"))
+    return make_app(model, (limits or Limits()).checked(), threads, search)

@@ -65,7 +65,8 @@ def make_server(options: argparse.Namespace) -> Any:
         timeout=options.timeout,
     )
     runtime.set_threads(options.threads)
-    app = create_app(load(options.model, options.verify), limits, options.threads)
+    model = load(options.model, options.verify)
+    app = create_app(model, limits, options.threads, options.search)
     config = uvicorn.Config(
         app,
         host=options.host,
@@ -93,6 +94,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--host", "127.0.0.1", "address to listen at; 0.0.0.0: all")
     add("--port", 8000, "port; 0: any that is free")
     add("--threads", 0, "cores to use; 0: all")
+    about = "how labels are found if a request does not say it (exact; index for more than "
+    about += "100,000 labels and a re-ranker)"
+    parser.add_argument("--search", choices=("exact", "index"), help=about)
     add("--batch-rows", default.batch_rows, "rows that are answered together")
     add("--batch-wait", 1000 * default.batch_wait, "milliseconds to wait for more rows")
     add("--max-rows", default.rows, "rows of a request")

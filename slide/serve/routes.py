@@ -24,7 +24,7 @@ _LONGEST = 400  # Characters of a sentence: it may hold a name from the request.
 _CODES = (400, 408, 413, 422, 503, 504)
 
 
-def make_app(model: Model, limits: Limits, threads: int) -> FastAPI:
+def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI:
     """See `slide.serve.create_app`."""
     metrics = Metrics(lambda: state.waiting)
     state = Batcher(model.predict_ids, limits, threads, metrics.batch_rows.observe)
@@ -32,14 +32,14 @@ def make_app(model: Model, limits: Limits, threads: int) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.start()
-        await _warm_up(state, model)
+        await _warm_up(state, model, search)
         yield
         await state.stop()
 
     about = "Labels for rows of features or texts, by a model of slide."
     options: dict[str, Any] = {"redoc_url": None, "lifespan": lifespan}
     app = FastAPI(title="slide", description=about, version=runtime.VERSION, **options)
-    _add_routes(app, model, limits, state, metrics)
+    _add_routes(app, (model, search), limits, state, metrics)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPError, _refused)
     app.add_exception_handler(Exception, _failed)
@@ -49,8 +49,9 @@ def make_app(model: Model, limits: Limits, threads: int) -> FastAPI:
 
 
 def _add_routes(
-    app: FastAPI, model: Model, limits: Limits, batcher: Batcher, metrics: Metrics
+    app: FastAPI, served: tuple[Model, str], limits: Limits, batcher: Batcher, metrics: Metrics
 ) -> None:
+    model, search = served
     responses: Any = {code: {"model": Problem} for code in _CODES}
 
     @app.post("/predict", response_model=AnsweredRows, responses=responses)
@@ -59,7 +60,7 @@ def _add_routes(
         _check_size(query, limits)
         try:
             rows = rows_to_csr(query.rows, model)
-            found = await batcher.ask(rows, query.k, query.search)
+            found = await batcher.ask(rows, query.k, query.search or search)
         except Overloaded as error:
             sentence = f"{batcher.waiting} rows wait already; try again later"
             raise HTTPException(503, sentence, {"Retry-After": "1"}) from error
@@ -81,15 +82,17 @@ def _add_routes(
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _warm_up(batcher: Batcher, model: Model) -> None:
-    """Compile kernels, and make look-ups of names and words and the index, before requests."""
+async def _warm_up(batcher: Batcher, model: Model, search: str) -> None:
+    """Compile kernels, and make look-ups of names and words, before requests.
+
+    So is the index, if requests get it that name no search; else when one asks for it.
+    """
     row = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
     if model.feature_names is not None:
         await batcher.run(model.feature_names.number, "")
     if model.vectorizer is not None:
         await batcher.run(model.rows_of, ["a text"])
-    await batcher.run(model.predict_ids, row, 1)
-    await batcher.run(model.predict_ids, row, 1, "index")
+    await batcher.run(model.predict_ids, row, 1, search)
 
 
 def _check_size(query: Query, limits: Limits) -> None:

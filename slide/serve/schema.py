@@ -35,8 +35,10 @@ class Query(BaseModel):
         None, allow_inf_nan=False, description="leave out labels with lower scores"
     )
     ids: bool = Field(False, description="numbers of labels, where the model has their names")
-    # Those of `slide.model.model.SEARCHES` that any model can do; the server prepares both.
-    search: Literal["exact", "index"] = Field("exact", description="how labels are found")
+    # Those of `slide.model.model.SEARCHES` that any model can do.
+    search: Literal["exact", "index"] | None = Field(
+        None, description="how labels are found; without it, as the server was told to"
+    )
 
 
 class Answer(BaseModel):

@@ -26,8 +26,7 @@ from report import RESULTS, last, publish, table
 from train_process import run_train, seconds_of
 from workload import job
 
-from slide import runtime
-from slide.config import defaults as rules
+from slide import runtime, sizes
 from slide.config import fill_in, open_dataset, read_config, user_errors
 from slide.data import SparseDataset
 
@@ -65,9 +64,9 @@ def curve_of(log: list[dict]) -> list[tuple[float, float]]:
 def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> dict[str, Any]:
     """A row of results: with the re-ranker, and the network alone."""
     if name == SMALL:
-        active = rules.active_outputs(data.num_labels) // 2
+        active = sizes.active_outputs(data.num_labels) // 2
         overrides = ["network.hidden=[256]", f"sampler.active={active}"]
-    steps = -(-len(data.train) // rules.batch_size(len(data.train)))
+    steps = -(-len(data.train) // sizes.batch_size(len(data.train)))
     every = [f"trainer.eval_every={steps}", f"trainer.log_every={steps}"]
     summary, log = train(data.name, root, [*overrides, *every])
     keep = ("p", "psp", "network_p", "network_psp")

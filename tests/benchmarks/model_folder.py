@@ -1,4 +1,4 @@
-"""Size of a model folder, how long it takes to open, and what weights of 16 bits cost.
+"""Size of a model folder, how long it takes to open, and what weights of 16 and 8 bits cost.
 
 Random weights of the shape of Amazon-670K, and a trained run of the data set debian:
 
@@ -23,7 +23,7 @@ from slide.model import Model, load
 FEATURES, HIDDEN, LABELS, NONZEROS = 135_909, 512, 670_091, 75
 # Settings of the run that its page tells.
 SHOWN = (("network", "hidden"), ("trainer", "epochs"))
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8")
 # In a process of its own, and without the time of `import slide`.
 OPEN = """
 import json, sys, time
@@ -69,7 +69,7 @@ def measure_opening(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def measure_precision(run: Path, rows: Path, folder: Path) -> dict[str, dict[str, float]]:
-    """Precision of a trained model in both types."""
+    """Precision of a trained model in each type, and bytes of its network."""
     found = {}
     for dtype in DTYPES:
         load(run).save(folder / f"run_{dtype}", dtype)
@@ -79,7 +79,9 @@ def measure_precision(run: Path, rows: Path, folder: Path) -> dict[str, dict[str
         subprocess.run([*words, *more], check=True, capture_output=True)
         count = sum(1 for _ in (folder / "answers.jsonl").open())
         seconds = time.perf_counter() - begin
-        found[dtype] = json.loads((folder / "m.json").read_text()) | {"rows": count / seconds}
+        size = (folder / f"run_{dtype}" / "network.safetensors").stat().st_size
+        more = {"rows": count / seconds, "bytes": size}
+        found[dtype] = json.loads((folder / "m.json").read_text()) | more
     return found
 
 
@@ -99,6 +101,7 @@ def page(found: dict) -> str:
     precision = [
         {
             "weights": dtype,
+            **({"network, MB": f"{row['bytes'] / 1e6:.1f}"} if "bytes" in row else {}),
             **{f"P@{k}": f"{100 * row[f'p_at_{k}']:.2f}" for k in (1, 3, 5)},
             "rows/s": f"{row['rows']:.0f}",
         }
@@ -111,7 +114,7 @@ def page(found: dict) -> str:
         f"process; files that were just written, threads: {found['threads']}. `open` is without "
         "`import slide`.\n\n"
         f"{table(opening)}\nA trained run of debian ({told}) with its re-ranker, predicted by "
-        f"`slide-predict` in both types, with the start of the process:\n\n{table(precision)}"
+        f"`slide-predict` in each type, with the start of the process:\n\n{table(precision)}"
     )
 
 

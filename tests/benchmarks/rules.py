@@ -3,7 +3,7 @@
     python tests/benchmarks/rules.py --root path/to/data
     python tests/benchmarks/rules.py --root path/to/data --datasets debian synthetic --seeds 0 1
 
-The rules are those of slide/config/defaults.py: rows in a batch, outputs in an active set, width of
+The rules are those of slide/sizes.py: rows in a batch, outputs in an active set, width of
 the hidden layer, size of the first weights of the outputs. The network alone, ranker=none, is
 judged on training rows that are held out; each run is a process of train.py that changes one
 setting. Six real sets, and two generated ones. Writes results/rules.{json,md} after each row; rows

@@ -74,6 +74,7 @@ def write_bodies(path: Path, search: str) -> None:
 def server(folder: Path, log: Path, threads: int) -> Iterator[str]:
     """The address of a server, which is stopped in the end."""
     words = [sys.executable, "-m", "slide.serve", folder, "--port", "0", "--threads", str(threads)]
+    words += ["--search", "index"]  # Made before the first request; each names its search.
     environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
     with log.open("w") as file:
         process = subprocess.Popen(words, stderr=file, env=environment)

@@ -7,6 +7,7 @@ from helpers import job
 
 from slide import FullSampler
 from slide.config import build_network, build_optimizer, fill_in
+from slide.config.defaults import check_used
 from slide.sparse import CSR
 
 
@@ -90,6 +91,29 @@ def test_settings_of_tables_for_sets_of_each_sample(tmp_path, word):
         "recent samples; add sampler=lsh"
     )
     job.main(*run, "sampler.candidate_share=0.1", "sampler.mode=per_sample", "ranker=none")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "words", "message"),
+    [
+        ("uniform", ["hash=dwta"], "hash would have no effect: outputs are drawn uniformly; "),
+        ("uniform", ["hash.num_tables=4"], "hash.num_tables would have no effect: outputs are "),
+        ("uniform", ["schedule=fixed"], "schedule would have no effect: outputs are drawn unif"),
+        ("full", ["hash=dwta"], "hash would have no effect: all outputs are computed; choose s"),
+        ("faiss", ["hash=dwta"], "hash would have no effect: candidates do not come from hash "),
+        ("faiss", ["schedule=fixed", "sampler.candidate_share=0.9"], None),
+        ("lsh", ["hash=dwta", "schedule=fixed"], None),
+        ("uniform", ["hash=dwta", "search.tries=['sampler=lsh']"], None),
+    ],
+)
+def test_settings_that_a_sampler_does_not_use(sampler, words, message):
+    config = job.compose(f"sampler={sampler}", *words)
+    given = [word.partition("=")[0] for word in ["sampler=x", *words]]
+    if message is None:
+        check_used(config, given)
+        return
+    with pytest.raises(ValueError, match=message):
+        check_used(config, given)
 
 
 def test_settings_of_the_network_reach_it():

@@ -16,7 +16,7 @@ PUBLIC = ("", ".data", ".ranking", ".sampling", ".training")
 def small(folder, group, choice):
     """Overrides that let any choice train in a moment."""
     more = ["trainer.max_steps=2", *([f"sampler={choice}"] if group == "sampler" else [])]
-    if choice != "auto":
+    if group != "sampler" or choice == "lsh":
         more += ["hash.num_tables=2"]
         more += [f"hash.hashes_per_table={2 if group == 'recipe' else 'null'}"]
     more += ["ranker=none"] if group == "loss" else []

@@ -6,7 +6,7 @@ import pytest
 from helpers import job
 from omegaconf import OmegaConf
 
-from slide.config import read_config
+from slide.config import build_network, fill_in, read_config
 from slide.config.search import choose_settings, race_steps, variants, with_value
 from slide.training.race import Contender
 
@@ -77,6 +77,45 @@ def test_values_that_do_not_exist_are_named():
     for key, value in (("loss", "hings"), ("network.width", "3"), ("los", "bce")):
         with pytest.raises(ValueError, match=f"there is no {key}={value}"):
             with_value(config, key, value)
+
+
+@pytest.mark.parametrize("present", ["auto", "uniform", "lsh", "faiss", "full"])
+def test_samplers_are_raced(present):
+    config = read_config(["search.tries=['sampler=uniform,lsh,faiss,full']", f"sampler={present}"])
+    config.sampler.weighting = "none"
+    fill_in(config, 1000, 400)
+    (others,) = variants(config).values()
+    assert set(others) == {"uniform", "lsh", "faiss", "full"} - {
+        "uniform" if present == "auto" else present
+    }
+    for name, other in others.items():
+        fill_in(other, 1000, 400)
+        sampler = build_network(other, 60, 400).output.sampler
+        kind = type(getattr(sampler, "proposer", None)).__name__
+        expected = {"lsh": "LSHProposer", "faiss": "FaissProposer"}.get(name, "NoneType")
+        assert (kind, type(sampler).__name__ == "FullSampler") == (expected, name == "full")
+        assert name == "full" or (sampler.active, sampler.weighting) == (100, "none")
+    found = choose(config, lambda each: float(each.sampler.get("proposer") is not None))
+    assert found.sampler.proposer is not None
+    for value in ("auto", "best"):
+        with pytest.raises(ValueError, match=f"there is no sampler={value}; take lsh, faiss"):
+            with_value(config, "sampler", value)
+    with pytest.raises(ValueError, match=r"sampler.mode cannot be raced"):
+        with_value(config, "sampler.mode", "shared")
+
+
+def test_a_run_takes_the_sampler_that_won(tmp_path, capsys):
+    more = ["search.tries=['sampler=full']", "search.least_gain=0", "ranker=none"]
+    words = job.tiny(tmp_path, "sampler=auto", *more)
+    words.remove("sampler=auto")  # What a user gives is not raced.
+    job.main(*words)
+    said = capsys.readouterr().err
+    assert "sampler: " in said
+    won = said.partition("sampler: ")[2].partition(",")[0]
+    assert won in ("full", "uniform")
+    saved = OmegaConf.load(tmp_path / "run/config.yaml").sampler
+    assert (saved._target_ == "slide.FullSampler") == (won == "full")
+    assert saved.active == ("all" if won == "full" else 32)
 
 
 def test_the_steps_of_a_race_have_a_limit():

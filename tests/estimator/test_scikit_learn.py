@@ -7,7 +7,10 @@ from slide import SlideClassifier
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 SPARSE = "scores and sets of labels are sparse matrices, as dense ones would not fit in memory"
+STEPS = "steps have other rows: one of weight 2 is not two rows, and one of weight 0 is left out"
 EXPECTED = {
+    "check_sample_weight_equivalence_on_dense_data": STEPS,
+    "check_sample_weight_equivalence_on_sparse_data": STEPS,
     "check_classifiers_classes": SPARSE,
     "check_classifiers_multilabel_representation_invariance": SPARSE,
     "check_classifiers_multilabel_output_format_predict": SPARSE,

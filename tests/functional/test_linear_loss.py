@@ -59,9 +59,10 @@ def test_loss_of_a_linear_layer_equals_the_two_steps(
     monkeypatch.setattr(losses, "_LEAST_SAMPLES", 2)  # Two samples at a time, and one at last.
     x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
     bias = bias if with_bias else None
-    whole = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
+    each = np.linspace(0.2, 3, 7) if with_bias else None
+    whole = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard, weights=each)
     found = loss_and_gradients(whole, x, weight, bias)
-    steps = loss_on_active(active_linear(x, weight, bias, active), active, name, hard)
+    steps = loss_on_active(active_linear(x, weight, bias, active), active, name, hard, each)
     for one, other in zip(found, loss_and_gradients(steps, x, weight, bias), strict=True):
         torch.testing.assert_close(one, other)
 

@@ -63,6 +63,35 @@ def test_losses_equal_their_twins(name, mode, weighted, dtype, seed):
     np.testing.assert_allclose(scores.grad.flatten(), wanted, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_have_weights(name, mode):
+    scores, active, samples = draw_problem(mode, True, 0)
+    weights = np.array([0.5, 2, 0, 1, 3])
+    scores = torch.from_numpy(scores).requires_grad_()
+    loss = loss_on_active(scores, active, name, weights=weights)
+    loss.backward()
+    expected = [getattr(naive_losses, name)(*sample) for sample in samples]
+    values = [w * value for w, (value, _) in zip(weights, expected, strict=True)]
+    assert loss.item() == pytest.approx(np.mean(values), rel=1e-12)
+    wanted = [w * np.array(gradient) for w, (_, gradient) in zip(weights, expected, strict=True)]
+    np.testing.assert_allclose(scores.grad.flatten(), np.concatenate(wanted) / 5, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 1], r"weights \(2,\) do not fit 5 samples"),
+        ([1, 1, 1, 1, -1], "must be finite and at least 0, not -1.0"),
+        ([1, 1, 1, 1, np.inf], "must be finite and at least 0, not inf"),
+    ],
+)
+def test_weights_that_cannot_be(weights, message):
+    scores, active, _ = draw_problem("shared", False, 0)
+    with pytest.raises(ValueError, match=message):
+        loss_on_active(torch.from_numpy(scores), active, "bce", weights=weights)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_twins_have_the_gradients_of_their_losses(name):
     _, _, samples = draw_problem("per_sample", True, 3)

@@ -43,10 +43,10 @@ def tiny(folder, *more):
     # Sets must be smaller than the number of labels, or nothing is sampled at all.
     shape = ["network.hidden=[8]", "trainer.batch_size=16", "trainer.epochs=2"]
     shape.append("sampler.active=32")
-    if "sampler=auto" not in more:  # Which has no use for small tables.
-        shape += ["hash.hashes_per_table=3", "hash.num_tables=4"]
     if not any(word.startswith("sampler=") for word in more):
         shape.append("sampler=lsh")
+    if "sampler=lsh" in (*shape, *more):  # Other samplers have no use for tables.
+        shape += ["hash.hashes_per_table=3", "hash.num_tables=4"]
     threads = ["runtime.threads=1"]  # Waking threads would take longer than the work.
     places = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
     return [*sizes, *shape, *threads, *places, "report=false", *more]

@@ -7,18 +7,19 @@ import numpy as np
 from helpers.naive import random_below
 
 
-def fit_duals(rows, signs, solver):
+def fit_duals(rows, signs, solver, costs=None):
     """The dual variables of one classifier.
 
     Args:
         rows: its training rows ``(n, D)``.
         signs: 1 or -1 for each of them.
         solver: `slide.kernels.dual_descent.Solver`.
+        costs: factor of C for each of them; None: 1.
     """
     rows = np.asarray(rows, np.float64)
     weight, alphas = np.zeros(rows.shape[1]), [0.0] * len(rows)
     order, size = list(range(len(rows))), len(rows)
-    diagonal, draws, bound = 1 / (2 * solver.C), 0, math.inf
+    draws, bound = 0, math.inf
     for _ in range(solver.max_iter):
         largest = 0.0
         for k in range(size - 1, 0, -1):
@@ -28,6 +29,7 @@ def fit_duals(rows, signs, solver):
         k = 0
         while k < size:
             i = order[k]
+            diagonal = 1 / (2 * solver.C * (1 if costs is None else costs[i]))
             score = solver.bias + sum(rows[i] * weight)
             gradient = signs[i] * score - 1 + alphas[i] * diagonal
             if alphas[i] == 0 and gradient > bound:

@@ -21,12 +21,14 @@ def problem(request):
     return x, to_dense(x, NUM_COLUMNS).numpy(), TrainingRows(*pattern, signs)
 
 
-def fit(x, dense, lists, solver, threads):
+def fit(x, dense, lists, solver, threads, costs=()):
     squares = (dense**2).sum(1)
     weights = np.zeros((threads, NUM_COLUMNS), np.float32)
     orders = np.zeros((threads, max(LENGTHS)), np.int64)
     alphas = np.zeros(len(lists.rows), np.float32)
-    kernels.fit_duals(x, squares, lists, solver, weights, orders, alphas)
+    kernels.fit_duals(
+        x, squares, np.array(costs, np.float64), lists, solver, weights, orders, alphas
+    )
     assert not weights.any()
     return alphas
 
@@ -45,6 +47,18 @@ def test_fit_duals(problem, solver, threads):
     alphas = fit(x, dense, lists, solver, threads)
     for own in lists_of(lists):
         expected = naive_ranking.fit_duals(dense[lists.rows[own]], lists.signs[own], solver)
+        np.testing.assert_allclose(alphas[own], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("solver", [Solver(1.0, -1.0, 20, 0.1), Solver(2.0, 0.0, 200, 1e-4)])
+def test_fit_duals_with_weights_of_rows(problem, solver):
+    x, dense, lists = problem
+    costs = np.random.default_rng(9).uniform(0.1, 5, NUM_ROWS)
+    alphas = fit(x, dense, lists, solver, 1, costs)
+    assert not np.allclose(alphas, fit(x, dense, lists, solver, 1))
+    for own in lists_of(lists):
+        rows = lists.rows[own]
+        expected = naive_ranking.fit_duals(dense[rows], lists.signs[own], solver, costs[rows])
         np.testing.assert_allclose(alphas[own], expected, rtol=1e-3, atol=1e-4)
 
 

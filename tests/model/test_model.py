@@ -182,9 +182,54 @@ def test_half_the_size(raw, tmp_path):
         half.network.output.weight.data, network.output.weight.data, rtol=0.01, atol=1e-3
     )
     assert half.predict(raw.test.features).labels.shape == (30, 5)
-    with pytest.raises(ValueError, match="dtype must be one of float32, bfloat16, not 'int4'"):
+    with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, not 'int4'"):
         model.save(tmp_path / "other", dtype="int4")
     assert not (tmp_path / "other").exists()
+
+
+def naive_int8(weight):
+    """Row by row: a 127th of the largest entry is the unit."""
+    out = weight.copy()
+    for row in out:
+        unit = np.float32(np.abs(row).max()) / np.float32(127)
+        if unit > 0:
+            row[:] = np.rint(row / unit).astype(np.float32) * unit
+    return out
+
+
+def test_a_quarter_of_the_size(raw, tmp_path):
+    """The answers are those of a network with the rounded weights, exactly."""
+    network, ranker = trained(raw)
+    with torch.no_grad():
+        network.output.weight[3] = 0
+        network.output.weight[5] *= 1e-3
+    model = Model(network, ranker)
+    model.save(tmp_path / "whole")
+    model.save(tmp_path / "quarter", dtype="int8")
+    sizes = [
+        sum(tensor.nbytes for tensor in read_tensors(tmp_path / f, "network").values())
+        for f in ("whole", "quarter")
+    ]
+    assert sizes[1] < 0.5 * sizes[0]  # The rows are short, so biases and scales count.
+    opened = load(tmp_path / "quarter", verify=True)
+    twin, _ = trained(raw)
+    for mine, found, other in zip(
+        network.layers(), opened.network.layers(), twin.layers(), strict=True
+    ):
+        expected = naive_int8(mine.weight.detach().numpy())
+        np.testing.assert_array_equal(found.weight.numpy(), expected)
+        np.testing.assert_array_equal(found.bias.numpy(), mine.bias.detach().numpy())
+        error = np.abs(expected - mine.weight.detach().numpy()).max(1)
+        assert (error <= 0.501 * mine.weight.detach().abs().amax(1).numpy() / 127).all()
+        other.weight.data.copy_(torch.from_numpy(expected))
+        other.bias.data.copy_(mine.bias.data)
+    rows = raw.test.features
+    assert_same(opened.predict(rows), Model(twin, ranker).predict(rows))
+    opened.save(tmp_path / "again", dtype="int8")  # Rounded weights are not rounded further.
+    assert_same(load(tmp_path / "again").predict(rows).labels, opened.predict(rows).labels)
+    network.output.weight.data[2, 1] = torch.inf
+    with pytest.raises(ValueError, match="weights that are not finite cannot be saved as int8"):
+        model.save(tmp_path / "other", dtype="int8")
 
 
 @pytest.mark.parametrize(

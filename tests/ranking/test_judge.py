@@ -37,7 +37,7 @@ def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch
     learnt = []
     fit = HistGradientBoostingClassifier.fit
 
-    def noted(self, x, y):
+    def noted(self, x, y, weights):
         learnt.append(y)
         return fit(self, x, y)
 

@@ -115,7 +115,8 @@ def test_fit_hands_its_scratch_back_clean(problem):
     weights, orders = np.zeros((2, 12), np.float32), np.zeros((2, 40), np.int64)
     alphas = np.zeros(len(lists.rows), np.float32)
     solver = LinearClassifiers().solver
-    kernels.fit_duals(features, np.ones(40), lists, solver, weights, orders, alphas)
+    scratch = weights, orders, alphas
+    kernels.fit_duals(features, np.ones(40), np.empty(0), lists, solver, *scratch)
     assert (alphas >= 0).all()
     assert alphas.any()
     assert not weights.any()

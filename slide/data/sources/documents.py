@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import check_folders, ensure_files
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
+from slide.files import file_state
 from slide.names import Names
 from slide.sparse import Pattern
 
@@ -109,7 +110,7 @@ def documents(
             "files": {part: str(path.resolve()) for part, path in paths.items()},
             **asdict(options),
         },
-        state={part: _state(path) for part, path in paths.items()},
+        state={part: file_state(path) for part, path in paths.items()},
         num_features=lambda: len(counted().vectorizer.terms),
         num_labels=lambda: len(counted().labels),
         train=lambda: _rows(paths["train"], counted()),
@@ -197,8 +198,3 @@ def _arrays(counted: _Counted) -> dict[str, np.ndarray]:
 def _names(folder: Path, part: str) -> Names:
     paths = (folder / f"{part}_{each}.npy" for each in ("text", "ends"))
     return Names(*(np.load(path, mmap_mode="r") for path in paths))
-
-
-def _state(path: Path) -> list[Any]:
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns]

@@ -25,6 +25,7 @@ from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
+from slide.files import file_state
 from slide.sparse import CSR, Pattern
 
 __all__ = ["mnist"]
@@ -87,13 +88,12 @@ def mnist(
     names = [path.name for pair in _idx_paths(Path(root)).values() for path in pair]
     ensure_files(Path(root), names, fetch, _check_images, hint)
     paths = _idx_paths(Path(root))  # Other ones than before, if files were fetched.
-    stats = [path.stat() for pair in paths.values() for path in pair]
     key = {split: [str(path.resolve()) for path in pair] for split, pair in paths.items()}
     return cached(
         cache,
         name=name,
         key={"reader": "mnist", **key},
-        state={"files": [[stat.st_size, stat.st_mtime_ns] for stat in stats]},
+        state={"files": [file_state(path) for pair in paths.values() for path in pair]},
         num_features=SIDE**2,
         num_labels=NUM_LABELS,
         train=lambda: read_idx_blocks(*paths["train"]),

@@ -28,6 +28,7 @@ from slide.data.errors import DataError
 from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
 from slide.data.sources import words
 from slide.data.sources.skip_grams import first_rows, skip_grams
+from slide.files import file_state
 
 __all__ = ["VOCABULARY", "text"]
 
@@ -155,7 +156,6 @@ def _open_text(
     path: Path, options: _TextOptions, cache: str | Path, name: str, propensity: Sequence[float]
 ) -> tuple[SparseDataset, Callable[[], words.Vocabulary]]:
     """Opens the cache of a text; returns the data set and what counts the vocabulary."""
-    stat = path.stat()
     numbers = {"subsample": float(options.subsample), "test_share": float(options.test_share)}
 
     @functools.cache
@@ -174,7 +174,7 @@ def _open_text(
             **options._asdict(),
             **numbers,
         },
-        state={"file": [stat.st_size, stat.st_mtime_ns]},
+        state={"file": file_state(path)},
         num_features=lambda: len(vocabulary().words),
         num_labels=lambda: len(vocabulary().words),
         train=lambda: options.rows_of(path, "train", vocabulary()),

@@ -42,6 +42,7 @@ from slide.data.formats.text_reader import (
     read_text_blocks,
     text_variant,
 )
+from slide.files import file_state
 
 __all__ = ["xmc"]
 
@@ -144,7 +145,7 @@ def _open_files(
     return cached(
         **options,
         key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
-        state={split: [_file_state(path) for path in paths[split]] for split in paths},
+        state={split: [file_state(path) for path in paths[split]] for split in paths},
         num_features=widths.features if features is None else features,
         num_labels=widths.labels if labels is None else labels,
         train=lambda: widths.of(train.read(root)),
@@ -270,8 +271,3 @@ def _check_expected(**counts: int | None) -> None:
         if value is not None:
             checks.whole(option, value, 0)
             checks.within(option, value, 0, MAX_INDEX)
-
-
-def _file_state(path: Path) -> list[int]:
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns]

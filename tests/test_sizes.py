@@ -2,7 +2,7 @@
 
 import pytest
 
-from slide.config import defaults as rules
+from slide import sizes as rules
 
 
 @pytest.mark.parametrize(

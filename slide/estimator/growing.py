@@ -1,0 +1,86 @@
+"""A classifier that gets labels and features, or loses labels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from slide.estimator.targets import label_names
+from slide.model import Model
+from slide.sampling import ActiveSampler
+from slide.sizes import active_outputs
+
+
+class GrowingMixin:
+    """What changes the labels and features of a classifier with ``model_`` and ``classes_``."""
+
+    model_: Model
+    classes_: np.ndarray
+    active: Any
+    n_features_in_: int
+
+    def add_labels(self, labels: Sequence[Any]) -> Any:
+        """Add labels, which come last in `classes_` and which `partial_fit` then learns.
+
+        They begin with small weights and the bias of rare labels, so they hardly ever are answers
+        before they are learnt; see `slide.Model.add_labels`.
+
+        Args:
+            labels: their names, of the same type as those of `classes_`.
+
+        Raises:
+            ValueError: for a name that there is already.
+        """
+        check_is_fitted(self, "model_")
+        names = [name for name in labels if name in set(self.classes_.tolist())]
+        if names or len(set(labels)) < len(labels):
+            raise ValueError(f"names of labels must differ; {(names or [labels])[0]!r} is not new")
+        classes = np.concatenate([self.classes_, np.asarray(labels)])
+        sampler = self.model_.network.output.sampler
+        if self.active is None and isinstance(sampler, ActiveSampler):
+            sampler.active = active_outputs(len(classes))
+        self.model_.label_names = None  # Those of `classes_` are taken.
+        self.model_.add_labels(len(labels))
+        self._name(classes)
+        return self
+
+    def remove_labels(self, labels: Sequence[Any]) -> Any:
+        """Remove labels from `classes_` and from the model.
+
+        Args:
+            labels: their names.
+
+        Raises:
+            ValueError: for a name that is not among the classes, or if none would be left.
+        """
+        check_is_fitted(self, "model_")
+        gone = np.isin(self.classes_, np.asarray(labels))
+        if gone.sum() < len(set(labels)):
+            unknown = set(labels) - set(self.classes_.tolist())
+            raise ValueError(f"label {min(unknown, key=str)!r} is not among the classes")
+        self.model_.label_names = None
+        self.model_.remove_labels(np.flatnonzero(gone).tolist())
+        self._name(self.classes_[~gone])
+        return self
+
+    def add_features(self, features: Any) -> Any:
+        """Add features, the last columns of rows to come, which `partial_fit` then learns.
+
+        Args:
+            features: how many; or their names, if X had names.
+
+        Raises:
+            ValueError: for a number where X had names, or names where it had none.
+        """
+        check_is_fitted(self, "model_")
+        self.model_.add_features(features)
+        self.n_features_in_ = self.model_.num_features
+        if self.model_.feature_names is not None:
+            self.feature_names_in_ = np.array(list(self.model_.feature_names), object)
+        return self
+
+    def _name(self, classes: np.ndarray) -> None:
+        """Call the outputs of the model by these names."""
+        self.classes_ = classes
+        self.model_.rename_labels(label_names(classes))

@@ -1,0 +1,92 @@
+"""Models that know more labels and features: the lists of a re-ranker, and what is done to rows."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from slide.data import OwnItems, RowTransform
+from slide.ranking import EnsembleRanker
+from slide.sparse import CSR
+
+
+def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> EnsembleRanker:
+    """A ranker that takes more labels or features, which no training row of it had.
+
+    Args:
+        ranker: a trained ranker.
+        labels: number of new labels, which come last.
+        features: number of new features, which come last.
+    """
+    large = copy.copy(ranker)
+    large.frequency = _padded(ranker.frequency, labels, 0)
+    rarest = ranker.inverse.max(initial=0)  # That of a label without a row.
+    large.inverse = _padded(ranker.inverse, labels, rarest)
+    large.classifiers = copy.copy(ranker.classifiers)
+    assert ranker.classifiers.weights is not None
+    large.classifiers.weights = _more_rows(ranker.classifiers.weights, labels)
+    large.classifiers.num_features += features
+    near = large.neighbours = copy.copy(ranker.neighbours)
+    near.num_labels += labels
+    unseen = np.log(1 + near.rows.num_rows) if near.idf else 1.0
+    near.weights = _padded(near.weights, features, unseen)
+    near.lists = _more_rows(near.lists, features)
+    large.associations = copy.copy(ranker.associations)
+    large.associations.num_labels += labels
+    large.associations.lists = _more_rows(ranker.associations.lists, features)
+    if isinstance(ranker.known_labels, OwnItems) and labels:
+        large.known_labels = ranker.known_labels.grown(labels)
+    return large
+
+
+def with_label_ids(
+    steps: Sequence[RowTransform], ids: np.ndarray, num_labels: int, num_features: int
+) -> tuple[RowTransform, ...]:
+    """The same steps, whose outputs are other labels; the first of them renumbers all.
+
+    Args:
+        steps: of a model.
+        ids: the number of each output among the labels before the steps.
+        num_labels: number of these labels.
+        num_features: number of features before the steps.
+    """
+    renumbers = len(ids) != num_labels or bool((ids != np.arange(num_labels)).any())
+    if not steps:
+        steps = [RowTransform(num_features, num_labels)] if renumbers else []
+    kept = ids.astype(np.int32) if renumbers else None
+    return tuple(
+        replace(step, num_labels=len(ids) if place else num_labels, label_ids=None)
+        if place or not renumbers
+        else replace(step, num_labels=num_labels, label_ids=kept)
+        for place, step in enumerate(steps)
+    )
+
+
+def with_features(
+    steps: Sequence[RowTransform], count: int
+) -> tuple[tuple[RowTransform, ...], int]:
+    """The steps for rows with more features, and how many more the network sees.
+
+    A new feature weighs in tf-idf as much as the rarest one. Where features are hashed, the network
+    sees no more of them.
+    """
+    found = []
+    for step in steps:
+        weights = step.tf_idf_weights
+        if weights is not None:
+            weights = _padded(weights, count, weights.max(initial=0))
+        found.append(replace(step, num_features=step.num_features + count, tf_idf_weights=weights))
+        count = 0 if step.hashed_features else count
+    return tuple(found), count
+
+
+def _more_rows(matrix: CSR, count: int) -> CSR:
+    """The matrix with empty rows at its end."""
+    indptr = _padded(matrix.indptr, count, matrix.indptr[-1])
+    return matrix._replace(indptr=indptr)
+
+
+def _padded(array: np.ndarray, count: int, value: float) -> np.ndarray:
+    """The array with further entries, in its type."""
+    return np.concatenate([array, np.full(count, value, array.dtype)])

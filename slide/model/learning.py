@@ -1,0 +1,291 @@
+"""A model that goes on learning: further rows, new labels and features, labels that go."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from slide import checks
+from slide.data import Batches, RowTransform, Split, TextVectorizer
+from slide.functional.losses import LOSSES
+from slide.inputs import as_csr, as_pattern
+from slide.model.growing import grown_ranker, with_features, with_label_ids
+from slide.model.restrict import kept_ranker
+from slide.names import Names
+from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
+from slide.optim import RowSparseAdam
+from slide.ranking import EnsembleRanker
+from slide.sampling import ActiveSampler
+from slide.sizes import active_outputs, batch_size
+from slide.sparse import CSR, Pattern, check_pattern
+
+# Scales of first weights: of new features as in conf/network/mlp.yaml; of new labels that of very
+# many labels, since the hidden layer has learnt already (see `slide.sizes.output_scale`).
+_INIT_SCALE, _OUTPUT_SCALE = 0.2, 0.1
+
+
+class LearningMixin:
+    """What changes a model that has ``network``, ``ranker``, ``steps`` and names.
+
+    Attributes:
+        optimizer: of the network; None: there was no training since the model was made.
+        passes: number of calls of `partial_fit`.
+    """
+
+    network: SlideNetwork
+    ranker: EnsembleRanker | None
+    steps: tuple[RowTransform, ...]
+    label_names: Names | None
+    feature_names: Names | None
+    vectorizer: TextVectorizer | None
+    settings: dict[str, Any]
+    num_features: int
+    num_labels: int
+    _label_ids: np.ndarray | None
+    optimizer: RowSparseAdam | None = None
+    passes: int = 0
+
+    def partial_fit(
+        self,
+        rows: Any,
+        labels: Any,
+        *,
+        weights: Any = None,
+        lr: float = 0.002,
+        input_rate: float = 4.0,
+        rows_in_step: int | None = None,
+        loss: str | None = None,
+    ) -> Any:
+        """Train the network on: one pass over rows, at a constant learning rate.
+
+        The re-ranker is dropped: it judges the scores of the network that was. The moments of the
+        optimizer live as long as the model and are not in its folder.
+
+        Args:
+            rows: ``(B, D)``, as `predict` takes them.
+            labels: of the rows: numbers in any form that `slide.as_pattern` takes; or names, a list
+                for each row or one for each, if labels have names. `add_labels` makes new ones.
+            weights: ``(B,)``, how much each row counts, at least 0; None: all the same.
+            lr: learning rate.
+            input_rate: learning rate of the first layer, as a multiple of ``lr``.
+            rows_in_step: rows in a step; None: 64 to 512, by the number of rows.
+            loss: name of the loss; None: that of the run that trained the model, else squared
+                hinge.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: for a number out of range, rows that `predict` refuses, or an unknown label.
+            TypeError: see `predict`.
+
+        Example:
+            >>> import numpy as np, slide
+            >>> network = slide.SlideNetwork(4, [8], 2, slide.FullSampler)
+            >>> model = slide.Model(network, label_names=["fruit", "tree"])
+            >>> model.add_labels(["tool"])
+            array([2])
+            >>> for _ in range(50):
+            ...     model = model.partial_fit(np.eye(4)[:2], ["tree", "tool"], lr=0.02)
+            >>> model.predict(np.eye(4)[:2], k=1).labels.tolist()
+            [['tree'], ['tool']]
+        """
+        checks.positive("lr", lr)
+        split = self._split(rows, labels, weights)
+        network = self.network
+        make_trainable(network)
+        groups = network.parameter_groups(lr, input_rate)
+        if self.optimizer is None:
+            self.optimizer = RowSparseAdam(groups, lr)
+        for group, rate in zip(self.optimizer.param_groups, groups, strict=True):
+            group["lr"] = rate["lr"]
+        kind = ActiveLoss(_loss_of(self.settings) if loss is None else loss)
+        self.ranker = None
+        network.train()
+        size = batch_size(len(split)) if rows_in_step is None else rows_in_step
+        for batch in Batches(split, size, seed=0).epoch(self.passes):
+            hidden = network.encode(batch.features)
+            mean, _ = network.output.loss(hidden, batch.labels, kind, batch.weights)
+            self.optimizer.zero_grad()
+            mean.backward()
+            self.optimizer.step()
+        self.passes += 1
+        network.eval()
+        return self
+
+    def add_labels(self, labels: Any) -> np.ndarray:
+        """Add labels, which `partial_fit` then learns.
+
+        The others keep their numbers and answers. New ones begin with small weights and with the
+        bias of rare labels (`slide.nn.add_outputs`), so they hardly ever are answers before they
+        are learnt. The moments of the optimizer and indexes follow; a re-ranker knows no row of
+        them.
+
+        Args:
+            labels: names, if the labels have names, else how many. A name that was removed comes
+                back, under its number.
+
+        Returns:
+            ``(n,)`` int64, their numbers.
+
+        Raises:
+            ValueError: for a name that the model has, names where there are none, or a number where
+                there are names.
+        """
+        numbers = self._new_numbers(labels)
+        count = len(numbers)
+        own = np.concatenate([self._outputs(), numbers])
+        add_outputs(self.network.output, count, self.optimizer, _OUTPUT_SCALE)
+        if self.ranker is not None:
+            self.ranker = grown_ranker(self.ranker, labels=count)
+        self._take_outputs(own, max(self.num_labels, int(numbers.max()) + 1))
+        return numbers
+
+    def remove_labels(self, labels: Iterable[Any]) -> None:
+        """Answer some labels no more; their weights, moments and lists go.
+
+        The others keep their numbers, and the removed ones are not given again.
+
+        Args:
+            labels: names or numbers.
+
+        Raises:
+            ValueError: for a label that the model does not answer with, or if none would be left.
+        """
+        own = self._outputs()
+        numbers = np.array([self._number(label) for label in labels], np.int64)  # type: ignore[attr-defined]
+        for number in numbers[~np.isin(numbers, own)]:
+            raise ValueError(f"label {number} was removed before")
+        places = np.flatnonzero(np.isin(own, numbers))
+        kept = remove_outputs(self.network.output, places.tolist(), self.optimizer)
+        if self.ranker is not None:
+            self.ranker = kept_ranker(self.ranker, kept.astype(np.int32))
+        self._take_outputs(own[kept], self.num_labels)
+
+    def rename_labels(self, names: Iterable[Any] | None) -> None:
+        """Number the labels that are left from 0 on, and name them anew.
+
+        Args:
+            names: a name for each label that the model answers with, in the order of their numbers;
+                None: labels are numbers.
+
+        Raises:
+            ValueError: for another number of names.
+        """
+        count = self.network.output.out_features
+        found = None if names is None else Names.of(names, "label_names")
+        if found is not None and len(found) != count:
+            raise ValueError(f"{len(found)} label_names do not fit {count} of them")
+        self._take_outputs(np.arange(count), count)
+        self.label_names = found
+
+    def add_features(self, features: Any) -> None:
+        """Add features, which come last; `partial_fit` then learns them.
+
+        Args:
+            features: names, if the features have names, else how many. Of a model that takes
+                texts, they are words.
+
+        Raises:
+            ValueError: for a name that the model has, names where there are none, or a number where
+                there are names.
+        """
+        names, count = _extended(self.feature_names, features, "features")
+        if self.vectorizer is not None and names is not None:
+            idf = self.vectorizer.idf
+            rarest = np.pad(idf, (0, count), constant_values=idf.max(initial=1.0))
+            self.vectorizer = TextVectorizer(self.vectorizer.options, names, rarest)
+        self.steps, seen = with_features(self.steps, count)
+        if seen:
+            add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
+        if seen and self.ranker is not None:
+            self.ranker = grown_ranker(self.ranker, features=seen)
+        self.feature_names, self.num_features = names, self.num_features + count
+
+    def _outputs(self) -> np.ndarray:
+        """The label of each output, int64."""
+        if self._label_ids is None:
+            return np.arange(self.network.output.out_features)
+        return self._label_ids.astype(np.int64)
+
+    def _take_outputs(self, own: np.ndarray, num_labels: int) -> None:
+        self.steps = with_label_ids(self.steps, own, num_labels, self.num_features)
+        self.num_labels = num_labels
+        self._label_ids = self.steps[0].label_ids if self.steps else None
+
+    def _new_numbers(self, labels: Any) -> np.ndarray:
+        """Numbers for new labels; notes their names."""
+        known, again = self.label_names, []
+        if known is not None and isinstance(labels, Iterable) and not isinstance(labels, str):
+            names, own = list(labels), set(self._outputs().tolist())
+            again = [n for n in map(known.number, names) if n is not None and n not in own]
+            labels = [name for name in names if known.number(name) not in again]
+        more = range(0)
+        if labels or not again:
+            self.label_names, count = _extended(known, labels, "labels")
+            more = range(self.num_labels, self.num_labels + count)
+        return np.array([*again, *more], np.int64)
+
+    def _split(self, rows: Any, labels: Any, weights: Any) -> Split:
+        """Rows and labels as the network sees them."""
+        x = as_csr(self._vectors(rows), self.num_features)  # type: ignore[attr-defined]
+        check_pattern("features", x, None, self.num_features)
+        y = self._numbered(labels)
+        check_pattern("labels", y, x.num_rows, self.num_labels)
+        for step in self.steps:
+            x, y = step.features(x), step.labels(y)
+        if weights is not None:
+            weights = np.asarray(weights, np.float64)
+        sizes = self.network.first.in_features, self.network.output.out_features
+        return Split(x, y, *sizes, weights)
+
+    def _numbered(self, labels: Any) -> Pattern:
+        """Labels before the steps as numbers."""
+        matrix = isinstance(labels, CSR | Pattern) or hasattr(labels, "tocsr")
+        if self.label_names is None or matrix or getattr(labels, "ndim", 1) == 2:
+            return as_pattern(labels, self.num_labels)
+        lists = [[row] if isinstance(row, str | int | np.integer) else list(row) for row in labels]
+        return Pattern.from_lists([[self._known_number(name) for name in row] for row in lists])
+
+    def _known_number(self, name: Any) -> int:
+        assert self.label_names is not None
+        number = self.label_names.number(name)
+        if number is None:
+            raise ValueError(f"the model has no label {name!r}: add_labels([{name!r}]) adds it")
+        return number
+
+
+def make_trainable(network: SlideNetwork) -> None:
+    """Let a network that was opened for prediction learn, from uniform draws.
+
+    Args:
+        network: changed in place; one that learns already stays as it is.
+    """
+    layer = network.output
+    if not layer.weight.requires_grad:
+        sizes = layer.in_features, layer.out_features
+        options = {"active": active_outputs(layer.out_features), "weighting": "none"}
+        layer.sampler = ActiveSampler(*sizes, **options)
+    network.requires_grad_(True)
+
+
+def _extended(known: Names | None, new: Any, what: str) -> tuple[Names | None, int]:
+    """Names with further ones, and how many these are."""
+    if known is None:
+        if not isinstance(new, int | np.integer):
+            raise ValueError(f"the {what} have no names: say how many are new, not {new!r}")
+        checks.whole(what, new, 1)
+        return None, int(new)
+    if isinstance(new, int | np.integer | str) or not isinstance(new, Iterable | Sequence):
+        raise ValueError(f"the {what} have names: give a list of new names, not {new!r}")
+    found = known.extended(new, what)
+    if len(found) == len(known):
+        raise ValueError(f"add_{what} needs at least one name")
+    return found, len(found) - len(known)
+
+
+def _loss_of(settings: dict[str, Any]) -> str:
+    """The loss that a run was trained with."""
+    found = settings.get("loss")
+    names = found.get("_args_") if isinstance(found, dict) else None
+    return names[0] if names and names[0] in LOSSES else "squared_hinge"

@@ -1,0 +1,116 @@
+"""Labels and features that come and go under a classifier."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import job
+
+import slide
+from slide import SlideClassifier
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+OPTIONS = {"hidden": 32, "lr": 0.01, "random_state": 0, "dropout": 0.0}
+# Labels that are known at each time of the stream.
+TIMES = (20, 35, 50, 80)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory):
+    """Rows, sorted by the time at which all of their labels are known, and their labels."""
+    sizes = {"train_samples": 6000, "labels_per_row": 2, "nonzeros": 16, "num_features": 120}
+    data = job.make_data(tmp_path_factory.mktemp("data"), **sizes)
+    x, y = data.train.features, data.train.labels
+    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (6000, 120))
+    lists = [y.indices[slice(*y.indptr[n : n + 2])].tolist() for n in range(6000)]
+    time = np.array([sum(max(labels) >= count for count in TIMES) for labels in lists])
+    return X, lists, time
+
+
+def test_a_stream_of_labels_keeps_the_old_ones(stream):
+    """Rows of each time have old and new labels; a new one is wrong for the rows of before."""
+    X, lists, time = stream
+    test = np.arange(len(lists)) % 3 == 0
+
+    def precision(rows):
+        return model.score(X[rows], [lists[n] for n in rows])
+
+    model = SlideClassifier(**{**OPTIONS, "lr": 0.005})
+    for now, count in enumerate(TIMES):
+        old = np.flatnonzero(test & (time < now))
+        before = 0.0
+        if now:
+            before = precision(old)
+            model.add_labels(range(TIMES[now - 1], count))
+            assert precision(old) >= before - 0.01
+        rows = np.flatnonzero(~test & (time <= now))
+        for _ in range(4):
+            model.partial_fit(X[rows], [lists[n] for n in rows], classes=range(count))
+            assert not now or precision(old) >= before - 0.01
+        assert model.classes_.tolist() == list(range(count))
+        assert precision(np.flatnonzero(test & (time == now))) > 0.3
+
+
+def test_classes_grow_and_go(stream):
+    X, lists, _ = stream
+    names = [[f"label {n:02}" for n in row if n < 10] or ["label 00"] for row in lists[:200]]
+    known = [f"label {n:02}" for n in range(10)]
+    model = SlideClassifier(**OPTIONS).partial_fit(X[:200], names, classes=known)
+    with pytest.raises(ValueError, match="label 'new' is not among the classes"):
+        model.partial_fit(X[:2], [["new"], []])
+    model.partial_fit(X[:200], [["new"]] * 200, classes=[*known, "new"])
+    for _ in range(20):
+        model.partial_fit(X[:200], [["new"]] * 200)
+    assert model.classes_.tolist() == [*known, "new"]
+    assert set(model.predict_top_k(X[:200], 1).labels.ravel()) == {"new"}
+    assert model.predict_proba(X[:3]).shape == (3, 11)
+    model.remove_labels(["label 03", "new"])
+    assert model.classes_.tolist() == [n for n in known if n != "label 03"]
+    assert model.predict_proba(X[:3]).shape == (3, 9)
+    assert set(model.predict_top_k(X[:9], 9).labels.ravel()) == set(model.classes_)
+    assert list(model.model_.label_names) == model.classes_.tolist()
+    model.add_labels(["new"]).partial_fit(X[:2], [["new"], ["label 00"]])
+    assert model.classes_[-1] == "new"
+
+
+def test_after_fit_the_sampler_is_that_of_the_recipe(stream):
+    X, lists, _ = stream
+    for sampler, active in (("uniform", 100), ("lsh", 100), ("full", None)):
+        model = SlideClassifier(epochs=1, ranker=None, sampler=sampler, **OPTIONS)
+        model.fit(X[:300], lists[:300]).add_labels(range(80, 400))
+        assert len(model.classes_) == 400 - 80 + len(set(chain.from_iterable(lists[:300])))
+        own = model.model_.network.output.sampler
+        assert own.out_features == len(model.classes_)
+        assert getattr(own, "active", None) in (active, active and len(model.classes_) // 4)
+        model.partial_fit(X[:300], [[399]] * 300)
+
+
+def test_a_ranker_stays_until_the_network_learns(stream, tmp_path):
+    X, lists, _ = stream
+    model = SlideClassifier(epochs=1, **OPTIONS).fit(X[:300], lists[:300])
+    first = model.predict_top_k(X[:20], 1)
+    model.add_labels([1000]).add_features(2)
+    wide = scipy.sparse.csr_array((X.data, X.indices, X.indptr), (6000, 122))
+    assert model.model_.ranker is not None
+    np.testing.assert_array_equal(model.predict_top_k(wide[:20], 1).labels, first.labels)
+    model.save(tmp_path / "m")
+    assert (
+        slide.load(tmp_path / "m").predict(wide[:2], 1).labels.tolist() == first.labels[:2].tolist()
+    )
+    assert model.partial_fit(wide[:300], lists[:300]).model_.ranker is None
+
+
+def test_what_cannot_be(stream):
+    X, lists, _ = stream
+    model = SlideClassifier(**OPTIONS).partial_fit(X[:50], lists[:50], classes=range(80))
+    for call, message in (
+        (lambda: model.add_labels([79, 80]), "names of labels must differ; 79 is not new"),
+        (lambda: model.remove_labels([79, 80]), "label 80 is not among the classes"),
+        (lambda: model.remove_labels(range(80)), "one of the 80 outputs must stay"),
+        (lambda: model.add_features(["a"]), "the features have no names"),
+        (lambda: model.partial_fit(X, lists, classes=range(1, 81)), "classes must begin with"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+        assert model.classes_.tolist() == list(range(80))

@@ -1,0 +1,189 @@
+"""A model that goes on learning: rows, labels and features that come, labels that go."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from helpers import job
+
+import slide
+from slide.data import TextOptions, TextVectorizer, holdout, transform
+from slide.model import Model, load
+from slide.ranking import EnsembleRanker
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
+
+
+def ranked(data, steps=(), **options):
+    torch.manual_seed(0)
+    train, held = holdout(data.train, 0.5, seed=0)
+    network = job.make_network(data)
+    ranker = EnsembleRanker(depth=10, **options).fit(network, train, held, every=data.train)
+    return Model(network, ranker, steps)
+
+
+def matrix(rows, width):
+    return scipy.sparse.csr_array((rows.values, rows.indices, rows.indptr), (rows.num_rows, width))
+
+
+def test_new_labels_are_learnt_and_old_ones_stay(raw):
+    names = [f"label {n}" for n in range(80)]
+    network = job.make_network(raw)
+    priors = slide.ActiveLoss("squared_hinge").prior_scores(raw.train.labels, 80)
+    network.output.bias.data.copy_(priors)
+    model, rows = Model(network, label_names=names), raw.test.features
+    for _ in range(5):
+        model.partial_fit(raw.train.features, raw.train.labels, lr=0.01)
+    before = model.predict(rows, k=1)
+    state = model.optimizer.state[model.network.output.weight]["exp_avg"].clone()
+    assert model.add_labels(["new", "newer"]).tolist() == [80, 81]
+    assert model.num_labels == len(model.label_names) == 82
+    after = model.predict(rows, k=1)
+    assert after.labels.tolist() == before.labels.tolist()
+    np.testing.assert_array_equal(after.scores, before.scores)
+    moments = model.optimizer.state[model.network.output.weight]["exp_avg"]
+    assert torch.equal(moments[:80], state)
+    for _ in range(100):
+        model.partial_fit(rows, [["new"]] * 15 + [["newer", "label 3"]] * 15, lr=0.03)
+    best = model.predict(rows, k=2).labels
+    assert (best[:15, 0] == "new").all()
+    assert (np.isin(best[15:], ["newer", "label 3"])).mean() > 0.9
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_opened_model_learns_on(raw, tmp_path, dtype):
+    ranked(raw).save(tmp_path / "m", dtype)
+    model, rows = load(tmp_path / "m"), raw.train.features
+    before = load(tmp_path / "m").predict(rows).scores
+    assert model.partial_fit(rows, raw.train.labels) is model
+    assert model.ranker is None
+    assert type(model.network.output.sampler) is slide.ActiveSampler
+    model.add_labels(3)
+    model.partial_fit(rows, [[82]] * 400)
+    assert model.passes == 2
+    # The folder is what it was: the pages of changed weights are this process's own.
+    np.testing.assert_array_equal(load(tmp_path / "m", verify=True).predict(rows).scores, before)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(rows).labels, model.predict(rows).labels)
+    assert again.num_labels == 83
+
+
+def test_a_ranker_takes_more_of_both(raw, tmp_path):
+    for options in ({}, {"objective": "psp"}, {"known": "exclude"}):
+        model = ranked(raw, **options)
+        rows = matrix(raw.test.features, 60)
+        expected = model.predict(rows, k=5)
+        model.add_labels(4)
+        model.add_features(6)
+        wide = scipy.sparse.csr_array((rows.data, rows.indices, rows.indptr), (30, 66))
+        found = model.predict(wide, k=5)
+        assert found.labels.shape == (30, 5)
+        if not options:
+            np.testing.assert_array_equal(found.labels, expected.labels)
+            np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+        with pytest.raises(ValueError, match="a matrix of 60 columns does not fit 66 features"):
+            model.predict(rows)
+        unseen = scipy.sparse.csr_array(np.eye(66, dtype=np.float32)[60:])
+        assert np.isfinite(model.predict(unseen).scores).all()
+        model.save(tmp_path / "m")
+        again = load(tmp_path / "m").predict(wide, k=5)
+        np.testing.assert_array_equal(again.scores, found.scores)
+
+
+def test_labels_that_are_no_items_stay_so(raw):
+    known = slide.data.OwnItems(3).grown(2)
+    rows = slide.CSR(np.array([0, 5]), np.arange(5, dtype=np.int32), np.ones(5, np.float32))
+    assert known.of(rows).indices.tolist() == [0, 1, 2]
+    assert known.grown(1).restricted(np.array([1, 4, 5])).of(rows).indices.tolist() == [0]
+
+
+@pytest.mark.parametrize("with_ranker", [False, True])
+def test_labels_go_and_come_back(raw, tmp_path, with_ranker):
+    data = transform(raw, l2_norm=True, min_label_count=4)
+    names = [f"label {n}" for n in range(80)]
+    model = (
+        ranked(data, data.steps) if with_ranker else Model(job.make_network(data), None, data.steps)
+    )
+    model.label_names = Model(job.make_network(raw), label_names=names).label_names
+    own = data.steps[0].label_ids
+    rows = raw.test.features
+    gone = {f"label {n}" for n in own[:3]}
+    model.remove_labels(gone)
+    assert model.network.output.out_features == len(own) - 3
+    found = model.predict(rows, k=80).labels
+    assert not gone & set(found.ravel().tolist())
+    expected = {f"label {n}" for n in own[3:]}
+    assert set(found.ravel().tolist()) - {None} <= expected
+    assert model.add_labels([f"label {own[1]}", "new"]).tolist() == [own[1], 80]
+    for _ in range(30):
+        model.partial_fit(rows, [[f"label {own[1]}", "new"]] * 30, lr=0.02)
+    assert set(model.predict(rows, k=2).labels.ravel()) == {f"label {own[1]}", "new"}
+    model.save(tmp_path / "m")
+    assert set(load(tmp_path / "m").predict(rows, k=2).labels.ravel()) == {f"label {own[1]}", "new"}
+    with pytest.raises(ValueError, match=f"label {own[0]} was removed before"):
+        model.remove_labels([f"label {own[0]}"])
+
+
+def test_features_pass_the_steps(raw):
+    data = transform(raw, tf_idf=True, hashed_features=40)
+    model = Model(job.make_network(data), None, data.steps, feature_names=map(str, range(60)))
+    model.add_features(["one", "two"])
+    assert model.network.first.in_features == 40
+    assert model.num_features == len(model.feature_names) == 62
+    assert model.steps[0].tf_idf_weights[-1] == model.steps[0].tf_idf_weights.max()
+    model.partial_fit(np.eye(62)[60:], [[1], [2]])
+    assert model.predict(np.eye(62)).labels.shape == (62, 5)
+    rows = np.eye(62)[:60]
+    plain = Model(job.make_network(data), None, data.steps)
+    plain.network.load_state_dict(model.network.state_dict())
+    np.testing.assert_array_equal(model.predict(rows).labels, plain.predict(np.eye(60)).labels)
+
+
+def test_words_are_features():
+    texts = ["a red fox", "a red dog", "a dog"]
+    vectorizer = TextVectorizer.fit(texts, TextOptions(min_rows=1))
+    network = slide.SlideNetwork(len(vectorizer.terms), [8], 3, slide.FullSampler)
+    model = Model(network, label_names=["x", "y", "z"], vectorizer=vectorizer)
+    before = model.predict(texts).scores
+    model.add_features(["blue"])
+    np.testing.assert_array_equal(model.predict(texts).scores, before)
+    for _ in range(40):
+        model.partial_fit(["blue", "red"], ["z", "x"], lr=0.05)
+    assert model.predict(["a blue dog", "red"], k=1).labels.ravel().tolist() == ["z", "x"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m: m.add_labels(2), ValueError, "the labels have names: give a list of new names"),
+        (lambda m: m.add_labels("ab"), ValueError, "give a list of new names, not 'ab'"),
+        (lambda m: m.add_labels(["b", "a"]), ValueError, "must differ; there is 'a' alr"),
+        (lambda m: m.add_labels(["b", "b"]), ValueError, "labels must differ; 'b' occurs twice"),
+        (lambda m: m.add_labels([]), ValueError, "add_labels needs at least one name"),
+        (lambda m: m.add_labels([7]), TypeError, "must be texts, or all of them numbers; one is 7"),
+        (lambda m: m.add_features(["b"]), ValueError, "the features have no names: say how many"),
+        (lambda m: m.add_features(0), ValueError, "features must be a whole number of at least 1"),
+        (lambda m: m.remove_labels(["z"]), ValueError, "the model has no label 'z'"),
+        (lambda m: m.remove_labels(["a", "c"]), ValueError, "one of the 2 outputs must stay"),
+        (lambda m: m.partial_fit(np.eye(3), ["a", "c", "z"]), ValueError,
+         r"the model has no label 'z': add_labels\(\['z'\]\) adds it"),
+        (lambda m: m.partial_fit(np.eye(4), ["a"] * 4), ValueError, "4 columns does not fit 3"),
+        (lambda m: m.partial_fit(np.eye(3), ["a"] * 2), ValueError, "2 rows of labels do not fit"),
+        (lambda m: m.partial_fit(np.eye(3), ["a"] * 3, lr=0), ValueError, "lr must be"),
+        (lambda m: m.partial_fit(np.eye(3), ["a"] * 3, weights=[1, -1, 1]), ValueError,
+         "weights of samples must be finite and at least 0, not -1.0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(call, error, message):
+    model = Model(slide.SlideNetwork(3, [4], 2, slide.FullSampler), label_names=["a", "c"])
+    with pytest.raises(error, match=message):
+        call(model)
+    assert model.num_labels == model.network.output.out_features == 2
+    assert model.num_features == model.network.first.in_features == 3
+    assert list(model.label_names) == ["a", "c"]

@@ -1,0 +1,38 @@
+"""The long phases of a re-ranker, and rebuilds of tables, have bars."""
+
+import pytest
+import torch
+from helpers import job
+
+import slide
+from slide import bars
+from slide.data import holdout
+from slide.hashing import inner_product
+from slide.ranking import EnsembleRanker, linear_classifiers
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
+    data = job.make_data(tmp_path, train_samples=300)
+    train, held = holdout(data.train, 0.5, seed=0)
+    network = job.make_network(data)
+    before = EnsembleRanker().fit(network, train, held)
+    assert capsys.readouterr().err == "", "short phases have none"
+    monkeypatch.setattr(bars, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(bars, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(linear_classifiers, "_BLOCK", 7)
+    found = EnsembleRanker().fit(network, train, held)
+    said = capsys.readouterr().err
+    for name in ("candidates", "classifiers", "evidence"):
+        assert f"{name}: " in said
+    # Some labels at a time, the classifiers are the same.
+    assert (found.classifiers.weights.values == before.classifiers.weights.values).all()
+    monkeypatch.setattr(inner_product, "_BLOCK", 10)
+    weight = torch.randn(400, 8)
+    proposer = slide.LSHProposer(8, 400)
+    proposer.rebuild(weight, None)
+    assert "hashing rows: " in capsys.readouterr().err
+    monkeypatch.setattr(inner_product, "_LONG", 40)
+    proposer.rebuild(weight, None)
+    assert capsys.readouterr().err == ""
