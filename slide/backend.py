@@ -1,0 +1,79 @@
+"""Which code computes: the kernels, or the same operations in plain torch.
+
+Kernels read the memory of the CPU. Where a tensor lies on another device, the functions of
+`slide.plain` compute the same there. ``SLIDE_BACKEND=torch`` chooses them on the CPU, too: tests
+compare the two, and it helps where numba does not run well. Nothing else decides this: every
+operation asks `plain`, and nothing depends on an import of CUDA.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import checks
+
+BACKENDS = ("kernels", "torch")
+_VARIABLE = "SLIDE_BACKEND"
+_chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
+checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
+
+
+def plain(*places: Any) -> bool:
+    """Whether an operation on these tensors runs in plain torch.
+
+    Args:
+        places: tensors or devices. Anything else, such as an array or None, is on the CPU.
+
+    Example:
+        >>> import torch
+        >>> from slide.backend import backend, plain
+        >>> plain(torch.ones(2)), plain(torch.ones(2, device="meta"))
+        (False, True)
+        >>> with backend("torch"):
+        ...     plain(torch.ones(2))
+        True
+    """
+    if _chosen["backend"] == "torch":
+        return True
+    return any(device_of(place).type != "cpu" for place in places)
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Choose how the CPU computes, within a ``with`` block, for all threads.
+
+    Args:
+        name: ``"kernels"``, or ``"torch"`` for plain torch.
+
+    Raises:
+        ValueError: for another name.
+    """
+    checks.one_of("backend", name, BACKENDS)
+    before, _chosen["backend"] = _chosen["backend"], name
+    try:
+        yield
+    finally:
+        _chosen["backend"] = before
+
+
+def device_of(place: Any) -> torch.device:
+    """The device of a tensor; a device itself; the CPU for anything else."""
+    if isinstance(place, Tensor):
+        return place.device
+    return place if isinstance(place, torch.device) else torch.device("cpu")
+
+
+def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """An array or a tensor as a tensor on a device; the host does not wait for the copy."""
+    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+    return tensor.to(device, non_blocking=True)
+
+
+def on_host(values: np.ndarray | Tensor) -> np.ndarray:
+    """An array or a tensor as an array. From another device this waits for the copy."""
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
