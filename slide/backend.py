@@ -17,6 +17,7 @@ from torch import Tensor
 
 from slide import checks
 
+CPU = torch.device("cpu")
 BACKENDS = ("kernels", "torch")
 _VARIABLE = "SLIDE_BACKEND"
 _chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
@@ -65,7 +66,7 @@ def device_of(place: Any) -> torch.device:
     """The device of a tensor; a device itself; the CPU for anything else."""
     if isinstance(place, Tensor):
         return place.device
-    return place if isinstance(place, torch.device) else torch.device("cpu")
+    return place if isinstance(place, torch.device) else CPU
 
 
 def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
@@ -77,3 +78,11 @@ def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
 def on_host(values: np.ndarray | Tensor) -> np.ndarray:
     """An array or a tensor as an array. From another device this waits for the copy."""
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+
+def native(values: Tensor) -> Any:
+    """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is.
+
+    Row numbers and codes have this form outside of `slide.plain`.
+    """
+    return values.numpy() if values.device.type == "cpu" else values

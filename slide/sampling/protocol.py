@@ -137,7 +137,7 @@ class Proposer:
         """
         raise NotImplementedError(f"{type(self).__name__} must define candidates")
 
-    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def propose(self, queries: Queries, places: np.ndarray, key: np.uint64) -> RankedIds | Tensor:
         """The best candidates of each sample, distinct, best first.
 
         Args:
@@ -146,7 +146,9 @@ class Proposer:
             key: key of random draws, if the proposer draws.
 
         Returns:
-            ids ``(B, most)`` int32, and how many of them each sample has, ``(B,)``.
+            ids ``(B, most)`` int32, and how many of them each sample has, ``(B,)``. A proposer that
+            works on other devices than the CPU returns there a tensor ``(B, most)`` with -1 after
+            the last id of each sample.
         """
         found = self.candidates(queries)
         check_pattern("candidates", found, num_queries(queries), self.out_features)
@@ -162,8 +164,10 @@ class Proposer:
         out[rows[kept], rank[kept]] = ids[kept]
         return RankedIds(out, np.bincount(rows[kept], minlength=found.num_rows))
 
-    def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray:
+    def propose_shared(self, queries: Queries, places: int, key: np.uint64) -> np.ndarray | Tensor:
         """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, best first.
+
+        In a tensor on another device than the CPU, -1 may follow the last id.
 
         The votes for an id are added up over the samples. If two ids have equal votes, the id that
         is nearer to the front of some sample's candidates comes first.

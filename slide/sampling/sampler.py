@@ -11,10 +11,11 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import CPU, native, on_device, plain
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
 from slide.runtime import num_threads, profiled, random_key
-from slide.sampling import schedules
+from slide.sampling import plain_sets, schedules
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
 from slide.scratch import Scratch
@@ -103,6 +104,7 @@ class ActiveSampler(Sampler):
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
         self._training = False
+        self._device = CPU  # Where the weights are.
         self._built = False
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
@@ -111,6 +113,7 @@ class ActiveSampler(Sampler):
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
+        self._device = weight.device
         if self.proposer is None or self._full is not None:
             return
         # Predictions with the index may come from several threads; then nothing changes here.
@@ -183,26 +186,33 @@ class ActiveSampler(Sampler):
         indptr = np.zeros(len(counts) + 1, np.int64)
         sizes = np.maximum(counts + self._reserve, self.active)
         np.cumsum(np.minimum(sizes, self.out_features), out=indptr[1:])
-        ids, num_known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
         places = self._places_for_candidates(np.maximum(self.active - counts, 0))
-        proposed = RankedIds(np.empty((len(counts), 0), np.int32), np.zeros_like(places))
+        none = np.empty((len(counts), 0), np.int32)
+        proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(places))
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, places, random_key(int(key), 1))
-        marks = self._scratch.marks(num_threads())
-        kernels.assemble_per_sample(
-            labels, proposed, self.out_features, key, marks, indptr, ids, num_known
-        )
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
             targets = Pattern(labels.indptr, positions.astype(np.int32))
+        if plain(device := self._place(queries)):
+            rows, best = plain_sets.as_rows(labels), plain_sets.ranked_rows(proposed, device)
+            found = plain_sets.plain_set(rows, best, np.diff(indptr), key, self._scratch)
+            return self._set_of(found, indptr, targets)
+        ids, num_known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
+        marks = self._scratch.marks(num_threads())
+        kernels.assemble_per_sample(
+            labels, proposed, self.out_features, key, marks, indptr, ids, num_known
+        )
         log_weights = self._log_weights(indptr, ids, num_known)
         return ActiveSet(self.out_features, ids, indptr, targets, log_weights, self._scratch)
 
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
+        if plain(device := self._place(queries)):
+            return self._plain_shared(queries, labels, supervised, key, device)
         marks = self._scratch.marks(1)[0]
         distinct = kernels.count_distinct(labels.indices, marks)
         places = int(self._places_for_candidates(np.array([self.active - distinct]))[0])
@@ -220,6 +230,37 @@ class ActiveSampler(Sampler):
         targets = Pattern(labels.indptr, positions) if supervised else None
         log_weights = self._log_weights(np.array([0, size]), ids, np.array([num_known]))
         return ActiveSet(self.out_features, ids, None, targets, log_weights, self._scratch)
+
+    def _plain_shared(
+        self,
+        queries: Queries,
+        labels: Pattern,
+        supervised: bool,
+        key: np.uint64,
+        device: torch.device,
+    ) -> ActiveSet:
+        """`_shared` on another device than the CPU."""
+        known, positions = plain_sets.distinct_labels(labels)
+        places = int(self._places_for_candidates(np.array([self.active - len(known)]))[0])
+        proposed: Any = np.empty(0, np.int32)
+        if self.proposer is not None and places:
+            proposed = self.proposer.propose_shared(queries, places, random_key(int(key), 1))
+        best = on_device(proposed, device)[None]
+        size = min(max(self.active, len(known) + self._reserve), self.out_features)
+        found = plain_sets.plain_set(known[None], best, np.array([size]), key, self._scratch)
+        targets = Pattern(labels.indptr, positions) if supervised else None
+        return self._set_of(found, None, targets)
+
+    def _set_of(
+        self, found: tuple[Tensor, Tensor], indptr: np.ndarray | None, targets: Pattern | None
+    ) -> ActiveSet:
+        ids, weights = map(native, found)
+        log_weights = None if self.weighting == "none" else weights
+        return ActiveSet(self.out_features, ids, indptr, targets, log_weights, self._scratch)
+
+    def _place(self, queries: Queries) -> torch.device:
+        """Where the set is put together: sparse inputs are on the host, their layer may not be."""
+        return queries.device if isinstance(queries, Tensor) else self._device
 
     def _log_weights(
         self, indptr: np.ndarray, ids: np.ndarray, num_known: np.ndarray
