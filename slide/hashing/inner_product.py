@@ -73,7 +73,7 @@ class InnerProductHash:
         self.center = center
         self.in_features = family.in_features - 2
         self.mean = torch.zeros(family.in_features)
-        self.length = 0.0
+        self.length: float | Tensor = 0.0
         self.mean_input = torch.zeros(self.in_features)
         self.batches = 0
 
@@ -106,7 +106,9 @@ class InnerProductHash:
         if self.norm == "simple_lsh":
             lengths = self._centered(rows, biases).norm(dim=1)
             place = math.ceil(LENGTH_QUANTILE * len(lengths))
-            self.length = float(lengths.kthvalue(place).values)
+            length = lengths.kthvalue(place).values
+            # To read it from another device would wait for that.
+            self.length = float(length) if length.device.type == "cpu" else length
 
     def _follow(self, device: torch.device) -> None:
         """Move the means to the device of the vectors."""
@@ -166,7 +168,7 @@ class InnerProductHash:
             "mean": on_host(self.mean).copy(),
             "mean_input": on_host(self.mean_input).copy(),
             "batches": self.batches,
-            "length": self.length,
+            "length": float(self.length),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
+from slide.backend import plain
 from slide.kernels.largest import keep_largest
 from slide.runtime import array_view
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
+_DEVICE_SCORES = 2**27  # Off the CPU, so many scores are computed at a time.
 
 
 def exact_top_k(
@@ -14,7 +16,8 @@ def exact_top_k(
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, for each query.
 
-    All scores are computed, in blocks of at most 512 x 2,048.
+    All scores are computed, in blocks of at most 512 x 2,048; on other devices than the CPU, in
+    blocks of 2^27.
 
     Args:
         queries: ``(B, D)`` floats.
@@ -38,6 +41,8 @@ def exact_top_k(
     """
     if not 1 <= k <= len(weight):
         raise ValueError(f"k must be in [1, {len(weight)}], not {k}")
+    if plain(weight):
+        return _plain_search(queries, weight, bias, k)
     # Shorter floats are compared as float32, because kernels do not read them.
     dtype = queries.dtype if queries.dtype == torch.float64 else torch.float32
     best = queries.new_full((len(queries), k), -torch.inf, dtype=dtype)
@@ -47,6 +52,24 @@ def exact_top_k(
         _search(queries[part], weight, bias, best[part], ids[part])
     best, order = best.sort(1, descending=True)
     return best.to(queries.dtype), ids.gather(1, order)
+
+
+def _plain_search(
+    queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
+) -> tuple[Tensor, Tensor]:
+    """`exact_top_k` in plain torch, on the device of the weight."""
+    rows = max(k, _DEVICE_SCORES // max(1, len(queries)))
+    best = queries.new_full((len(queries), 0), -torch.inf)
+    ids = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for start in range(0, len(weight), rows):
+        scores = queries @ weight[start : start + rows].T
+        if bias is not None:
+            scores = scores + bias[start : start + rows]
+        found, places = scores.topk(min(k, scores.shape[1]))
+        best, ids = torch.cat([best, found], 1), torch.cat([ids, places + start], 1)
+        best, order = best.topk(min(k, best.shape[1]))
+        ids = ids.gather(1, order)
+    return best, ids
 
 
 def _search(

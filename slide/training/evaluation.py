@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SampledLinear, SlideNetwork
@@ -60,7 +61,7 @@ def predict_split(
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
     for batch in Bar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
-            scores, ids = (each.numpy() for each in network.predict(batch.features, k, search))
+            scores, ids = map(on_host, network.predict(batch.features, k, search))
             parts.append(Ranked(scores, ids, ids))
         else:
             parts.append(ranker.rank(network, batch.features, k, search))
@@ -180,7 +181,7 @@ def selection_recall(
         return 1.0
     k = min(k, layer.out_features)
     _, best = exact_top_k(inputs[:samples], layer.weight, layer.bias, k)
-    held = [np.isin(row, active.row(b)).mean() for b, row in enumerate(best.numpy())]
+    held = [np.isin(row, on_host(active.row(b))).mean() for b, row in enumerate(on_host(best))]
     return float(np.mean(held))
 
 
