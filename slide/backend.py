@@ -62,6 +62,34 @@ def backend(name: str) -> Iterator[None]:
         _chosen["backend"] = before
 
 
+def find_device(name: str) -> torch.device:
+    """The device of that name.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"``, or ``"cuda:1"`` and so on.
+
+    Raises:
+        ValueError: for another name, or a device that PyTorch does not find.
+
+    Example:
+        >>> from slide.backend import find_device
+        >>> find_device("cpu")
+        device(type='cpu')
+    """
+    kind, _, number = str(name).partition(":")
+    if name == "cpu":
+        return CPU
+    if kind != "cuda" or (":" in str(name) and not number.isdecimal()):
+        raise ValueError(f"device must be cpu, cuda or cuda:<number>, not {name!r}")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= found:
+        raise ValueError(
+            f"device={name} needs a GPU that PyTorch finds with CUDA, and it finds {found}: "
+            "use device=cpu, or install a build of PyTorch for CUDA"
+        )
+    return torch.device(name)
+
+
 def device_of(place: Any) -> torch.device:
     """The device of a tensor; a device itself; the CPU for anything else."""
     if isinstance(place, Tensor):

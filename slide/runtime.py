@@ -226,7 +226,9 @@ def check_on_cpu(what: str, *tensors: torch.Tensor) -> None:
     """Raise ValueError for a tensor on another device; ``what`` only the CPU computes."""
     for tensor in tensors:
         if tensor.device.type != "cpu":
-            raise ValueError(f"slide computes {what} on the CPU only; got a tensor on {tensor.device}")
+            raise ValueError(
+                f"slide computes {what} on the CPU only; got a tensor on {tensor.device}"
+            )
 
 
 def check_together(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor | None) -> None:
@@ -254,11 +256,11 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
 
 
 @functools.cache
-def has_bfloat16(device: torch.device = torch.device("cpu")) -> bool:
-    """Whether the processor of a device multiplies bfloat16 matrices faster than float32 ones."""
-    if device.type == "cuda":
+def has_bfloat16(device: torch.device | None = None) -> bool:
+    """Whether a device, or the CPU, multiplies bfloat16 matrices faster than float32 ones."""
+    if device is not None and device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device.type != "cpu":
+    if device is not None and device.type != "cpu":
         return False
     known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))

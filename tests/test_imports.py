@@ -10,7 +10,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("bars", "checks", "compilation", "files", "inputs", "names", "runtime", "sparse", "states"),
+    *(
+        "backend",
+        "bars",
+        "checks",
+        "compilation",
+        "files",
+        "inputs",
+        "names",
+        "runtime",
+        "sparse",
+        "states",
+    ),
     *("tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "scratch")
@@ -19,12 +30,13 @@ STRUCTURES = ("active_set", "row_gradients", "scratch")
 ROOMS = {
     "ground": "",
     "kernels": "ground",
-    "structures": "ground kernels",
-    "hashing": "ground kernels",
-    "functional": "ground kernels structures",
-    "optim": "ground kernels structures",
+    "plain": "ground kernels",
+    "structures": "ground kernels plain",
+    "hashing": "ground kernels plain",
+    "functional": "ground kernels plain structures",
+    "optim": "ground kernels plain structures",
     "data": "ground kernels",
-    "sampling": "ground kernels structures hashing",
+    "sampling": "ground kernels plain structures hashing",
     "search": "ground kernels structures functional",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional sampling search",

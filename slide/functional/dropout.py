@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from slide import checks
 from slide.backend import plain
 from slide.kernels import relu_dropout as kernels
-from slide.plain.relu_dropout import relu_dropout as plain_relu_dropout
+from slide.plain.relu_dropout import relu_dropout_forward
 from slide.runtime import array_view, random_key, untraced
 
 
@@ -48,7 +48,7 @@ def relu_dropout(x: Tensor, p: float) -> Tensor:
         return F.dropout(torch.relu(x), p)
     key = int(torch.randint(2**62, (), device="cpu"))
     if plain(x):
-        return plain_relu_dropout(x, int(random_key(key)), p)
+        return relu_dropout_forward(x, int(random_key(key)), p)
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]
 
 

@@ -42,9 +42,9 @@ def active_linear_loss(
 ) -> Tensor:
     """The loss `loss_on_active` of the scores `active_linear`, a scalar.
 
-    With a shared set on the CPU this takes less time and memory than the two functions. It computes the scores
-    of some samples and at once their gradient, while both are in the cache. The forward pass
-    computes the gradients of ``x``, weight and bias, and the backward pass returns them.
+    With a shared set on the CPU this takes less time and memory than the two functions. It computes
+    the scores of some samples and at once their gradient, while both are in the cache. The forward
+    pass computes the gradients of ``x``, weight and bias, and the backward pass returns them.
 
     Args:
         x, weight, bias, active, precision, sparse_grad: see `active_linear`.

@@ -45,6 +45,7 @@ class PlainPerSampleLinear(torch.autograd.Function):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight)
         ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, sparse_grad
+        assert active.indptr is not None
         ctx.indptr = active.indptr
         ctx.ids = on_device(active.ids, weight.device)
         samples = samples_on(ctx.indptr, weight.device)

@@ -112,7 +112,11 @@ class DWTA:
         return out
 
     def sparse_codes(self, vectors: CSR, device: torch.device = CPU) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix, on a device; only stored entries count.
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.
+
+        Args:
+            vectors: ``(n, D)``.
+            device: where the codes are made.
 
         Raises:
             ValueError: for a malformed matrix, or columns out of range.

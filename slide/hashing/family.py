@@ -7,7 +7,6 @@ hashes. The codes of n vectors are ``(L, n)`` int32 in ``[0, num_buckets)``.
 import math
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from slide import checks

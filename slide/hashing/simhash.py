@@ -98,8 +98,9 @@ class SimHash:
         """
         check_pattern("coordinates", vectors, None, self.in_features)
         if plain(device):
-            matrix = (on_device(each, device) for each in vectors)
-            projections = plain_codes.project_sparse(*matrix, self._directions(device))
+            indptr, indices, values = (on_device(each, device) for each in vectors)
+            directions = self._directions(device)
+            projections = plain_codes.project_sparse(indptr, indices, values, directions)
             return native(plain_codes.pack_signs(projections, self.hashes_per_table))
         projections = np.empty((vectors.num_rows, self.directions.shape[1]), vectors.values.dtype)
         kernels.project_sparse(*vectors, self.directions, projections)

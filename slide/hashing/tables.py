@@ -240,7 +240,8 @@ class HashTables:
         known = codes.dtype in (np.dtype(np.int32), torch.int32)
         if codes.ndim != 2 or len(codes) != self.num_tables or not known:
             raise ValueError(
-                f"codes must be ({self.num_tables}, n) int32, not {tuple(codes.shape)} {codes.dtype}"
+                f"codes must be ({self.num_tables}, n) int32, "
+                f"not {tuple(codes.shape)} {codes.dtype}"
             )
         if device_of(codes).type != "cpu":  # To look at them would wait for the device.
             return

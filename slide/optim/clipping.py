@@ -70,6 +70,6 @@ def _values(parameter: Tensor) -> tuple[Tensor, Tensor] | None:
         return gradient.values(), gradient.rows
     grad = parameter.grad
     if grad is not None and grad.layout == torch.sparse_coo:
-        parameter.grad = grad.coalesce()
-        return (parameter.grad._values(),) * 2
-    return None if grad is None else (grad.detach(),) * 2
+        parameter.grad = grad = grad.coalesce()
+        return grad._values(), grad._values()
+    return None if grad is None else (grad.detach(), grad.detach())

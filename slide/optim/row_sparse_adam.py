@@ -258,7 +258,8 @@ def _update_plain(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRo
     """Adam in plain torch, on the device of the parameter."""
     p, ids = tensors[0], gradient.ids
     rows = gradient.values() if isinstance(gradient, FactoredRowGradient) else gradient.rows
-    state = AdamTensors(*map(as_rows, tensors[:3]), tensors[3] if tensors[3:] else None)
+    weight, first, second = map(as_rows, tensors[:3])
+    state = AdamTensors(weight, first, second, tensors[3] if tensors[3:] else None)
     plain_adam_rows(state, hyper, None if ids is None else on_device(ids, p.device), rows)
 
 

@@ -67,9 +67,7 @@ def _uniform(count: int, width: int, num_rows: int, key: int, device: torch.devi
     return random_below(key, streams + draws, num_rows).int()
 
 
-def stratified_log_weights(
-    num_known: Tensor, sizes: Tensor, width: int, num_rows: int
-) -> Tensor:
+def stratified_log_weights(num_known: Tensor, sizes: Tensor, width: int, num_rows: int) -> Tensor:
     """``(B, width)`` float32: 0 for known ids, log((N - |S|) / m) for the m uniform ones."""
     places = torch.arange(width, device=sizes.device)
     weight = ((num_rows - num_known) / (sizes - num_known)).log().float()

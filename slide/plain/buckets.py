@@ -26,7 +26,9 @@ class BucketTensors(NamedTuple):
     pool: Tensor
 
 
-def emptied(num_tables: int, num_buckets: int, capacity: int, device: torch.device) -> BucketTensors:
+def emptied(
+    num_tables: int, num_buckets: int, capacity: int, device: torch.device
+) -> BucketTensors:
     """Empty tables, as tensors."""
     whole = torch.zeros(num_tables, num_buckets, dtype=torch.int32, device=device)
     starts = torch.arange(num_buckets, device=device).int() * capacity
@@ -35,16 +37,15 @@ def emptied(num_tables: int, num_buckets: int, capacity: int, device: torch.devi
         rooms=torch.full_like(whole, capacity),
         seen=whole,
         used=torch.full((num_tables,), num_buckets * capacity, device=device),
-        pool=torch.zeros(
-            num_tables, num_buckets * capacity + 1, dtype=torch.int32, device=device
-        ),
+        pool=torch.zeros(num_tables, num_buckets * capacity + 1, dtype=torch.int32, device=device),
     )
 
 
 def widened(buckets: Buckets | BucketTensors, capacity: int, device: torch.device) -> BucketTensors:
-    """Tables of any layout, arrays or tensors, as tensors on a device in the layout of this file."""
+    """Tables of any layout as tensors on a device, in the layout of this file."""
     starts, rooms, seen, _, pool = (on_device(each, device) for each in buckets)
-    out = emptied(*starts.shape, capacity, device)
+    num_tables, num_buckets = starts.shape
+    out = emptied(num_tables, num_buckets, capacity, device)
     filled = torch.arange(capacity, device=device) < rooms.minimum(seen)[:, :, None]
     at = torch.where(filled, starts[:, :, None] + torch.arange(capacity, device=device), 0)
     ids = pool.gather(1, at.flatten(1).long()) if pool.shape[1] else torch.zeros_like(at).flatten(1)
@@ -77,7 +78,9 @@ def insert(buckets: BucketTensors, ids: Tensor, codes: Tensor, policy: int, key:
         _insert(BucketTensors(*(each[table] for each in buckets)), ids, own, table, policy, key)
 
 
-def _insert(one: BucketTensors, ids: Tensor, codes: Tensor, table: int, policy: int, key: int) -> None:
+def _insert(
+    one: BucketTensors, ids: Tensor, codes: Tensor, table: int, policy: int, key: int
+) -> None:
     """`insert` for one table."""
     codes, order = codes.sort(stable=True)
     ids, valid = ids[order], codes >= 0

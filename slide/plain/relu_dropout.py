@@ -6,7 +6,7 @@ from torch import Tensor
 from slide.plain.random import random_bits, shifted
 
 
-def relu_dropout(x: Tensor, key: int, p: float) -> Tensor:
+def relu_dropout_forward(x: Tensor, key: int, p: float) -> Tensor:
     """``x / (1 - p)`` where x is above 0 and its draw is at least p, else 0; NaN stays.
 
     Args:

@@ -1,4 +1,4 @@
-"""`slide.kernels.votes` and `slide.kernels.shared_votes` in torch: the ids of the most buckets."""
+"""`slide.kernels.votes` in torch: which ids occur in the most buckets of each sample."""
 
 import torch
 from torch import Tensor
@@ -6,27 +6,7 @@ from torch.nn.functional import pad
 
 from slide.plain.buckets import BucketTensors, look_up
 from slide.plain.pattern_products import first_of_equal
-from slide.plain.random import random_below, random_bits, shifted
-
-
-def vote_shared(
-    buckets: BucketTensors, codes: Tensor, capacity: int, key: int, places: int
-) -> Tensor:
-    """The ids with the most votes over all samples and tables of a batch.
-
-    Args:
-        buckets: the tables.
-        codes: ``(L, B)`` int32.
-        capacity: bucket capacity.
-        key: key of the draws that order ids with equal votes.
-        places: largest number of ids.
-
-    Returns:
-        ``(places,)`` int32 distinct ids, the most votes first; -1 where there are fewer ids.
-    """
-    ids = look_up(buckets, codes, capacity).flatten().sort().values
-    chance = shifted(random_bits(key, ids.long()), 32)
-    return _most_voted(ids[None], chance[None], places)[0]
+from slide.plain.random import random_below
 
 
 def vote_per_sample(
@@ -34,13 +14,13 @@ def vote_per_sample(
 ) -> Tensor:
     """For each sample, the ids found in the most of its L buckets.
 
-    Of ids with equal votes, the first found wins; the key decides which table comes first.
+    Of ids with equal votes, the first found wins.
 
     Args:
         buckets: the tables.
         codes: ``(L, B)`` int32.
         capacity: bucket capacity.
-        key: see above.
+        key: key of the draw of the table that comes first.
         places: ``(B,)``, largest number of ids of each sample.
         most: the largest of these.
 
@@ -54,11 +34,11 @@ def vote_per_sample(
     turn = (first + torch.arange(num_tables, device=device)) % num_tables
     found = found.gather(1, turn[:, :, None].expand_as(found)).flatten(1)
     ids, arrival = found.sort(dim=1, stable=True)
-    best = _most_voted(ids, ids.shape[1] - arrival, most)
+    best = most_voted(ids, ids.shape[1] - arrival, most)
     return torch.where(torch.arange(most, device=device) < places[:, None], best, -1)
 
 
-def _most_voted(ids: Tensor, rank: Tensor, places: int) -> Tensor:
+def most_voted(ids: Tensor, rank: Tensor, places: int) -> Tensor:
     """The values that occur most often in rows of ascending ids ``(B, n)``, ``(B, places)`` int32.
 
     ``rank`` ``(B, n)``, below 2^32, orders ids with equal votes, the larger first. Negative ids

@@ -14,7 +14,8 @@ from slide.backend import device_of, native, on_device
 from slide.hashing import HashTables
 from slide.kernels.votes import RankedIds
 from slide.plain.assemble_sets import count_updates
-from slide.plain.votes import vote_per_sample, vote_shared
+from slide.plain.shared_votes import vote_shared
+from slide.plain.votes import vote_per_sample
 
 # The noted rows are looked at after this many active sets, so that the host waits rarely.
 LOOK_AFTER = 8

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import CPU, native, on_device, plain
-from slide.kernels import assemble_sets as kernels
+from slide.backend import CPU
 from slide.kernels.votes import RankedIds
-from slide.runtime import num_threads, profiled, random_key
-from slide.sampling import plain_sets, schedules
+from slide.runtime import profiled, random_key
+from slide.sampling import schedules, set_ids
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
 from slide.scratch import Scratch
@@ -192,84 +191,34 @@ class ActiveSampler(Sampler):
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, places, random_key(int(key), 1))
+        place = self._scratch, self._place(queries)
+        ids, weights = set_ids.per_sample_ids(labels, proposed, indptr, key, *place)
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
             targets = Pattern(labels.indptr, positions.astype(np.int32))
-        if plain(device := self._place(queries)):
-            rows, best = plain_sets.as_rows(labels), plain_sets.ranked_rows(proposed, device)
-            found = plain_sets.plain_set(rows, best, np.diff(indptr), key, self._scratch)
-            return self._set_of(found, indptr, targets)
-        ids, num_known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
-        marks = self._scratch.marks(num_threads())
-        kernels.assemble_per_sample(
-            labels, proposed, self.out_features, key, marks, indptr, ids, num_known
-        )
-        log_weights = self._log_weights(indptr, ids, num_known)
-        return ActiveSet(self.out_features, ids, indptr, targets, log_weights, self._scratch)
+        weights = None if self.weighting == "none" else weights
+        return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
 
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        if plain(device := self._place(queries)):
-            return self._plain_shared(queries, labels, supervised, key, device)
-        marks = self._scratch.marks(1)[0]
-        distinct = kernels.count_distinct(labels.indices, marks)
+        distinct = set_ids.distinct_labels(labels, self._scratch)
         places = int(self._places_for_candidates(np.array([self.active - distinct]))[0])
-        proposed = np.empty(0, np.int32)
+        proposed: np.ndarray | Tensor = np.empty(0, np.int32)
         if self.proposer is not None and places:
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose_shared(queries, places, random_key(int(key), 1))
         size = min(max(self.active, distinct + self._reserve), self.out_features)
-        ids = np.empty(size, np.int32)
-        positions = np.empty(len(labels.indices), np.int32)
-        slots = self._scratch.slots()
-        num_known = kernels.assemble_shared(
-            labels, proposed, self.out_features, key, marks, slots, ids, positions
-        )
+        place = self._scratch, self._place(queries)
+        ids, positions, weights = set_ids.shared_ids(labels, proposed, size, key, *place)
         targets = Pattern(labels.indptr, positions) if supervised else None
-        log_weights = self._log_weights(np.array([0, size]), ids, np.array([num_known]))
-        return ActiveSet(self.out_features, ids, None, targets, log_weights, self._scratch)
-
-    def _plain_shared(
-        self,
-        queries: Queries,
-        labels: Pattern,
-        supervised: bool,
-        key: np.uint64,
-        device: torch.device,
-    ) -> ActiveSet:
-        """`_shared` on another device than the CPU."""
-        known, positions = plain_sets.distinct_labels(labels)
-        places = int(self._places_for_candidates(np.array([self.active - len(known)]))[0])
-        proposed: Any = np.empty(0, np.int32)
-        if self.proposer is not None and places:
-            proposed = self.proposer.propose_shared(queries, places, random_key(int(key), 1))
-        best = on_device(proposed, device)[None]
-        size = min(max(self.active, len(known) + self._reserve), self.out_features)
-        found = plain_sets.plain_set(known[None], best, np.array([size]), key, self._scratch)
-        targets = Pattern(labels.indptr, positions) if supervised else None
-        return self._set_of(found, None, targets)
-
-    def _set_of(
-        self, found: tuple[Tensor, Tensor], indptr: np.ndarray | None, targets: Pattern | None
-    ) -> ActiveSet:
-        ids, weights = map(native, found)
-        log_weights = None if self.weighting == "none" else weights
-        return ActiveSet(self.out_features, ids, indptr, targets, log_weights, self._scratch)
+        weights = None if self.weighting == "none" else weights
+        return ActiveSet(self.out_features, ids, None, targets, weights, self._scratch)
 
     def _place(self, queries: Queries) -> torch.device:
-        """Where the set is put together: sparse inputs are on the host, their layer may not be."""
+        """Where sets are put together: sparse inputs are on the host, their layer may not be."""
         return queries.device if isinstance(queries, Tensor) else self._device
-
-    def _log_weights(
-        self, indptr: np.ndarray, ids: np.ndarray, num_known: np.ndarray
-    ) -> np.ndarray | None:
-        if self.weighting == "none":
-            return None
-        out = np.empty(len(ids), np.float32)
-        kernels.stratified_log_weights(indptr, num_known, self.out_features, out)
-        return out
 
     @property
     def holds_index(self) -> bool:
