@@ -99,7 +99,12 @@ def device_of(place: Any) -> torch.device:
 
 def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """An array or a tensor as a tensor on a device; the host does not wait for the copy."""
-    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+    if isinstance(values, Tensor):
+        tensor = values
+    else:  # torch warns of arrays that must not be written, such as maps of files.
+        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()  # Else the copy would wait for the work of the device.
     return tensor.to(device, non_blocking=True)
 
 

@@ -106,7 +106,7 @@ class InnerProductHash:
         if self.norm == "simple_lsh":
             lengths = self._centered(rows, biases).norm(dim=1)
             place = math.ceil(LENGTH_QUANTILE * len(lengths))
-            length = lengths.kthvalue(place).values
+            length = lengths.sort().values[place - 1]  # On GPUs, kthvalue is not deterministic.
             # To read it from another device would wait for that.
             self.length = float(length) if length.device.type == "cpu" else length
 
@@ -114,6 +114,8 @@ class InnerProductHash:
         """Move the means to the device of the vectors."""
         if self.mean.device != device or self.mean_input.device != device:
             self.mean, self.mean_input = self.mean.to(device), self.mean_input.to(device)
+            if isinstance(self.length, Tensor):
+                self.length = self.length.to(device)
 
     def row_codes(self, weight: Tensor, bias: Tensor | None) -> Any:
         """Codes ``(L, N)`` int32 of weight rows: an array, or a tensor as `HashFamily` makes it.

@@ -192,12 +192,12 @@ class ActiveSampler(Sampler):
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, places, random_key(int(key), 1))
         place = self._scratch, self._place(queries)
-        ids, weights = set_ids.per_sample_ids(labels, proposed, indptr, key, *place)
+        ids, known = set_ids.per_sample_ids(labels, proposed, indptr, key, *place)
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
             targets = Pattern(labels.indptr, positions.astype(np.int32))
-        weights = None if self.weighting == "none" else weights
+        weights = self._log_weights(indptr, known)
         return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
 
     def _shared(
@@ -211,10 +211,15 @@ class ActiveSampler(Sampler):
             proposed = self.proposer.propose_shared(queries, places, random_key(int(key), 1))
         size = min(max(self.active, distinct + self._reserve), self.out_features)
         place = self._scratch, self._place(queries)
-        ids, positions, weights = set_ids.shared_ids(labels, proposed, size, key, *place)
+        ids, positions, known = set_ids.shared_ids(labels, proposed, size, key, *place)
         targets = Pattern(labels.indptr, positions) if supervised else None
-        weights = None if self.weighting == "none" else weights
+        weights = self._log_weights(np.array([0, size]), known)
         return ActiveSet(self.out_features, ids, None, targets, weights, self._scratch)
+
+    def _log_weights(self, indptr: np.ndarray, known: np.ndarray | Tensor) -> Any:
+        if self.weighting == "none":
+            return None
+        return set_ids.log_weights(indptr, known, self.out_features)
 
     def _place(self, queries: Queries) -> torch.device:
         """Where sets are put together: sparse inputs are on the host, their layer may not be."""

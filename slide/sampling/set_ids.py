@@ -26,7 +26,9 @@ def per_sample_ids(
     scratch: Scratch,
     device: torch.device,
 ) -> tuple[Any, Any]:
-    """The ids of one set for each sample, and their stratified log weights, ``(nnz,)`` each.
+    """The ids of one set for each sample ``(nnz,)``, and how many of each are known ``(B,)``.
+
+    Known are labels and proposals; the others are drawn.
 
     Args:
         labels: labels of each sample, which are in its set.
@@ -44,7 +46,7 @@ def per_sample_ids(
     marks = scratch.marks(num_threads())
     places = marks, indptr, ids, num_known
     kernels.assemble_per_sample(labels, proposed, scratch.out_features, key, *places)
-    return ids, _log_weights(indptr, ids, num_known, scratch)
+    return ids, num_known
 
 
 def distinct_labels(labels: Pattern, scratch: Scratch) -> int:
@@ -62,7 +64,7 @@ def shared_ids(
     scratch: Scratch,
     device: torch.device,
 ) -> tuple[Any, np.ndarray, Any]:
-    """The ids of one set for a batch, the place of each label in it, and log weights.
+    """The ids of one set for a batch, the place of each label in it, and how many are known.
 
     Args:
         labels: labels of each sample, which are in the set.
@@ -73,39 +75,45 @@ def shared_ids(
     if plain(device):
         known, positions = _by_appearance(labels)
         best = on_device(proposed, device)[None]
-        ids, weights = _plain_ids(known[None], best, np.array([size]), key, scratch)
-        return ids, positions, weights
+        ids, num_known = _plain_ids(known[None], best, np.array([size]), key, scratch)
+        return ids, positions, num_known
     ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
     places = scratch.marks(1)[0], scratch.slots(), ids, positions
     known = kernels.assemble_shared(labels, proposed, scratch.out_features, key, *places)
-    weights = _log_weights(np.array([0, size]), ids, np.array([known]), scratch)
-    return ids, positions, weights
+    return ids, positions, np.array([known])
 
 
-def _log_weights(
-    indptr: np.ndarray, ids: np.ndarray, num_known: np.ndarray, scratch: Scratch
-) -> np.ndarray:
-    out = np.empty(len(ids), np.float32)
-    kernels.stratified_log_weights(indptr, num_known, scratch.out_features, out)
+def log_weights(indptr: np.ndarray, num_known: np.ndarray | Tensor, num_rows: int) -> Any:
+    """The stratified log weights of sets ``(nnz,)`` with these bounds, out of N outputs."""
+    if isinstance(num_known, Tensor):
+        sizes = np.diff(indptr)
+        wanted, width = on_device(sizes, num_known.device), int(sizes.max(initial=0))
+        return _flat(stratified_log_weights(num_known, wanted, width, num_rows), sizes)
+    out = np.empty(indptr[-1], np.float32)
+    kernels.stratified_log_weights(indptr, num_known, num_rows, out)
     return out
 
 
 def _plain_ids(
     rows: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, scratch: Scratch
-) -> tuple[Any, Any]:
-    """Ids and log weights of sets of some sizes, set after set.
+) -> tuple[Any, Tensor]:
+    """Ids of sets of some sizes, set after set, and how many of each are known.
 
     ``rows`` ``(B, most labels)`` and ``proposed`` ``(B, most)`` have -1 for none.
     """
     device, width, num_rows = proposed.device, int(sizes.max(initial=0)), scratch.out_features
     wanted, labels = on_device(sizes, device), on_device(rows, device)
     ids, known = assemble(labels, proposed, wanted, width, num_rows, int(key))
-    weights = stratified_log_weights(known, wanted, width, num_rows)
-    ids, weights = ids.flatten(), weights.flatten()
-    if (sizes < width).any():
-        at = on_device(np.flatnonzero(np.arange(width) < sizes[:, None]), device)
-        ids, weights = ids[at], weights[at]
-    return native(ids), native(weights)
+    return _flat(ids, sizes), known
+
+
+def _flat(values: Tensor, sizes: np.ndarray) -> Any:
+    """The first ``sizes[b]`` values of each row, one row after the other."""
+    width = values.shape[1]
+    if (sizes == width).all():
+        return native(values.flatten())
+    at = np.flatnonzero(np.arange(width) < sizes[:, None])
+    return native(values.flatten()[on_device(at, values.device)])
 
 
 def _as_rows(labels: Pattern) -> np.ndarray:
