@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from slide.backend import on_host
 from slide.kernels import pattern_products as kernels
 from slide.runtime import profiled
 from slide.scratch import Scratch
@@ -52,12 +55,13 @@ class ActiveSet:
     Attributes:
         out_features: N, number of outputs of the layer.
         ids: int32 numbers of outputs, distinct within a set: ``(nnz,)``, sample after sample, or
-            ``(A,)`` for a shared set.
+            ``(A,)`` for a shared set. An array; the samplers of layers on another device than the
+            CPU make a tensor there.
         indptr: ``(B + 1,)`` int64 bounds of the samples' sets; None for a shared set.
         targets: pattern of B rows with the positions of the labels: row b holds positions within
             the set of sample b. None: there are no labels.
-        log_weights: float32, as long as ``ids``: the logarithm of the number of outputs that each
-            id stands for; None if each id stands for itself.
+        log_weights: float32, as long as ``ids``, an array or a tensor like them: the logarithm of
+            the number of outputs that each id stands for; None if each id stands for itself.
         scratch: scratch arrays of the layer; None makes new ones.
 
     Example:
@@ -70,10 +74,10 @@ class ActiveSet:
     """
 
     out_features: int
-    ids: np.ndarray
+    ids: Any
     indptr: np.ndarray | None = None
     targets: Pattern | None = None
-    log_weights: np.ndarray | None = None
+    log_weights: Any = None
     scratch: Scratch = field(default=None, repr=False)  # type: ignore[assignment]
 
     def __post_init__(self):
@@ -90,7 +94,14 @@ class ActiveSet:
         """Whether the set is shared and holds all N outputs, in order."""
         if not self.shared or len(self.ids) != self.out_features:
             return False
+        if isinstance(self.ids, Tensor):  # To look at it would wait for its device.
+            return False
         return np.array_equal(self.ids, np.arange(self.out_features))
+
+    @property
+    def row_ids(self) -> Any:
+        """The ids of a shared set; None for all outputs, in order."""
+        return None if self.complete else self.ids
 
     @cached_property
     def transposed(self) -> Transposed:
@@ -98,8 +109,8 @@ class ActiveSet:
         assert self.indptr is not None
         return transpose(Pattern(self.indptr, self.ids), self.scratch)
 
-    def row(self, b: int) -> np.ndarray:
-        """The ids in the set of sample b."""
+    def row(self, b: int) -> Any:
+        """The ids in the set of sample b, of the kind of ``ids``."""
         if self.indptr is None:
             return self.ids
         return self.ids[self.indptr[b] : self.indptr[b + 1]]
@@ -111,7 +122,7 @@ class ActiveSet:
         places = self.targets.indices.astype(np.int64)
         if self.indptr is not None:
             places += np.repeat(self.indptr[:-1], np.diff(self.targets.indptr))
-        return self.ids[places]
+        return on_host(self.ids)[places]
 
     def mean_size(self) -> float:
         """The mean number of outputs that are computed for a sample."""

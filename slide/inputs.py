@@ -46,7 +46,7 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
     if hasattr(x, "tocsr"):
         return _from_scipy(x, num_columns, name)
     if isinstance(x, torch.Tensor):
-        _check_tensor(x, name)
+        x = _on_host(x, name)
         if x.layout != torch.strided:
             return _from_torch(x, num_columns, name)
         x = x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
@@ -83,7 +83,7 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
     if hasattr(labels, "tocsr"):
         return _nonzeros(_from_scipy(labels, num_columns, name))
     if isinstance(labels, torch.Tensor):
-        _check_tensor(labels, name)
+        labels = _on_host(labels, name)
         if labels.layout != torch.strided:
             return _nonzeros(_from_torch(labels, num_columns, name))
         labels = labels.float().numpy() if labels.dtype == torch.bfloat16 else labels.numpy()
@@ -152,11 +152,13 @@ def _values(values: Any, name: str) -> np.ndarray:
     return found
 
 
-def _check_tensor(x: torch.Tensor, name: str) -> None:
-    if x.device.type != "cpu":
-        raise ValueError(f"slide computes on the CPU; {name} are on {x.device}")
+def _on_host(x: torch.Tensor, name: str) -> torch.Tensor:
+    """A tensor on the CPU; from another device this waits for the copy."""
+    if x.device.type == "meta":
+        raise ValueError(f"{name} are on meta, so they have no values")
     if x.requires_grad:
         raise ValueError(f"{name} get no gradient: detach them")
+    return x.cpu()
 
 
 def _check_columns(found: int, wanted: int | None, name: str) -> None:

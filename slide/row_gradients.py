@@ -25,7 +25,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slide.active_set import Transposed
+from slide.backend import on_device, plain
 from slide.kernels import pattern_products as kernels
+from slide.plain.pattern_products import total_rows
 from slide.runtime import array_view
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
@@ -39,21 +41,25 @@ class RowGradient:
     """A gradient that is zero outside of some rows.
 
     Attributes:
-        ids: ``(R,)`` int32, distinct row numbers.
+        ids: ``(R,)`` int32 row numbers, distinct unless ``first`` is given: an array, or a tensor
+            on the device of the rows. None: all rows, in order.
         rows: ``(R, D)`` floats, their gradients.
+        first: ``(R,)`` bools if ids may repeat: true for the first of equal ids, whose rows are
+            equal (`slide.plain.pattern_products.TotalRows`). None: ids are distinct.
     """
 
-    ids: np.ndarray
+    ids: Any
     rows: torch.Tensor
+    first: torch.Tensor | None = None
 
     def values(self) -> torch.Tensor:
-        """The rows' gradients ``(R, D)``."""
-        return self.rows
+        """The rows' gradients ``(R, D)``; of equal ids, all but the first have zeros."""
+        return self.rows if self.first is None else self.rows * self.first[:, None]
 
-    def scaled(self, factor: float, copy: bool = False) -> "RowGradient":
+    def scaled(self, factor: float | torch.Tensor, copy: bool = False) -> "RowGradient":
         """The gradient times ``factor``; with ``copy``, always in new memory."""
-        same = factor == 1 and not copy
-        return self if same else RowGradient(self.ids, self.rows * factor)
+        same = not isinstance(factor, torch.Tensor) and factor == 1 and not copy
+        return self if same else replace(self, rows=self.rows * factor)
 
 
 @dataclass(frozen=True)
@@ -149,9 +155,15 @@ def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor
     """
     axes = row_axes(parameter)
     values = gradient.values().to(parameter.dtype).view(-1, *parameter.shape[axes:])
-    places = np.unravel_index(gradient.ids.astype(np.int64), parameter.shape[:axes])
-    ids = torch.from_numpy(np.stack(places))
+    ids = torch.stack(torch.unravel_index(_places(gradient, parameter), parameter.shape[:axes]))
     return torch.sparse_coo_tensor(ids, values, parameter.shape, check_invariants=False)
+
+
+def _places(gradient: AnyRowGradient, parameter: torch.Tensor) -> torch.Tensor:
+    """The row numbers of a gradient, int64, on the device of the parameter."""
+    if gradient.ids is None:
+        return torch.arange(num_rows(parameter), device=parameter.device)
+    return on_device(gradient.ids, parameter.device).long()
 
 
 def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
@@ -211,33 +223,47 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
         axes, found = row_axes(parameter), grad.sparse_dim()
         if found != axes:
             raise ValueError(f"a sparse gradient needs {axes} sparse dimension, not {found}")
-        grad = grad.coalesce()
-        rows = grad.values().reshape(grad.values().shape[0], -1).contiguous()
-        places = tuple(array_view(grad.indices()))
-        ids = np.asarray(np.ravel_multi_index(places, parameter.shape[:axes]), np.int32)
-        gradients.append(RowGradient(ids, rows))
+        gradients.append(_from_sparse(grad, parameter.shape[:axes]))
     elif grad is not None:
-        rows = grad.reshape(num_rows(parameter), -1).contiguous()
-        gradients.append(RowGradient(np.arange(len(rows), dtype=np.int32), rows))
-    return add_up(gradients) if gradients else None
+        gradients.append(RowGradient(None, grad.reshape(num_rows(parameter), -1).contiguous()))
+    return add_up(gradients, parameter) if gradients else None
 
 
-def add_up(gradients: list[AnyRowGradient]) -> AnyRowGradient:
-    """The sum of several gradients, with distinct rows."""
+def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
+    """A sparse tensor as row gradient; ``shape`` is that of the axes which count rows."""
+    if plain(grad):  # To find equal rows by `coalesce` would wait for the device.
+        ids, values = grad._indices(), grad._values()
+    else:
+        grad = grad.coalesce()
+        ids, values = grad.indices(), grad.values()
+    for_rows = values.reshape(values.shape[0], -1).contiguous()
+    if len(shape) == 2:
+        ids = ids[:1] * shape[1] + ids[1:]
+    if plain(grad):
+        return RowGradient(*total_rows(ids[0].int(), for_rows))
+    return RowGradient(array_view(ids[0].int()), for_rows)
+
+
+def add_up(gradients: list[AnyRowGradient], parameter: torch.Tensor) -> AnyRowGradient:
+    """The sum of several gradients of a parameter."""
     if len(gradients) == 1:
         return gradients[0]
-    ids, places = np.unique(np.concatenate([g.ids for g in gradients]), return_inverse=True)
-    values = torch.cat([g.values() for g in gradients])
+    places = torch.cat([_places(gradient, parameter) for gradient in gradients])
+    values = torch.cat([gradient.values() for gradient in gradients])
+    if plain(parameter):
+        return RowGradient(*total_rows(places.int(), values))
+    ids, at = np.unique(array_view(places), return_inverse=True)
     total = values.new_zeros(len(ids), values.shape[1])
-    return RowGradient(ids, total.index_add_(0, torch.from_numpy(places), values))
+    total.index_add_(0, torch.from_numpy(at), values)
+    return RowGradient(ids.astype(np.int32), total)
 
 
 def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The sum of the row gradients left on ``parameter``, in its shape; for tests."""
     out = torch.zeros_like(parameter)
     for gradient in getattr(parameter, "row_gradients", []):
-        ids = torch.from_numpy(gradient.ids).long()
-        out.view(num_rows(out), -1).index_add_(0, ids, gradient.values())
+        places = _places(gradient, parameter)
+        out.view(num_rows(out), -1).index_add_(0, places, gradient.values())
     return out
 
 
@@ -251,10 +277,10 @@ def num_rows(parameter: torch.Tensor) -> int:
     return math.prod(parameter.shape[: row_axes(parameter)])
 
 
-def as_rows(parameter: torch.Tensor) -> np.ndarray:
-    """A parameter's memory as rows ``(N, D)``.
+def as_rows(parameter: torch.Tensor) -> torch.Tensor:
+    """A contiguous parameter as rows ``(N, D)``, in the same memory.
 
     A bias ``(N,)`` counts as ``(N, 1)``. A convolution's weight ``(O, I, kh, kw)`` counts as
     ``(O * I, kh * kw)``; row ``o * I + i`` is the kernel of output ``o`` and input ``i``.
     """
-    return array_view(parameter).reshape(num_rows(parameter), -1)
+    return parameter.detach().view(num_rows(parameter), -1)

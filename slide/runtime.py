@@ -198,13 +198,14 @@ def outside_autocast(
         Three values. ``x``: under autocast it has the type of the weight. The precision: it is
         ``"bfloat16"`` under autocast to bfloat16. A context in which autocast is off.
     """
-    if not torch.is_autocast_enabled("cpu"):
+    device = weight.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return x, precision, nullcontext()
-    if torch.get_autocast_dtype("cpu") == torch.bfloat16:
+    if torch.get_autocast_dtype(device) == torch.bfloat16:
         precision = "bfloat16"
     if isinstance(x, torch.Tensor) and x.is_floating_point():
         x = x.to(weight.dtype)
-    return x, precision, torch.autocast("cpu", enabled=False)
+    return x, precision, torch.autocast(device, enabled=False)
 
 
 def random_key(*parts: int) -> np.uint64:
@@ -223,11 +224,23 @@ def random_key(*parts: int) -> np.uint64:
     return np.uint64(key)
 
 
-def check_on_cpu(*tensors: torch.Tensor) -> None:
-    """Raise ValueError for a tensor on another device."""
+def check_on_cpu(what: str, *tensors: torch.Tensor) -> None:
+    """Raise ValueError for a tensor on another device; ``what`` only the CPU computes."""
     for tensor in tensors:
         if tensor.device.type != "cpu":
-            raise ValueError(f"slide computes on the CPU; got a tensor on {tensor.device}")
+            raise ValueError(
+                f"slide computes {what} on the CPU only; got a tensor on {tensor.device}"
+            )
+
+
+def check_together(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor | None) -> None:
+    """Raise ValueError unless all tensors are on the device of the weight."""
+    for tensor in (x, *others):
+        if tensor is not None and tensor.device != weight.device:
+            raise ValueError(
+                f"the input or bias is on {tensor.device} but the weight is on {weight.device}; "
+                "move one of them"
+            )
 
 
 def array_view(tensor: torch.Tensor) -> np.ndarray:
@@ -238,15 +251,19 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     Raises:
         ValueError: if the tensor is not contiguous, or not on the CPU.
     """
-    check_on_cpu(tensor)
+    check_on_cpu("with kernels", tensor)
     if not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
     return tensor.detach().numpy()
 
 
 @functools.cache
-def has_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 matrices faster than float32 ones."""
+def has_bfloat16(device: torch.device | None = None) -> bool:
+    """Whether a device, or the CPU, multiplies bfloat16 matrices faster than float32 ones."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device is not None and device.type != "cpu":
+        return False
     known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 

@@ -11,6 +11,7 @@ import torch
 from numba.core import config as numba_config
 
 from slide import runtime
+from slide.backend import plain
 
 COMPILED = not numba_config.DISABLE_JIT
 TESTS = Path(__file__).parent
@@ -65,6 +66,10 @@ def pytest_collection_modifyitems(config, items):
         large = [item for item in items if item.get_closest_marker("compiled_only")]
         config.hook.pytest_deselected(items=large)
         items[:] = [item for item in items if item not in large]
+    if plain():
+        special = [item for item in items if item.get_closest_marker("kernels_only")]
+        config.hook.pytest_deselected(items=special)
+        items[:] = [item for item in items if item not in special]
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("bars", "checks", "compilation", "files", "inputs", "limits", "names", "runtime", "sizes"),
-    *("sparse", "states", "tables", "tensor_folder"),
+    *("backend", "bars", "checks", "compilation", "files", "inputs", "limits", "names"),
+    *("runtime", "sizes", "sparse", "states", "tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "scratch")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
@@ -19,13 +19,14 @@ STRUCTURES = ("active_set", "row_gradients", "scratch")
 ROOMS = {
     "ground": "",
     "kernels": "ground",
-    "structures": "ground kernels",
-    "hashing": "ground kernels",
-    "functional": "ground kernels structures",
-    "optim": "ground kernels structures",
+    "plain": "ground kernels",
+    "structures": "ground kernels plain",
+    "hashing": "ground kernels plain",
+    "functional": "ground kernels plain structures",
+    "optim": "ground kernels plain structures",
     "data": "ground kernels",
     "search": "ground kernels structures functional",
-    "sampling": "ground kernels structures hashing search",
+    "sampling": "ground kernels plain structures hashing search",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional optim sampling search",
     "check": "ground kernels structures functional hashing optim data sampling search",

@@ -99,7 +99,7 @@ def test_entries_of_one_place_are_added_up_and_others_keep_their_order():
             "must be finite float32 values, not",
         ),
         (torch.ones(2, 4, requires_grad=True), ValueError, "features get no gradient: detach"),
-        (torch.ones(2, 4, device="meta"), ValueError, "on the CPU; features are on meta"),
+        (torch.ones(2, 4, device="meta"), ValueError, "features are on meta, so they have"),
         (CSR(np.zeros((2, 3)), np.zeros(2), np.zeros(2)), ValueError, r"shape \(2, 3\), not \(n"),
         (CSR(np.array([0, 1]), np.array([0.5]), np.ones(1)), TypeError, "must be whole numbers"),
     ],

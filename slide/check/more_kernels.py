@@ -76,7 +76,7 @@ def _classifiers(rng: np.random.Generator) -> None:
     scratch, orders = np.zeros((1, _WIDTH), np.float32), np.empty((1, _ROWS), np.int64)
     alphas, indptr = np.zeros(_ROWS, np.float32), np.zeros(2, np.int64)
     solver = Solver(1.0, -0.5, 2000, 1e-5)
-    fit_duals(sparse, squares, lists, solver, scratch, orders, alphas)
+    fit_duals(sparse, squares, np.empty(0), lists, solver, scratch, orders, alphas)
     kept = sparse, lists, alphas, 0.0, scratch, indptr
     collect_weights(*kept, np.empty(0, np.int32), np.empty(0, np.float32))
     np.cumsum(indptr, out=indptr)

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from slide import runtime
 from slide.bars import say
 from slide.compilation import tell_first
+from slide.config.defaults import run_device
 from slide.data import SparseDataset
 
 
@@ -37,8 +38,11 @@ def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
     epochs = trainer.epochs
     if epochs == "auto":
         epochs = f"auto, at most {trainer.max_epochs}"
-    batch, threads = trainer.batch_size, runtime.num_threads()
-    say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}")
+    batch, threads, device = trainer.batch_size, runtime.num_threads(), run_device(config)
+    place = "" if device.type == "cpu" else f"; on {device}"
+    say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{place}")
+    if place and config.ranker:
+        say("re-ranker near rows, classifiers and judge compute on the CPU")
     say(f"folder    {folder}")
 
 

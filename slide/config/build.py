@@ -12,7 +12,7 @@ from slide import checks, runtime
 from slide.compilation import clock
 from slide.config.announce import announce_data, announce_run
 from slide.config.compose import settings
-from slide.config.defaults import check_used, fill_in
+from slide.config.defaults import check_used, fill_in, run_device
 from slide.config.needs import announce_memory
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.config.search import choose_settings, race_steps, variants
@@ -83,7 +83,8 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
             raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options = {key: network[key] for key in keys}
-    return SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
+    made = SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
+    return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 
 
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
@@ -135,10 +136,28 @@ def check_settings(config: DictConfig) -> None:
     network = build_network(config, 1024, 8)
     instantiate(config.lr_schedule)(build_optimizer(config, network), 1)
     check_search(network, _options(config).evaluation)
+    _check_device(config)
     instantiate(config.loss)
     instantiate(config.ranker)
     variants(config)
     race_steps(config.search, 1)
+
+
+def _check_device(config: DictConfig) -> None:
+    """Raise ValueError for parts that compute on the CPU only, where the run is elsewhere."""
+    device, proposer = run_device(config), config.sampler.get("proposer")
+    if device.type == "cpu":
+        return
+    if proposer is not None and proposer._target_.endswith("FaissProposer"):
+        raise ValueError(
+            f"sampler=faiss searches on the CPU; with runtime.device={device} use "
+            "sampler=uniform or sampler=lsh"
+        )
+    if config.trainer.evaluation == "index":
+        raise ValueError(
+            "trainer.evaluation=index searches on the CPU; with "
+            f"runtime.device={device} use trainer.evaluation=exact"
+        )
 
 
 def build_trainer(config: DictConfig, given: Collection[str] = (), label: str = "") -> Trainer:

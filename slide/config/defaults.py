@@ -2,8 +2,10 @@
 
 from collections.abc import Collection
 
+import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from slide.backend import find_device
 from slide.config.compose import find_conf
 from slide.sizes import (
     active_outputs,
@@ -48,10 +50,21 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
     if config.network.hidden is None:
         config.network.hidden = [hidden_width(num_labels)]
     if config.trainer.evaluation is None:
-        config.trainer.evaluation = default_search(num_labels, bool(config.ranker))
+        by_index = bool(config.ranker) and run_device(config).type == "cpu"
+        config.trainer.evaluation = default_search(num_labels, by_index)
     if config.network.output_scale is None:
         shared = sampler.mode != "per_sample" or sampler.active == "all"
         config.network.output_scale = output_scale(num_labels, shared)
+
+
+def run_device(config: DictConfig) -> torch.device:
+    """Where a run computes: ``runtime.device``.
+
+    Raises:
+        ValueError: for a device that there is not.
+    """
+    # Runs of earlier versions have no such key.
+    return find_device(config.runtime.get("device", "cpu"))
 
 
 def _recent() -> DictConfig:

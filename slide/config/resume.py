@@ -17,6 +17,7 @@ REPLACEABLE = {
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
     *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
+    "runtime.device",
     *("dataset.root", "dataset.cache", "report"),
 }
 

@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_sets, check_targets
+from slide.backend import plain
 from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
 from slide.functional.losses import Loss, find_loss
+from slide.functional.plain_loss import plain_loss
 from slide.kernels.loss_rows import Rows
 from slide.kernels.ragged import clear_rows
 from slide.runtime import array_view, profiled, untraced
@@ -60,6 +62,8 @@ def loss_on_active(
         raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
+    if plain(scores):
+        return plain_loss(scores, active, loss, hard_fraction, weights)
     return _ActiveLoss.apply(scores, active, loss, hard_fraction, weights)  # type: ignore[return-value]
 
 

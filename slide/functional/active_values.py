@@ -1,10 +1,10 @@
 """Values on an active set, and the same values in a dense matrix."""
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
+from slide.backend import on_device
+from slide.functional.plain_products import samples_on
 from slide.runtime import untraced
 
 
@@ -28,17 +28,10 @@ def gather_active(values: Tensor, active: ActiveSet) -> Tensor:
     """
     if active.complete:
         return values
-    ids = torch.from_numpy(active.ids).long()
+    ids = on_device(active.ids, values.device).long()
     if active.indptr is None:
         return values[:, ids]
-    return values[_samples(active), ids]
-
-
-def _samples(active: ActiveSet) -> Tensor:
-    """The sample of each entry of per-sample sets, ``(nnz,)`` int64."""
-    assert active.indptr is not None
-    counts = torch.from_numpy(np.diff(active.indptr))
-    return torch.repeat_interleave(torch.arange(len(counts)), counts)
+    return values[samples_on(active.indptr, values.device), ids]
 
 
 @untraced
@@ -64,8 +57,8 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
     """
     if active.complete:
         return values
-    ids = torch.from_numpy(active.ids).long()
+    ids = on_device(active.ids, values.device).long()
     out = values.new_zeros(num_samples, active.out_features, *values.shape[2:])
     if active.indptr is None:
         return out.index_copy(1, ids, values)
-    return out.index_put((_samples(active), ids), values)
+    return out.index_put((samples_on(active.indptr, values.device), ids), values)

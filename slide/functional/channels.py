@@ -87,7 +87,7 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
             "; give its values, and its active.ids as in_channels" if hasattr(x, "active") else ""
         )
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
-    check_on_cpu(x, weight)
+    check_on_cpu("convolutions on active channels", x, weight)
     if weight.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"weights of convolutions must be float32 or float64, not {weight.dtype}")
     if x.ndim != 4 or weight.ndim != 4:

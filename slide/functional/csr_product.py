@@ -204,7 +204,7 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     x, _, outside = outside_autocast(x, used)
     if x.dtype != used.dtype:
         raise TypeError(f"x is {x.dtype} but values are {used.dtype}; convert one of them")
-    check_on_cpu(x, used)
+    check_on_cpu("products with a CSRMatrix", x, used)
     with outside:
         return _Product.apply(x, values, matrix)  # type: ignore[return-value]
 

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide import checks
+from slide.backend import plain
 from slide.kernels import relu_dropout as kernels
+from slide.plain.relu_dropout import relu_dropout_forward
 from slide.runtime import array_view, random_key, untraced
 
 
@@ -18,7 +20,8 @@ def relu_dropout(x: Tensor, p: float) -> Tensor:
     """``dropout(relu(x), p)`` in training mode, in one pass over the values.
 
     PyTorch draws random numbers on one core, which takes as long as a matrix product of the layer.
-    Here all cores draw them, by a counter-based generator. Its key comes from the generator of
+    Here all cores draw them, by a counter-based generator, and other
+    devices draw the same. Its key comes from the generator of
     torch, so ``torch.manual_seed`` determines the draws.
 
     Args:
@@ -44,6 +47,8 @@ def relu_dropout(x: Tensor, p: float) -> Tensor:
     if x.dtype not in (torch.float32, torch.float64):  # Kernels do not read other types.
         return F.dropout(torch.relu(x), p)
     key = int(torch.randint(2**62, (), device="cpu"))
+    if plain(x):
+        return relu_dropout_forward(x, int(random_key(key)), p)
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]
 
 

@@ -9,13 +9,15 @@ from torch.autograd.function import once_differentiable
 
 from slide import checks
 from slide.active_set import ActiveSet, check_sets
+from slide.backend import device_of, on_device, plain
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
+from slide.functional.plain_products import PlainPerSampleLinear, exact
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
 from slide.runtime import (
     array_view,
-    check_on_cpu,
+    check_together,
     has_bfloat16,
     outside_autocast,
     profiled,
@@ -31,7 +33,7 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 
     if not isinstance(x, Tensor):
         hint = "; put a ToDense() before this layer" if hasattr(x, "to_dense") else ""
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
-    check_on_cpu(x, weight)
+    check_together(x, weight, bias)
     if weight.dtype not in DTYPES:
         raise TypeError(f"weights must be float32, bfloat16 or float64, not {weight.dtype}")
     if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[in_axis]:
@@ -48,8 +50,9 @@ def check_fits(active: ActiveSet, num_samples: int, out_features: int) -> None:
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {out_features} rows"
         )
+    # Off the CPU numbers are not looked at, since the host would wait for the device.
     ids = active.ids
-    if ids.size and not (ids.min() >= 0 and ids.max() < out_features):
+    if len(ids) and device_of(ids).type == "cpu" and not 0 <= ids.min() <= ids.max() < out_features:
         raise ValueError(
             f"active ids must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
         )
@@ -91,8 +94,8 @@ def active_linear(
         of the weight.
 
     Raises:
-        ValueError: if shapes do not fit, a tensor is not on the CPU, or weight or bias is not a
-            leaf while ``sparse_grad`` is false.
+        ValueError: if shapes or devices do not fit, or weight or bias is not a leaf while
+            ``sparse_grad`` is false.
         TypeError: if types differ or are not supported.
 
     Example:
@@ -128,7 +131,8 @@ class LinearOptions(NamedTuple):
         """
         checks.one_of("precision", precision, PRECISIONS)
         if precision == "auto":
-            precision = "bfloat16" if x.dtype == torch.float32 and has_bfloat16() else "float32"
+            fast = x.dtype == torch.float32 and has_bfloat16(x.device)
+            precision = "bfloat16" if fast else "float32"
         return cls(torch.bfloat16 if precision == "bfloat16" else x.dtype, sparse_grad)
 
 
@@ -140,13 +144,16 @@ def linear_on_set(
         check_leaves(weight, bias)
     if active.shared:
         return _SharedLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
-    return _PerSampleLinear.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
+    per_sample = PlainPerSampleLinear if plain(weight) else _PerSampleLinear
+    return per_sample.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
 
 
 def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
     """The rows of a weight, or the entries of a bias, on a shared set."""
     weight = weight.detach()
-    return weight if active.complete else weight.index_select(0, torch.from_numpy(active.ids))
+    if active.complete:
+        return weight
+    return weight.index_select(0, on_device(active.ids, weight.device))
 
 
 class _PerSampleLinear(torch.autograd.Function):
@@ -175,7 +182,7 @@ class _PerSampleLinear(torch.autograd.Function):
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x, _), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
-        x, grad, num_samples = _exact(x), _exact(grads[0]), len(x)
+        x, grad, num_samples = exact(x), exact(grads[0]), len(x)
         visited = rows_to_visit(grad, active.indptr)
         grad = array_view(grad)
         if visited is not None:
@@ -202,17 +209,12 @@ class _PerSampleLinear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None, None
 
 
-def _exact(values: Tensor) -> Tensor:
-    """The values, contiguous and of a type that kernels read: bfloat16 becomes float32."""
-    return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
-
-
 def _for_kernels(active: ActiveSet, weight: Tensor, bias: Tensor | None, x: Tensor):
     """Row numbers, rows, biases (empty without a bias) and inputs, of types that kernels read.
 
     Kernels do not read bfloat16. The active rows of a bfloat16 weight are copied to float32.
     """
-    ids, weight, x = active.ids, weight.detach(), _exact(x.detach())
+    ids, weight, x = active.ids, weight.detach(), exact(x.detach())
     if weight.dtype == torch.bfloat16:
         distinct, ids = np.unique(ids, return_inverse=True)
         at = torch.from_numpy(distinct)
@@ -251,14 +253,14 @@ class _SharedLinear(torch.autograd.Function):
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors
-        exact, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
-        dtype, visited = exact.dtype, rows_to_visit(_exact(exact))
+        given, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
+        dtype, visited = given.dtype, rows_to_visit(exact(given))
         if visited is not None:
             kept = torch.from_numpy(visited)
-            x, exact = x.index_select(0, kept), exact.index_select(0, kept)
-        grad = nonzeros(exact)
+            x, given = x.index_select(0, kept), given.index_select(0, kept)
+        grad = nonzeros(given)
         if grad is None:
-            grad = exact.to(x.dtype)
+            grad = given.to(x.dtype)
         else:
             x, rows = x.to(dtype), rows.to(dtype)
         grad_x, grad_weight, grad_bias = None, None, None
@@ -267,9 +269,9 @@ class _SharedLinear(torch.autograd.Function):
             if visited is not None:
                 grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
-            gradient = weight_gradient(grad, x, active.ids, active.scratch, dtype)
+            gradient = weight_gradient(grad, x, active.row_ids, active.scratch, dtype)
             grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
-            gradient = RowGradient(active.ids, exact.sum(0)[:, None])
+            gradient = RowGradient(active.row_ids, given.sum(0)[:, None])
             grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_targets
+from slide.backend import plain
 from slide.functional.active_loss import (
     checked_weights,
     loss_on_active,
@@ -43,9 +44,9 @@ def active_linear_loss(
 ) -> Tensor:
     """The loss `loss_on_active` of the scores `active_linear`, a scalar.
 
-    With a shared set this takes less time and memory than the two functions. It computes the scores
-    of some samples and at once their gradient, while both are in the cache. The forward pass
-    computes the gradients of ``x``, weight and bias, and the backward pass returns them.
+    With a shared set on the CPU this takes less time and memory than the two functions. It computes
+    the scores of some samples and at once their gradient, while both are in the cache. The forward
+    pass computes the gradients of ``x``, weight and bias, and the backward pass returns them.
 
     Args:
         x, weight, bias, active, precision, sparse_grad: see `active_linear`.
@@ -87,7 +88,7 @@ def linear_loss_on_set(
     weights: np.ndarray | None = None,
 ) -> Tensor:
     """`active_linear_loss`, without its checks of inputs and set."""
-    if not active.shared or active.complete or weight.dtype == torch.bfloat16:
+    if plain(weight) or not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products)
         return loss_on_active(scores, active, loss, hard_fraction, weights)

@@ -4,11 +4,14 @@ A hinge loss has a gradient of zero at outputs that are right by a margin. After
 outputs are. Then the products of the backward pass need only the entries that are not zero.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from slide.active_set import Transposed
+from slide.backend import plain
 from slide.kernels import nonzeros as kernels
 from slide.kernels.pattern_products import group_entries, weighted_sum
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient
@@ -29,10 +32,10 @@ def nonzeros(gradient: Tensor) -> CSR | None:
         gradient: ``(B, A)``, contiguous.
 
     Returns:
-        The entries, or None if their share is above `DENSE_ENTRY_SHARE`, the gradient is empty, or
-        its type is bfloat16, which kernels do not read.
+        The entries, or None if their share is above `DENSE_ENTRY_SHARE`, the gradient is empty, its
+        type is bfloat16, which kernels do not read, or it is not for kernels (`slide.backend`).
     """
-    if gradient.dtype == torch.bfloat16 or not gradient.numel():
+    if plain(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
     matrix = array_view(gradient)
     sample = matrix[:: max(1, len(matrix) // _SAMPLED)]
@@ -58,7 +61,7 @@ def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
 
 
 def weight_gradient(
-    gradient: Tensor | CSR, x: Tensor, ids: np.ndarray, scratch: Scratch, dtype: torch.dtype
+    gradient: Tensor | CSR, x: Tensor, ids: Any, scratch: Scratch, dtype: torch.dtype
 ) -> AnyRowGradient:
     """``gradient.T @ x``, with one row for each of the outputs ``ids``.
 
@@ -68,12 +71,14 @@ def weight_gradient(
     Args:
         gradient: ``(B, A)``.
         x: ``(B, D)`` of the same type.
-        ids: ``(A,)`` int32.
+        ids: ``(A,)`` int32; None: all rows, in order.
         scratch: the layer's scratch arrays.
         dtype: type of the weight and of the rows; a CSR gradient has this type already.
     """
     if isinstance(gradient, Tensor):
         return RowGradient(ids, (gradient.T @ x).to(dtype))
+    if ids is None:
+        ids = np.arange(scratch.out_features, dtype=np.int32)
     starts, slots = np.zeros(len(ids) + 1, np.int64), np.arange(len(ids), dtype=np.int32)
     entries = np.empty(len(gradient.indices), np.int64)
     samples = np.empty(len(gradient.indices), np.int32)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.backend import plain
 from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
 from slide.runtime import array_view
 
@@ -26,9 +27,9 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
 
     Returns:
         ``(R,)`` int64, ascending. None if visiting all samples is faster: their share is above
-        `DENSE_ROW_SHARE`, or there are fewer than two samples.
+        `DENSE_ROW_SHARE`, there are fewer than two samples, or the host would wait for a device.
     """
-    if len(gradient if indptr is None else indptr[1:]) < 2:
+    if plain(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
         return None
     if indptr is None:
         # The first column usually decides.

@@ -7,7 +7,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import transpose
+from slide.backend import plain
 from slide.functional.nonzero_rows import rows_to_visit, select_rows
+from slide.functional.plain_products import PlainSparseLinear
 from slide.inputs import as_csr
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
@@ -59,6 +61,8 @@ def sparse_linear(
         raise ValueError(f"{x.values.shape} values do not fit {x.indices.shape} column numbers")
     if not sparse_grad:
         check_leaves(weight)
+    if plain(weight):
+        return PlainSparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
     scratch = scratch or Scratch(len(weight))
     return _SparseLinear.apply(x, weight, bias, scratch, sparse_grad)  # type: ignore[return-value]
 

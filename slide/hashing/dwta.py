@@ -1,11 +1,15 @@
 """DWTA: the positions of the maxima in random bins of coordinates."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from slide import checks
+from slide.backend import CPU, native, on_device, plain
 from slide.hashing.family import check_shape, check_width, choose_hashes
 from slide.kernels import hash_codes as kernels
+from slide.plain import hash_codes as plain_codes
 from slide.runtime import array_view, random_key
 from slide.sparse import CSR, check_pattern
 
@@ -86,13 +90,17 @@ class DWTA:
         self.places = places
         self.key = random_key(0xD7A, seed)
 
-    def codes(self, vectors: torch.Tensor) -> np.ndarray:
+    def codes(self, vectors: torch.Tensor) -> Any:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros count as coordinates.
 
         Raises:
             ValueError: for vectors of another length.
         """
         check_width(vectors, self.in_features)
+        if plain(vectors):
+            coordinates = on_device(self.coordinates, vectors.device)
+            shape = self.hashes_per_table, self.bits
+            return native(plain_codes.dwta_dense(vectors.detach(), coordinates, *shape))
         out = np.empty((self.num_tables, len(vectors)), np.int32)
         kernels.dwta_dense(
             array_view(vectors.contiguous()),
@@ -103,13 +111,23 @@ class DWTA:
         )
         return out
 
-    def sparse_codes(self, vectors: CSR) -> np.ndarray:
+    def sparse_codes(self, vectors: CSR, device: torch.device = CPU) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.
+
+        Args:
+            vectors: ``(n, D)``.
+            device: where the codes are made.
 
         Raises:
             ValueError: for a malformed matrix, or columns out of range.
         """
         check_pattern("coordinates", vectors, None, self.in_features)
+        if plain(device):
+            indptr, indices, values, places = (
+                on_device(each, device) for each in (*vectors, self.places)
+            )
+            shape = self.hashes_per_table, self.bits, int(self.key), self.num_tables
+            return native(plain_codes.dwta_sparse((indptr, indices, values), places, *shape))
         out = np.empty((self.num_tables, vectors.num_rows), np.int32)
         kernels.dwta_sparse(*vectors, self.places, self.hashes_per_table, self.bits, self.key, out)
         return out

@@ -5,9 +5,8 @@ hashes. The codes of n vectors are ``(L, n)`` int32 in ``[0, num_buckets)``.
 """
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from slide import checks
@@ -51,14 +50,15 @@ class HashFamily(Protocol):
         """Draw new hash functions; the same seed gives the same functions."""
         ...
 
-    def codes(self, vectors: torch.Tensor) -> np.ndarray:
+    def codes(self, vectors: torch.Tensor) -> Any:
         """Codes ``(L, n)`` int32 in ``[0, num_buckets)`` of the rows of ``(n, in_features)``.
 
-        ``vectors`` are float32 or float64. The code of a row depends only on that row.
+        ``vectors`` are float32 or float64. The code of a row depends only on that row. The codes
+        are an array; for vectors on another device than the CPU, a tensor there.
         """
         ...
 
-    def sparse_codes(self, vectors: CSR) -> np.ndarray:
+    def sparse_codes(self, vectors: CSR) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix with ``in_features`` columns."""
         ...
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
+from slide.backend import on_host
 from slide.bars import Bar
 from slide.hashing.family import HashFamily
 from slide.runtime import profiled
@@ -33,6 +34,7 @@ from slide.sparse import CSR
 
 # Rows hashed at a time. Their copy with the extra coordinates fits into the second-level cache.
 _BLOCK = 4_096
+_DEVICE_BLOCK = 2**16
 # Blocks from which on hashing may take seconds, so that a bar is worth its own time.
 _LONG = 16
 NORMS = ("cosine", "simple_lsh")
@@ -75,7 +77,7 @@ class InnerProductHash:
         self.center = center
         self.in_features = family.in_features - 2
         self.mean = torch.zeros(family.in_features)
-        self.length = 0.0
+        self.length: float | Tensor = 0.0
         self.mean_input = torch.zeros(self.in_features)
         self.batches = 0
 
@@ -85,6 +87,7 @@ class InnerProductHash:
         if not self.center or isinstance(queries, CSR) or not len(queries):
             return
         self.batches += 1
+        self._follow(queries.device)
         mean = queries.detach().mean(0).to(self.mean_input.dtype)
         self.mean_input.lerp_(mean, max(_NEWEST, 1 / self.batches))
 
@@ -97,6 +100,7 @@ class InnerProductHash:
             weight: ``(N, D)`` floats.
             bias: ``(N,)`` or None.
         """
+        self._follow(weight.device)
         d, step = self.in_features, -(-len(weight) // SAMPLE)
         rows, biases = weight[::step], None if bias is None else bias[::step]
         self.mean.zero_()
@@ -106,41 +110,55 @@ class InnerProductHash:
         if self.norm == "simple_lsh":
             lengths = self._centered(rows, biases).norm(dim=1)
             place = math.ceil(LENGTH_QUANTILE * len(lengths))
-            self.length = float(lengths.kthvalue(place).values)
+            length = lengths.sort().values[place - 1]  # On GPUs, kthvalue is not deterministic.
+            # To read it from another device would wait for that.
+            self.length = float(length) if length.device.type == "cpu" else length
 
-    def row_codes(self, weight: Tensor, bias: Tensor | None) -> np.ndarray:
-        """Codes ``(L, N)`` int32 of weight rows.
+    def _follow(self, device: torch.device) -> None:
+        """Move the means to the device of the vectors."""
+        if self.mean.device != device or self.mean_input.device != device:
+            self.mean, self.mean_input = self.mean.to(device), self.mean_input.to(device)
+            if isinstance(self.length, Tensor):
+                self.length = self.length.to(device)
+
+    def row_codes(self, weight: Tensor, bias: Tensor | None) -> Any:
+        """Codes ``(L, N)`` int32 of weight rows: an array, or a tensor as `HashFamily` makes it.
 
         Args:
             weight: ``(N, D)`` floats, any strides.
             bias: ``(N,)`` or None.
         """
-        out = np.empty((self.family.num_tables, len(weight)), np.int32)
-        starts: Iterable[int] = range(0, len(weight), _BLOCK)
+        self._follow(weight.device)
+        parts, size = [], _BLOCK if weight.device.type == "cpu" else _DEVICE_BLOCK
+        starts: Iterable[int] = range(0, len(weight), size)
         if len(starts) > _LONG:
             starts = Bar(starts, "hashing rows", leave=False)
         for start in starts:
-            part = slice(start, start + _BLOCK)
+            part = slice(start, start + size)
             block = self._centered(weight[part], None if bias is None else bias[part])
             if self.norm == "simple_lsh":
                 # A longer row gets a zero. Its codes depend only on its direction.
                 missing = self.length**2 - block.square().sum(1)
                 block[:, -1] = missing.clamp_(min=0).sqrt_()
-            out[:, part] = self.family.codes(block)
-        return out
+            parts.append(self.family.codes(block))
+        if not parts:
+            return np.empty((self.family.num_tables, 0), np.int32)
+        join = torch.cat if isinstance(parts[0], Tensor) else np.concatenate
+        return join(parts, 1)
 
     @profiled("hash")
-    def query_codes(self, queries: Tensor | CSR) -> np.ndarray:
-        """Codes ``(L, B)`` int32 of inputs, dense ``(B, D)`` or sparse."""
+    def query_codes(self, queries: Tensor | CSR) -> Any:
+        """Codes ``(L, B)`` int32 of inputs, dense ``(B, D)`` or sparse; see `row_codes`."""
         if isinstance(queries, CSR):
-            ends = queries.indptr[1:]
-            return self.family.sparse_codes(
-                CSR(
-                    queries.indptr + np.arange(len(queries.indptr)),
-                    np.insert(queries.indices, ends, np.int32(self.in_features)),
-                    np.insert(queries.values, ends, queries.values.dtype.type(1)),
-                )
+            ends, device = queries.indptr[1:], self.mean.device
+            augmented = CSR(
+                queries.indptr + np.arange(len(queries.indptr)),
+                np.insert(queries.indices, ends, np.int32(self.in_features)),
+                np.insert(queries.values, ends, queries.values.dtype.type(1)),
             )
+            place = {} if device.type == "cpu" else {"device": device}
+            return self.family.sparse_codes(augmented, **place)
+        self._follow(queries.device)
         augmented = _zeros(queries, self.in_features + 2)
         augmented[:, : self.in_features] = queries.detach() - self.mean_input.to(augmented.dtype)
         augmented[:, self.in_features] = 1
@@ -156,10 +174,10 @@ class InnerProductHash:
     def state_dict(self) -> dict[str, Any]:
         """Mean row, mean input, number of batches seen, and common length."""
         return {
-            "mean": self.mean.numpy().copy(),
-            "mean_input": self.mean_input.numpy().copy(),
+            "mean": on_host(self.mean).copy(),
+            "mean_input": on_host(self.mean_input).copy(),
             "batches": self.batches,
-            "length": self.length,
+            "length": float(self.length),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,10 +1,14 @@
 """SimHash: signs of sparse random projections."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
+from slide.backend import CPU, native, on_device, plain
 from slide.hashing.family import check_shape, check_width, choose_hashes
 from slide.kernels import hash_codes as kernels
+from slide.plain import hash_codes as plain_codes
 from slide.runtime import array_view, has_bfloat16
 from slide.sparse import CSR, check_pattern
 
@@ -61,9 +65,10 @@ class SimHash:
         shape = (self.in_features, self.num_tables * self.hashes_per_table)
         draws = generator.integers(0, 6, size=shape, dtype=np.int8)
         # 0 -> +1, 1 -> -1, others -> 0. One byte for each, because D may be the number of features.
+        self._placed: torch.Tensor | None = None
         self.directions = np.where(draws == 0, 1, np.where(draws == 1, -1, 0)).astype(np.int8)
 
-    def codes(self, vectors: torch.Tensor) -> np.ndarray:
+    def codes(self, vectors: torch.Tensor) -> Any:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.
 
         If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16. Their
@@ -74,6 +79,9 @@ class SimHash:
         """
         check_width(vectors, self.in_features)
         vectors = vectors.detach()
+        if plain(vectors):
+            projections = vectors @ self._directions(vectors.device).to(vectors.dtype)
+            return native(plain_codes.pack_signs(projections, self.hashes_per_table))
         if vectors.dtype == torch.float32 and has_bfloat16():
             vectors = vectors.bfloat16()
         projections = vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
@@ -82,16 +90,27 @@ class SimHash:
             projections = projections.view(torch.int16)
         return self._pack(array_view(projections))
 
-    def sparse_codes(self, vectors: CSR) -> np.ndarray:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns.
+    def sparse_codes(self, vectors: CSR, device: torch.device = CPU) -> Any:
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns, on a device.
 
         Raises:
             ValueError: for a malformed matrix, or columns out of range.
         """
         check_pattern("coordinates", vectors, None, self.in_features)
+        if plain(device):
+            indptr, indices, values = (on_device(each, device) for each in vectors)
+            directions = self._directions(device)
+            projections = plain_codes.project_sparse(indptr, indices, values, directions)
+            return native(plain_codes.pack_signs(projections, self.hashes_per_table))
         projections = np.empty((vectors.num_rows, self.directions.shape[1]), vectors.values.dtype)
         kernels.project_sparse(*vectors, self.directions, projections)
         return self._pack(projections)
+
+    def _directions(self, device: torch.device) -> torch.Tensor:
+        """The directions on a device; they are copied once."""
+        if self._placed is None or self._placed.device != device:
+            self._placed = on_device(self.directions, device)
+        return self._placed
 
     def _pack(self, projections: np.ndarray) -> np.ndarray:
         out = np.empty((self.num_tables, len(projections)), np.int32)

@@ -1,10 +1,17 @@
 """Hash tables find ids by their codes; they do not depend on vectors."""
 
+from typing import Any
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from slide import checks
+from slide.backend import device_of, on_device, on_host, plain
 from slide.kernels import buckets as kernels
 from slide.kernels.buckets import Buckets
+from slide.plain import buckets as plain_buckets
+from slide.plain.buckets import BucketTensors
 from slide.runtime import random_key
 from slide.sparse import Pattern
 
@@ -14,7 +21,9 @@ _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
 class HashTables:
     """L tables of ``num_buckets`` buckets, as flat arrays.
 
-    After a build the tables take ``4 L (3 num_buckets + number of ids)`` bytes.
+    After a build the tables take ``4 L (3 num_buckets + number of ids)`` bytes. Codes are arrays,
+    or tensors on any device. The tables lie where the last codes were; on another device than the
+    CPU they take ``4 L num_buckets (3 + bucket_capacity)`` bytes.
 
     Args:
         num_tables: L.
@@ -59,7 +68,7 @@ class HashTables:
     def clear(self) -> None:
         """Empty all buckets."""
         shape = (self.num_tables, self.num_buckets)
-        self.buckets = Buckets(
+        self.buckets: Buckets | BucketTensors = Buckets(
             starts=np.zeros(shape, np.int32),
             rooms=np.zeros(shape, np.int32),
             seen=np.zeros(shape, np.int32),
@@ -67,20 +76,26 @@ class HashTables:
             pool=np.empty((self.num_tables, 0), np.int32),
         )
 
-    def build(self, codes: np.ndarray) -> None:
+    def build(self, codes: Any) -> None:
         """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32.
 
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
         self._check(codes)
-        if self.buckets.pool.shape[1] < codes.shape[1]:
+        if plain(codes):
+            shape = self.num_tables, self.num_buckets
+            codes = on_device(codes, device_of(codes))
+            self.buckets = plain_buckets.build(shape, codes, self.bucket_capacity, *self._policy())
+            return
+        buckets = self.arrays()
+        if buckets.pool.shape[1] < codes.shape[1]:
             # The pool begins with zeros, so that equal runs have equal states.
             pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
-            self.buckets = self.buckets._replace(pool=pool)
-        kernels.build(self.buckets, codes, self.bucket_capacity, *self._policy())
+            self.buckets = buckets = buckets._replace(pool=pool)
+        kernels.build(buckets, codes, self.bucket_capacity, *self._policy())
 
-    def insert(self, ids: np.ndarray, codes: np.ndarray) -> None:
+    def insert(self, ids: Any, codes: Any) -> None:
         """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
 
         Raises:
@@ -91,21 +106,27 @@ class HashTables:
             raise ValueError(f"ids must be ({codes.shape[1]},) int32, not {ids.shape} {ids.dtype}")
         self._insert(ids, codes)
 
-    def _insert(self, ids: np.ndarray, codes: np.ndarray) -> None:
+    def _insert(self, ids: Any, codes: Any) -> None:
+        if plain(codes):
+            device = device_of(codes)
+            ids, codes = on_device(ids, device), on_device(codes, device)
+            plain_buckets.insert(self.tensors(device), ids, codes, *self._policy())
+            return
+        buckets = self.arrays()
         done = np.zeros(self.num_tables, np.int64)
         while True:
-            kernels.insert(self.buckets, ids, codes, self.bucket_capacity, *self._policy(), done)
+            kernels.insert(buckets, ids, codes, self.bucket_capacity, *self._policy(), done)
             if (done == len(ids)).all():
                 return
-            pool = self.buckets.pool
+            pool = buckets.pool
             # The larger pool has space for the bucket that did not fit.
             larger = np.zeros(
                 (self.num_tables, 2 * pool.shape[1] + self.bucket_capacity + 4), np.int32
             )
             larger[:, : pool.shape[1]] = pool
-            self.buckets = self.buckets._replace(pool=larger)
+            self.buckets = buckets = buckets._replace(pool=larger)
 
-    def move(self, ids: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
+    def move(self, ids: Any, old: Any, new: Any) -> None:
         """Move ids from buckets ``old`` to buckets ``new``.
 
         Args:
@@ -117,11 +138,19 @@ class HashTables:
         """
         self._check(old)
         self._check(new)
+        if plain(old):
+            device = device_of(old)
+            ids, old, new = (on_device(each, device) for each in (ids, old, new))
+            same = old == new
+            buckets = self.tensors(device)
+            plain_buckets.remove(buckets, ids, torch.where(same, -1, old), self.bucket_capacity)
+            self._insert(ids, torch.where(same, -1, new))
+            return
         same = old == new
-        kernels.remove(self.buckets, ids, np.where(same, -1, old), self.bucket_capacity)
+        kernels.remove(self.arrays(), ids, np.where(same, -1, old), self.bucket_capacity)
         self._insert(ids, np.where(same, -1, new))
 
-    def query(self, codes: np.ndarray) -> Pattern:
+    def query(self, codes: Any) -> Pattern:
         """The ids in the buckets of each query, table after table.
 
         Args:
@@ -134,29 +163,61 @@ class HashTables:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
         self._check(codes)
+        if plain(codes):
+            found = on_host(self.look_up(codes).transpose(0, 1).flatten(1))
+            kept = found >= 0
+            bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept.sum(1))])
+            return Pattern(bounds, found[kept])
+        buckets = self.arrays()
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
-        kernels.bucket_lengths(self.buckets, codes, self.bucket_capacity, indptr[1:])
+        kernels.bucket_lengths(buckets, codes, self.bucket_capacity, indptr[1:])
         np.cumsum(indptr, out=indptr)
         ids = np.empty(indptr[-1], np.int32)
-        kernels.look_up(self.buckets, codes, self.bucket_capacity, indptr, ids)
+        kernels.look_up(buckets, codes, self.bucket_capacity, indptr, ids)
         return Pattern(indptr, ids)
+
+    def look_up(self, codes: Any) -> Tensor:
+        """The ids in the buckets of each query on the device of the codes; -1: none.
+
+        Args:
+            codes: ``(L, B)`` int32.
+
+        Returns:
+            ``(L, B, bucket_capacity)`` int32.
+        """
+        device = device_of(codes)
+        codes = on_device(codes, device)
+        return plain_buckets.look_up(self.tensors(device), codes, self.bucket_capacity)
+
+    def tensors(self, device: torch.device) -> BucketTensors:
+        """The tables as tensors on a device; the tables stay there."""
+        buckets = self.buckets
+        if not isinstance(buckets, BucketTensors) or buckets.pool.device != device:
+            self.buckets = buckets = plain_buckets.widened(buckets, self.bucket_capacity, device)
+        return buckets
+
+    def arrays(self) -> Buckets:
+        """The tables as arrays, for kernels; the tables stay so."""
+        buckets = self.buckets
+        if not isinstance(buckets, Buckets):
+            self.buckets = buckets = Buckets(*(on_host(each).copy() for each in buckets))
+        return buckets
 
     def occupancy(self) -> tuple[float, int]:
         """The share of buckets that are not empty, and the number of ids in the fullest one.
 
         This number counts all ids that were added, including ids that the bucket did not keep.
         """
-        return float(np.count_nonzero(self.buckets.seen)) / self.buckets.seen.size, int(
-            self.buckets.seen.max()
-        )
+        seen = on_host(self.buckets.seen)
+        return float(np.count_nonzero(seen)) / seen.size, int(seen.max())
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""
-        used = int(self.buckets.used.max())
-        state = {name: array.copy() for name, array in self.buckets._asdict().items()}
-        pool = self.buckets.pool[:, :used].copy()
+        state = {name: on_host(each).copy() for name, each in self.buckets._asdict().items()}
+        used = int(state["used"].max())
+        pool = state["pool"][:, :used].copy()
         # Places after the last bucket are unused. Zeros there give equal tables equal states.
-        pool[np.arange(used) >= self.buckets.used[:, None]] = 0
+        pool[np.arange(used) >= state["used"][:, None]] = 0
         return state | {"pool": pool}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
@@ -172,14 +233,19 @@ class HashTables:
             )
         self.buckets = Buckets(**{name: state[name].copy() for name in Buckets._fields})
 
-    def _policy(self) -> tuple[int, np.uint64]:
+    def _policy(self) -> tuple[int, Any]:
         return _POLICIES[self.bucket_policy], random_key(self.seed)
 
-    def _check(self, codes: np.ndarray) -> None:
-        if codes.ndim != 2 or len(codes) != self.num_tables or codes.dtype != np.int32:
+    def _check(self, codes: Any) -> None:
+        known = codes.dtype in (np.dtype(np.int32), torch.int32)
+        if codes.ndim != 2 or len(codes) != self.num_tables or not known:
             raise ValueError(
-                f"codes must be ({self.num_tables}, n) int32, not {codes.shape} {codes.dtype}"
+                f"codes must be ({self.num_tables}, n) int32, "
+                f"not {tuple(codes.shape)} {codes.dtype}"
             )
+        if device_of(codes).type != "cpu":  # To look at them would wait for the device.
+            return
+        codes = on_host(codes)
         if codes.size and not (codes.min() >= 0 and codes.max() < self.num_buckets):
             raise ValueError(
                 f"codes must lie in [0, {self.num_buckets}), not in [{codes.min()}, {codes.max()}]"

@@ -38,9 +38,9 @@ def _nothing(array, place):
     """With kernels as plain Python there is nothing to request."""
 
 
-plain = config.DISABLE_JIT  # pyright: ignore[reportAttributeAccessIssue]
+_compiled = not config.DISABLE_JIT  # pyright: ignore[reportAttributeAccessIssue]
 # numba provides the first argument, so callers pass the others.
-ask_for: Any = _nothing if plain else intrinsic(_prefetch)
+ask_for: Any = intrinsic(_prefetch) if _compiled else _nothing
 
 
 @serial

@@ -6,25 +6,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slide.runtime import check_on_cpu
+
+def check_dtype(dtype: Any, dtypes: Sequence[torch.dtype]) -> None:
+    """Raise TypeError for a type that a layer does not compute with.
+
+    Args:
+        dtype: a type of torch, or None: PyTorch's default.
+        dtypes: what the layer computes with.
+    """
+    if dtype is not None and dtype not in dtypes:
+        raise TypeError(f"dtype must be one of {', '.join(map(str, dtypes))}, not {dtype}")
 
 
 def check_place(device: Any, dtype: Any, dtypes: Sequence[torch.dtype]) -> None:
-    """Raise unless a layer can have its weights there, and in that type.
+    """`check_dtype`, and raise for another device than the CPU, where some layers cannot be.
 
     Args:
         device: a device, its name, or None.
-        dtype: a type of torch, or None: PyTorch's default.
-        dtypes: what the layer computes with.
+        dtype, dtypes: see `check_dtype`.
 
     Raises:
-        ValueError: for another device than the CPU.
-        TypeError: for a type that the layer does not compute with.
+        ValueError: for another device.
+        TypeError: see `check_dtype`.
     """
     if device is not None and str(device).partition(":")[0] != "cpu":
-        raise ValueError(f"slide computes on the CPU: device must be cpu, not {device}")
-    if dtype is not None and dtype not in dtypes:
-        raise TypeError(f"dtype must be one of {', '.join(map(str, dtypes))}, not {dtype}")
+        raise ValueError(f"this layer computes on the CPU: device must be cpu, not {device}")
+    check_dtype(dtype, dtypes)
 
 
 def new_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -41,11 +48,9 @@ def check_module(module: Any, kind: type[nn.Module], dtypes: Sequence[torch.dtyp
     """Raise unless a layer can take the weights of a module of PyTorch.
 
     Raises:
-        ValueError: for weights on another device than the CPU.
         TypeError: for another kind of module, or weights of a type that the layer does not have.
     """
     if not isinstance(module, kind):
         raise TypeError(f"weights come from an nn.{kind.__name__}, not {type(module).__name__}")
-    check_on_cpu(*module.parameters())
     for parameter in module.parameters():
-        check_place(None, parameter.dtype, dtypes)
+        check_dtype(parameter.dtype, dtypes)

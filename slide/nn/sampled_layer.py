@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.inputs import as_pattern
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR
@@ -134,4 +135,4 @@ def _to_tensors(state: Any) -> Any:
 def _to_arrays(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _to_arrays(value) for key, value in state.items()}
-    return state.numpy() if isinstance(state, Tensor) else state
+    return on_host(state) if isinstance(state, Tensor) else state

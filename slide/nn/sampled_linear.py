@@ -20,7 +20,7 @@ from slide.functional.linear import (
 from slide.functional.linear_loss import linear_loss_on_set
 from slide.nn.activation import Activation
 from slide.nn.losses import ActiveLoss
-from slide.nn.place import check_module, check_place, new_linear
+from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
@@ -46,12 +46,12 @@ class SampledLinear(SampledLayer):
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
         init_scale: scale of the first weights. Small first weights help if most outputs are rarely
             learnt: these outputs then add less noise to the gradients of other layers.
-        device: the CPU, or None.
+        device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
+            plain torch (`slide.backend`).
         dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number or name out of range, a sampler with another number of outputs, or
-            another device.
+        ValueError: for a number or name out of range, or a sampler with another number of outputs.
         TypeError: for another dtype.
 
     Attributes:
@@ -88,7 +88,7 @@ class SampledLinear(SampledLayer):
         super().__init__(in_features, out_features, sampler, sparse_grad)
         checks.one_of("precision", precision, PRECISIONS)
         checks.positive("init_scale", init_scale)
-        check_place(device, dtype, DTYPES)
+        check_dtype(dtype, DTYPES)
         self.precision = precision
         bound = init_scale / math.sqrt(in_features)
         weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
@@ -122,6 +122,7 @@ class SampledLinear(SampledLayer):
         check_module(linear, nn.Linear, DTYPES)
         layer = cls(
             *(linear.in_features, linear.out_features, sampler, linear.bias is not None),
+            device=linear.weight.device,
             dtype=linear.weight.dtype,
             **options,
         )

@@ -10,7 +10,7 @@ from slide import checks
 from slide import functional as F
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
-from slide.nn.place import check_module, check_place, new_linear
+from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
@@ -37,12 +37,13 @@ class SparseInputLinear(SampledLayer):
             features count less.
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
-        device: the CPU, or None.
+        device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
+            plain torch (`slide.backend`).
         dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number out of range, a sampler with another number of outputs, a
-            sampler that does not take sparse inputs, or another device.
+        ValueError: for a number out of range, a sampler with another number of outputs, or a
+            sampler that does not take sparse inputs.
         TypeError: for another dtype.
 
     Attributes:
@@ -74,7 +75,7 @@ class SparseInputLinear(SampledLayer):
                 "this layer are sparse: use a sampler with LSHProposer, or without a proposer"
             )
         checks.positive("init_scale", init_scale)
-        check_place(device, dtype, _DTYPES)
+        check_dtype(dtype, _DTYPES)
         weight = torch.empty(in_features, out_features, dtype=dtype, device=device)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
@@ -105,8 +106,9 @@ class SparseInputLinear(SampledLayer):
             True
         """
         check_module(linear, nn.Linear, _DTYPES)
-        sizes, dtype = (linear.in_features, linear.out_features), linear.weight.dtype
-        layer = cls(*sizes, sampler, sparse_grad=sparse_grad, dtype=dtype)
+        sizes, weight = (linear.in_features, linear.out_features), linear.weight
+        place = {"device": weight.device, "dtype": weight.dtype}
+        layer = cls(*sizes, sampler, sparse_grad=sparse_grad, **place)
         bias = torch.zeros_like(layer.weight[0]) if linear.bias is None else linear.bias
         layer.load_state_dict({"weight": linear.weight.T, "bias": bias})
         return layer

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.row_gradients import RowGradient, take_row_gradients
+from slide.row_gradients import FactoredRowGradient, RowGradient, take_row_gradients
 
 
 def clip_grad_norm_(
@@ -42,31 +42,34 @@ def clip_grad_norm_(
     if norm_type != float("inf"):
         checks.positive("norm_type", norm_type)
     several = [parameters] if isinstance(parameters, Tensor) else parameters
-    found = [values for p in several if (values := _values(p)) is not None]
+    found = [pair for p in several if (pair := _values(p)) is not None]
     if not found:
         return torch.tensor(0.0)
-    norms = torch.stack([torch.linalg.vector_norm(v, norm_type).float() for v in found])
-    total = torch.linalg.vector_norm(norms, norm_type)
+    norms = [torch.linalg.vector_norm(values, norm_type).float() for values, _ in found]
+    total = torch.linalg.vector_norm(torch.stack(norms), norm_type)
     scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
-    for values in found:
-        values.mul_(scale.to(values.dtype))
+    for _, rows in found:
+        rows.mul_(scale.to(rows.dtype))
     return total
 
 
-def _values(parameter: Tensor) -> Tensor | None:
-    """The values of a parameter's gradient, with distinct rows; None without a gradient.
+def _values(parameter: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The values of a parameter's gradient, each once, and the memory that holds the gradient.
 
-    To scale these values in place is to scale the gradient.
+    To scale the second tensor in place is to scale the gradient. None without a gradient.
     """
     if getattr(parameter, "row_gradients", ()):
         gradient = take_row_gradients(parameter)
         assert gradient is not None
+        if isinstance(gradient, FactoredRowGradient):
+            gradient = RowGradient(gradient.ids, gradient.values())
         # A copy: the backward pass keeps the original, and may run again.
-        rows = gradient.values().clone()
-        parameter.row_gradients = [RowGradient(gradient.ids, rows)]  # type: ignore[attr-defined]
+        gradient = gradient.scaled(1, copy=True)
+        parameter.row_gradients = [gradient]  # type: ignore[attr-defined]
         parameter.grad = None
-        return rows
-    if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:
-        parameter.grad = parameter.grad.coalesce()
-        return parameter.grad._values()
-    return None if parameter.grad is None else parameter.grad.detach()
+        return gradient.values(), gradient.rows
+    grad = parameter.grad
+    if grad is not None and grad.layout == torch.sparse_coo:
+        parameter.grad = grad = grad.coalesce()
+        return grad._values(), grad._values()
+    return None if grad is None else (grad.detach(), grad.detach())

@@ -7,11 +7,15 @@ import numpy as np
 import torch
 
 from slide import checks
+from slide.backend import on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
+from slide.plain.adam import AdamTensors
+from slide.plain.adam import adam_rows as plain_adam_rows
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
+    RowGradient,
     as_rows,
     num_rows,
     take_row_gradients,
@@ -171,6 +175,9 @@ class RowSparseAdam(torch.optim.Optimizer):
         tensors = [p, state["exp_avg"], state["exp_avg_sq"]]
         if group["correct_skipped"]:
             tensors.append(state["last_step"])
+        if plain(p):
+            _update_plain(tensors, hyper, gradient)
+            return
         if p.dtype == torch.bfloat16:
             _update_copies(tensors, hyper, gradient)
             return
@@ -187,7 +194,7 @@ class RowSparseAdam(torch.optim.Optimizer):
                 chunks,
             )
         else:
-            kernels.adam_rows(rows, hyper, gradient.ids, array_view(gradient.rows), chunks)
+            kernels.adam_rows(rows, hyper, _ids(gradient), array_view(gradient.rows), chunks)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, with its options.
@@ -208,7 +215,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             for name, value in state_dict["state"].get(i, {}).items():
                 if isinstance(value, torch.Tensor):
                     dtype = torch.int32 if name == "last_step" else _moment_type(p)
-                    self.state[p][name] = value.detach().to(dtype, copy=True)
+                    self.state[p][name] = value.detach().to(p.device, dtype, copy=True)
 
 
 def _moment_type(p: torch.Tensor) -> torch.dtype:
@@ -220,7 +227,8 @@ def _note_last_steps(state: dict[str, Any], rows: int | None) -> None:
     if rows is None:
         state.pop("last_step", None)
     elif "last_step" not in state:
-        state["last_step"] = torch.full((rows,), state["step"], dtype=torch.int32)
+        moments: torch.Tensor = state["exp_avg"]
+        state["last_step"] = moments.new_full((rows,), state["step"], dtype=torch.int32)
 
 
 def _check_names(what: str, names: Iterable[str], found: dict[str, Any]) -> None:
@@ -242,14 +250,29 @@ def _check_state(state: dict[str, Any] | None, p: torch.Tensor) -> None:
 
 def _as_adam_rows(tensors: list[torch.Tensor]) -> AdamRows:
     """The arrays for kernels: weight, two moments and, if there are any, last steps."""
-    weight, first, second, *last = tensors
-    last_step = array_view(last[0]) if last else _EMPTY
-    return AdamRows(as_rows(weight), as_rows(first), as_rows(second), last_step)
+    weight, first, second = (array_view(as_rows(tensor)) for tensor in tensors[:3])
+    return AdamRows(weight, first, second, array_view(tensors[3]) if tensors[3:] else _EMPTY)
+
+
+def _update_plain(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRowGradient) -> None:
+    """Adam in plain torch, on the device of the parameter."""
+    p, ids = tensors[0], gradient.ids
+    rows = gradient.values() if isinstance(gradient, FactoredRowGradient) else gradient.rows
+    weight, first, second = map(as_rows, tensors[:3])
+    state = AdamTensors(weight, first, second, tensors[3] if tensors[3:] else None)
+    plain_adam_rows(state, hyper, None if ids is None else on_device(ids, p.device), rows)
+
+
+def _ids(gradient: RowGradient | FactoredRowGradient) -> np.ndarray:
+    """The row numbers of a gradient for kernels."""
+    if gradient.ids is None:
+        return np.arange(len(gradient.values()), dtype=np.int32)
+    return on_host(gradient.ids)
 
 
 def _update_copies(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam on float32 copies of the touched rows, because kernels do not read bfloat16."""
-    at = torch.from_numpy(gradient.ids).long()
+    at = torch.from_numpy(_ids(gradient)).long()
     weight, *others = [tensor.index_select(0, at) for tensor in tensors]
     copies = [weight.float(), *others]
     kernels.adam_rows(

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.data import KnownLabels, OwnItems
 from slide.functional import active_linear
 from slide.nn import SlideNetwork
@@ -100,7 +101,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     """
     network, labels = experts.network, len(experts.frequency)
     hidden = network.embed(features)
-    named = network.output.top_k(hidden, min(depths.network, labels), search)[1].numpy()
+    named = on_host(network.output.top_k(hidden, min(depths.network, labels), search)[1])
     votes = experts.neighbours.votes(features, min(depths.neighbours, labels))
     going, gone = experts.associations.best(features, min(_ASSOCIATED, labels))
     ids = join(named, votes.ids, gone[:, : depths.associations])
@@ -154,7 +155,8 @@ def score_ids(network: SlideNetwork, hidden: torch.Tensor, ids: np.ndarray) -> n
     indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
     active = ActiveSet(layer.out_features, ids[known].astype(np.int32), indptr)
     out = np.zeros(ids.shape, np.float32)
-    out[known] = active_linear(hidden, layer.weight.detach(), layer.bias, active).float().numpy()
+    scores = active_linear(hidden, layer.weight.detach(), layer.bias, active)
+    out[known] = on_host(scores.float())
     return out
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.kernels.votes import RankedIds
-from slide.runtime import array_view, num_threads
+from slide.runtime import array_view, check_on_cpu, num_threads
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import CSR, Pattern
 
@@ -65,6 +65,7 @@ class FaissProposer(Proposer):
         """Replace the index by one over the rows ``[weight, bias]``."""
         import faiss  # Imported here: it loads slowly, and few runs use it.
 
+        check_on_cpu("searches of FAISS (LSHProposer and uniform draws work elsewhere)", weight)
         faiss.omp_set_num_threads(num_threads())
         num_rows, width = weight.shape
         rows = np.zeros((num_rows, width + 1), np.float32)

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
 from slide.kernels.assemble_sets import count_updates
 from slide.kernels.buckets import Buckets
 from slide.kernels.shared_votes import PARTS, SharedScratch, vote_shared
 from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.runtime import num_threads, profiled, random_key
-from slide.sampling import schedules
+from slide.sampling import plain_lsh, schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.scratch import Scratch
 from slide.sparse import Pattern
@@ -95,7 +96,7 @@ class LSHProposer(Proposer):
         self.hash = InnerProductHash(drawn, norm, center)
         sizes = drawn.num_tables, drawn.num_buckets
         self.tables = HashTables(*sizes, capacity, policy, self.seed)
-        self.codes = np.empty((drawn.num_tables, 0), np.int32)
+        self.codes: Any = np.empty((drawn.num_tables, 0), np.int32)
         self._scratch = Scratch(self.out_features)
         self._forget_updates()
 
@@ -129,8 +130,8 @@ class LSHProposer(Proposer):
         self.hash.family.redraw(int(random_key(self.seed, draw)) if draw else self.seed)
 
     def _forget_updates(self) -> None:
-        self.updates = np.zeros(0 if self.rehash_after == 0 else self.out_features, np.uint8)
-        self.moved: list[np.ndarray] = []
+        self.updates: Any = np.zeros(0 if self.rehash_after == 0 else self.out_features, np.uint8)
+        self.moved: list[Any] = []
 
     def observe(self, inputs: Queries) -> None:
         """Add the inputs to the running mean of inputs."""
@@ -142,7 +143,10 @@ class LSHProposer(Proposer):
         limit = self.rehash_after
         if limit is None:
             limit = REHASH_AFTER["shared" if active.shared else "per_sample"]
-        if limit:
+        if limit and plain(active.ids):
+            self.updates, rows = plain_lsh.note_updates(self.updates, active.ids, limit)
+            self.moved.append(rows)
+        elif limit:
             out = np.empty(len(active.ids), np.int32)
             n = count_updates(active.ids, self.updates, limit, out)
             self.moved.append(out[:n].copy())
@@ -151,7 +155,16 @@ class LSHProposer(Proposer):
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
         """Hash the noted rows again and move them to their new buckets, if enough are noted."""
         enough = min(REHASH_ROWS, max(1, REHASH_SHARE * self.out_features))
-        if sum(map(len, self.moved)) < enough:
+        self.moved = plain_lsh.noted_rows(self.moved)
+        if plain_lsh.count_noted(self.moved) < enough:
+            return
+        if plain(weight):
+            parts = [on_device(rows, weight.device) for rows in self.moved]
+            rows = torch.cat(parts)
+            found = self.hash.row_codes(weight[rows], None if bias is None else bias[rows])
+            self.codes = plain_lsh.rehash(self.tables, self.codes, rows, found)
+            on_device(self.updates, weight.device)[rows] = 0
+            self.moved = []
             return
         ids = np.concatenate(self.moved)
         at = torch.from_numpy(ids)
@@ -168,24 +181,28 @@ class LSHProposer(Proposer):
     @profiled("votes")
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
-    ) -> RankedIds:
+    ) -> RankedIds | Tensor:
         """See `Proposer.propose`."""
         codes = self.hash.query_codes(queries)
+        if plain(codes):
+            return plain_lsh.propose(self.tables, codes, places, key)
         runs, capacity = num_threads(), self.tables.bucket_capacity
         most = min(self.out_features, len(codes) * capacity)
         ranked = RankedIds(np.empty((len(places), places.max(initial=0)), np.int32), places.copy())
         marks, found = self._scratch.marks(runs), np.empty((runs, most), np.int32)
-        vote_per_sample(self.tables.buckets, codes, capacity, key, marks, found, ranked)
+        vote_per_sample(self.tables.arrays(), codes, capacity, key, marks, found, ranked)
         return ranked
 
     @profiled("votes")
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
-    ) -> np.ndarray:
+    ) -> np.ndarray | Tensor:
         """See `Proposer.propose_shared`; ids with equal votes are in random order."""
         codes = self.hash.query_codes(queries)
+        if plain(codes):
+            return plain_lsh.propose_shared(self.tables, codes, places, key)
         out = np.empty(places, np.int32)
-        buckets, capacity = self.tables.buckets, self.tables.bucket_capacity
+        buckets, capacity = self.tables.arrays(), self.tables.bucket_capacity
         (num_tables, num_samples), num_buckets = codes.shape, self.tables.num_buckets
         scratch = voting_scratch(self._scratch, num_tables, num_samples, num_buckets, capacity)
         return out[: vote_shared(buckets, codes, capacity, key, scratch, out)]
@@ -209,6 +226,7 @@ class LSHProposer(Proposer):
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, counters, tables, and the state of the hash."""
+        moved = np.concatenate([np.empty(0, np.int32), *map(on_host, self.moved)])
         return {
             "settings": self._settings(),
             "samples": self.samples,
@@ -216,9 +234,9 @@ class LSHProposer(Proposer):
             "draw": self.draw,
             "tables": self.tables.state_dict(),
             "hash": self.hash.state_dict(),
-            "codes": self.codes.copy(),
-            "updates": self.updates.copy(),
-            "moved": np.concatenate([np.empty(0, np.int32), *self.moved]),
+            "codes": on_host(self.codes).copy(),
+            "updates": on_host(self.updates).copy(),
+            "moved": moved[moved >= 0],
         }
 
     def restore_tables(self, buckets: Buckets, mean_input: Tensor, draw: int) -> None:

@@ -160,7 +160,7 @@ class Proposer:
 
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
-    ) -> RankedIds:
+    ) -> RankedIds | Tensor:
         """The best candidates of each sample, distinct, best first.
 
         Args:
@@ -170,7 +170,9 @@ class Proposer:
             key: key of random draws, if the proposer draws.
 
         Returns:
-            ids ``(B, most)`` int32, and how many of them each sample has, ``(B,)``.
+            ids ``(B, most)`` int32, and how many of them each sample has, ``(B,)``. A proposer that
+            works on other devices than the CPU returns there a tensor ``(B, most)`` with -1 after
+            the last id of each sample.
         """
         found = self.look_up(queries, labels)
         check_pattern("candidates", found, num_queries(queries), self.out_features)
@@ -188,8 +190,10 @@ class Proposer:
 
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
-    ) -> np.ndarray:
+    ) -> np.ndarray | Tensor:
         """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, best first.
+
+        In a tensor on another device than the CPU, -1 may follow the last id.
 
         The votes for an id are added up over the samples. If two ids have equal votes, the id that
         is nearer to the front of some sample's candidates comes first.

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import CPU, on_host
 from slide.compilation import clock
-from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
-from slide.runtime import num_threads, profiled, random_key
-from slide.sampling import schedules
+from slide.runtime import profiled, random_key
+from slide.sampling import schedules, set_ids
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
 from slide.scratch import Scratch
@@ -103,8 +103,10 @@ class ActiveSampler(Sampler):
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
         self._training = False
+        self._device = CPU  # Where the weights are.
         self._built = False
-        self._candidates = 0.0
+        # For the log: ids that were not drawn, labels among them, and of how many sets.
+        self._chosen: tuple[Any, int, int] = np.zeros(1), 0, 1
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
         self._size()
@@ -123,6 +125,7 @@ class ActiveSampler(Sampler):
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
+        self._device = weight.device
         if self.proposer is None or self._full is not None:
             return
         # Predictions with the index may come from several threads; then nothing changes here.
@@ -181,7 +184,9 @@ class ActiveSampler(Sampler):
         """How many candidates the last set has, sets of samples in the mean; and the proposer's."""
         if self.proposer is None:
             return {}
-        return {"selection/candidates": self._candidates, **self.proposer.statistics()}
+        known, labels, sets = self._chosen
+        candidates = (float(on_host(known).sum()) - labels) / max(sets, 1)
+        return {"selection/candidates": candidates, **self.proposer.statistics()}
 
     def _places_for_candidates(self, free: np.ndarray) -> np.ndarray:
         """The largest number of candidates, int64, if labels leave ``free`` places."""
@@ -197,55 +202,48 @@ class ActiveSampler(Sampler):
         indptr = np.zeros(len(counts) + 1, np.int64)
         sizes = np.maximum(counts + self._reserve, self.active)
         np.cumsum(np.minimum(sizes, self.out_features), out=indptr[1:])
-        ids, num_known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
         places = self._places_for_candidates(np.maximum(self.active - counts, 0))
-        proposed = RankedIds(np.empty((len(counts), 0), np.int32), np.zeros_like(places))
+        none = np.empty((len(counts), 0), np.int32)
+        proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(places))
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, labels, places, random_key(int(key), 1))
-        marks = self._scratch.marks(num_threads())
-        kernels.assemble_per_sample(
-            labels, proposed, self.out_features, key, marks, indptr, ids, num_known
-        )
-        self._candidates = float((num_known - counts).mean()) if len(counts) else 0.0
+        place = self._scratch, self._place(queries)
+        ids, known = set_ids.per_sample_ids(labels, proposed, indptr, key, *place)
+        self._chosen = known, int(counts.sum()), len(counts)
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
             targets = Pattern(labels.indptr, positions.astype(np.int32))
-        log_weights = self._log_weights(indptr, ids, num_known)
-        return ActiveSet(self.out_features, ids, indptr, targets, log_weights, self._scratch)
+        weights = self._log_weights(indptr, known)
+        return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
 
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        marks = self._scratch.marks(1)[0]
-        distinct = kernels.count_distinct(labels.indices, marks)
+        distinct = set_ids.distinct_labels(labels, self._scratch)
         places = int(self._places_for_candidates(np.array([self.active - distinct]))[0])
-        proposed = np.empty(0, np.int32)
+        proposed: np.ndarray | Tensor = np.empty(0, np.int32)
         if self.proposer is not None and places:
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             draws = random_key(int(key), 1)
             proposed = self.proposer.propose_shared(queries, labels, places, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
-        ids = np.empty(size, np.int32)
-        positions = np.empty(len(labels.indices), np.int32)
-        slots = self._scratch.slots()
-        num_known = kernels.assemble_shared(
-            labels, proposed, self.out_features, key, marks, slots, ids, positions
-        )
-        self._candidates = float(num_known - distinct)
+        place = self._scratch, self._place(queries)
+        ids, positions, known = set_ids.shared_ids(labels, proposed, size, key, *place)
+        self._chosen = known, distinct, 1
         targets = Pattern(labels.indptr, positions) if supervised else None
-        log_weights = self._log_weights(np.array([0, size]), ids, np.array([num_known]))
-        return ActiveSet(self.out_features, ids, None, targets, log_weights, self._scratch)
+        weights = self._log_weights(np.array([0, size]), known)
+        return ActiveSet(self.out_features, ids, None, targets, weights, self._scratch)
 
-    def _log_weights(
-        self, indptr: np.ndarray, ids: np.ndarray, num_known: np.ndarray
-    ) -> np.ndarray | None:
+    def _log_weights(self, indptr: np.ndarray, known: np.ndarray | Tensor) -> Any:
         if self.weighting == "none":
             return None
-        out = np.empty(len(ids), np.float32)
-        kernels.stratified_log_weights(indptr, num_known, self.out_features, out)
-        return out
+        return set_ids.log_weights(indptr, known, self.out_features)
+
+    def _place(self, queries: Queries) -> torch.device:
+        """Where sets are put together: sparse inputs are on the host, their layer may not be."""
+        return queries.device if isinstance(queries, Tensor) else self._device
 
     @property
     def holds_index(self) -> bool:

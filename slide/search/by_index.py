@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
+from slide.backend import on_device, on_host
 from slide.functional import active_linear
 from slide.sparse import Pattern
 
@@ -20,7 +21,7 @@ def index_top_k(
     """The k candidates of each query with the largest ``<query, row> + bias``.
 
     Args:
-        queries: ``(B, D)`` floats, on the CPU.
+        queries: ``(B, D)`` floats.
         weight: ``(N, D)``, of the type of ``queries``.
         bias: ``(N,)`` or None.
         candidates: B rows of ids in [0, N). An id may occur several times in a row.
@@ -54,11 +55,13 @@ def index_top_k(
     active = ActiveSet(len(weight), ids.astype(np.int32), indptr)
     with torch.no_grad():
         values = active_linear(queries, weight.detach(), bias, active)
-    order = np.lexsort((-values.float().numpy(), row))
+    order = np.lexsort((-on_host(values.float()), row))
     rank = np.arange(len(order)) - indptr[row]
     best = order[rank < k]
-    places = torch.from_numpy(row[best]), torch.from_numpy(rank[rank < k])
+    rows, columns, chosen, named = (
+        on_device(each, values.device) for each in (row[best], rank[rank < k], best, ids[best])
+    )
     scores = values.new_full((len(queries), k), -torch.inf)
-    found = torch.full((len(queries), k), -1, dtype=torch.int64)
-    scores[places], found[places] = values[torch.from_numpy(best)], torch.from_numpy(ids[best])
+    found = torch.full((len(queries), k), -1, dtype=torch.int64, device=values.device)
+    scores[rows, columns], found[rows, columns] = values[chosen], named
     return scores, found

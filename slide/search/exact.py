@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from slide.backend import plain
 from slide.kernels.largest import keep_largest
 from slide.runtime import array_view, has_bfloat16
 from slide.search.rounded import rounded_top_k
@@ -10,6 +11,7 @@ from slide.search.rounded import rounded_top_k
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rounding pays for no fewer queries and rows, and if no more than this share of the rows is wanted.
 _LEAST_QUERIES, _LEAST_ROWS, _MOST_WANTED = 64, 4096, 1 / 16
+_DEVICE_SCORES = 2**27  # Off the CPU, so many scores are computed at a time.
 
 
 def exact_top_k(
@@ -19,7 +21,7 @@ def exact_top_k(
 
     All scores are computed, in blocks of at most 512 x 2,048. On processors that multiply bfloat16
     faster, many queries are answered from rounded scores and those scores that matter; see
-    `slide.search.rounded`.
+    `slide.search.rounded`. On other devices than the CPU blocks have 2^27 scores.
 
     Args:
         queries: ``(B, D)`` floats.
@@ -43,6 +45,8 @@ def exact_top_k(
     """
     if not 1 <= k <= len(weight):
         raise ValueError(f"k must be in [1, {len(weight)}], not {k}")
+    if plain(weight):
+        return _plain_search(queries, weight, bias, k)
     if _rounding_pays(queries, weight, k):
         best, ids, proven = rounded_top_k(queries, weight, bias, k)
         if not proven.all():
@@ -71,6 +75,24 @@ def _full_search(
     for start in range(0, len(queries), _QUERY_BLOCK):
         part = slice(start, start + _QUERY_BLOCK)
         _search(queries[part], weight, bias, best[part], ids[part])
+    return best, ids
+
+
+def _plain_search(
+    queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
+) -> tuple[Tensor, Tensor]:
+    """`exact_top_k` in plain torch, on the device of the weight."""
+    rows = max(k, _DEVICE_SCORES // max(1, len(queries)))
+    best = queries.new_full((len(queries), 0), -torch.inf)
+    ids = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for start in range(0, len(weight), rows):
+        scores = queries @ weight[start : start + rows].T
+        if bias is not None:
+            scores = scores + bias[start : start + rows]
+        found, places = scores.topk(min(k, scores.shape[1]))
+        best, ids = torch.cat([best, found], 1), torch.cat([ids, places + start], 1)
+        best, order = best.topk(min(k, best.shape[1]))
+        ids = ids.gather(1, order)
     return best, ids
 
 

@@ -58,7 +58,7 @@ class RowIndex:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, seed: int = 0):
-        check_on_cpu(weight, *(() if bias is None else (bias,)))
+        check_on_cpu("search by an index", weight, *(() if bias is None else (bias,)))
         if weight.ndim != 2 or not weight.numel() or not weight.is_floating_point():
             raise ValueError(f"weight must be (N, D) floats, not {weight.dtype} {weight.shape}")
         if bias is not None and bias.shape != weight.shape[:1]:

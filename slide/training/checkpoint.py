@@ -112,7 +112,7 @@ class Checkpoint:
             for tensors in files.values():
                 for name, tensor in tensors.items():
                     # Zeros would be promised by the system, and made when they are used.
-                    self._room[name] = torch.empty_like(tensor).fill_(1)
+                    self._room[name] = torch.empty_like(tensor, device="cpu").fill_(1)
 
         self._start(fill)
 
@@ -139,7 +139,7 @@ class Checkpoint:
     def _copied(self, name: str, tensor: Tensor) -> Tensor:
         room = self._room.get(name)
         if room is None or (room.shape, room.dtype) != (tensor.shape, tensor.dtype):
-            room = self._room[name] = torch.empty_like(tensor)
+            room = self._room[name] = torch.empty_like(tensor, device="cpu")
         return room.copy_(tensor)
 
     def _start(self, work: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SampledLinear, SlideNetwork
@@ -60,7 +61,7 @@ def predict_split(
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
     for batch in Bar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
-            scores, ids = (each.numpy() for each in network.predict(batch.features, k, search))
+            scores, ids = map(on_host, network.predict(batch.features, k, search))
             parts.append(Ranked(scores, ids, ids))
         else:
             parts.append(ranker.rank(network, batch.features, k, search))
@@ -190,9 +191,9 @@ def selection_recall(
     if not with_labels and active.targets is not None:
         own = np.split(active.label_ids(), active.targets.indptr[1:-1])[: len(inputs)]
     most = min(k + max(map(len, own), default=0), layer.out_features)
-    _, best = exact_top_k(inputs, layer.weight, layer.bias, most)
-    others = [row[~np.isin(row, labels)][:k] for row, labels in zip(best.numpy(), own, strict=True)]
-    held = [np.isin(row, active.row(b)).mean() for b, row in enumerate(others) if len(row)]
+    best = on_host(exact_top_k(inputs, layer.weight, layer.bias, most)[1])
+    others = [row[~np.isin(row, labels)][:k] for row, labels in zip(best, own, strict=True)]
+    held = [np.isin(row, on_host(active.row(b))).mean() for b, row in enumerate(others) if len(row)]
     return float(np.mean(held)) if held else 1.0
 
 

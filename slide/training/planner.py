@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from slide.backend import on_host
 from slide.bars import Bar, say
 from slide.compilation import clock
 from slide.data import Batches, Split, find_known, first_unknown, kind_of
@@ -43,7 +44,7 @@ class HeldRows:
             depth, known = _PLACES[-1], self._known_of(batch.rows)
             if known is not None:
                 depth += int(np.diff(known.indptr).max(initial=0))
-            ids = network.predict(batch.features, min(depth, labels))[1].numpy()
+            ids = on_host(network.predict(batch.features, min(depth, labels))[1])
             known = known or Pattern.from_lists([[]] * len(ids))
             found.append(first_unknown(ids, known, _PLACES[-1]))
         best = np.concatenate(found)

@@ -10,6 +10,7 @@ IMPOSSIBLE = [
     *(f"seed={value}" for value in ("-1", "x", "1.5")),
     *(f"runtime.threads={value}" for value in ("-1", "100000", "two", "true", "1.5")),
     *(f"runtime.deterministic={value}" for value in ("2", "maybe")),
+    *(f"runtime.device={value}" for value in ("tpu", "7", "cuda:x", "null")),
     *("dataset.num_features=0", "dataset.num_labels=x", "dataset.train_samples=-1"),
     *("dataset.test_samples=1.5", "dataset.nonzeros=many", "dataset.nonzeros=61"),
     *("dataset.labels_per_row=0", "dataset.popularity=-1", "dataset.feature_popularity=x"),

@@ -189,7 +189,11 @@ class TestActiveConv2dFunction:
             ({"stride": 0}, ValueError, "stride must be a whole number of at least 1, not 0"),
             ({"padding": (1, 1, 1)}, ValueError, "padding must be one number or two"),
             ({"groups": 3}, ValueError, "8 output channels do not divide into 3 groups"),
-            ({"x": torch.zeros(2, 6, 5, 5, device="meta")}, ValueError, "computes on the CPU"),
+            (
+                {"x": torch.zeros(2, 6, 5, 5, device="meta")},
+                ValueError,
+                "on the CPU only; got a tensor on meta",
+            ),
             ({"weight": draw(8, 6, 3, 3, dtype=torch.bfloat16)}, TypeError, "not torch.bfloat16"),
             ({"weight": draw(8, 6, 3, 3) * 2}, ValueError, "use sparse_grad=True"),
             ({"x": torch.zeros(2, 5, 5, 5)}, TypeError, "x is torch.float32 but weight is"),

@@ -164,7 +164,7 @@ def test_a_second_derivative_is_refused():
         (
             lambda: csr_matmul(CSRMatrix(make(), D), torch.ones(D, device="meta").double()),
             ValueError,
-            "computes on the CPU; got a tensor on meta",
+            "on the CPU only; got a tensor on meta",
         ),
         (
             lambda: CSRMatrix(torch.eye(2).to_sparse_csr().requires_grad_()),

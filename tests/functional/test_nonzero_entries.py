@@ -30,6 +30,7 @@ def use(monkeypatch, few):
     monkeypatch.setattr(nonzeros, "DENSE_ENTRY_SHARE", 1.0 if few else 0.0)
 
 
+@pytest.mark.kernels_only
 class TestNonzeros:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("shape", [(1, 1), (B, A), (40, 3)])
@@ -58,6 +59,7 @@ class TestNonzeros:
         assert nonzeros.nonzeros(torch.zeros(4, 4, dtype=torch.bfloat16)) is None
 
 
+@pytest.mark.kernels_only
 @pytest.mark.parametrize("share", [0.0, 0.04, 0.6])
 def test_products(monkeypatch, share):
     use(monkeypatch, few=True)
@@ -94,6 +96,7 @@ def gradients(out, x, weight, bias, upstream=None):
     return kind, x.grad, dense_gradient(weight), dense_gradient(bias)
 
 
+@pytest.mark.kernels_only
 @pytest.mark.parametrize("hard", [False, True])
 def test_backward_of_the_layer(layer, monkeypatch, hard):
     x, weight, bias, active = layer
@@ -108,6 +111,7 @@ def test_backward_of_the_layer(layer, monkeypatch, hard):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.kernels_only
 @pytest.mark.parametrize("hard", [1.0, 0.4])
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 @pytest.mark.parametrize("sparse_grad", [False, True])
@@ -136,6 +140,7 @@ def test_backward_of_a_loss(layer, monkeypatch, hard, factor, sparse_grad):
     torch.testing.assert_close(found[True][1], weight.grad)
 
 
+@pytest.mark.kernels_only
 def test_in_bfloat16_the_scores_alone_are_rounded(monkeypatch):
     use(monkeypatch, few=True)
     x, weight = draw(B, D, dtype=torch.float32), draw(N, D, dtype=torch.float32, seed=1)

@@ -64,6 +64,7 @@ def losses_of(x, weight, bias, active, name):
 
 
 class TestRows:
+    @pytest.mark.kernels_only
     def test_rows_to_visit(self):
         gradient = torch.zeros(8, 3)
         gradient[[1, 6]] = 1
@@ -115,6 +116,7 @@ def test_equals_two_passes(mode, name, fraction):
         torch.testing.assert_close(dense_gradient(parameter), dense_gradient(twin))
 
 
+@pytest.mark.kernels_only
 @every_mode
 def test_only_the_kept_are_visited(mode, monkeypatch):
     active, weight = make_active(mode), draw(N, D, seed=1)
@@ -132,6 +134,7 @@ def test_only_the_kept_are_visited(mode, monkeypatch):
     assert (active.scratch.slots() == -1).all()
 
 
+@pytest.mark.kernels_only
 def test_sparse_input():
     x = make_csr(np.random.default_rng(0), [3, 0, 5, 1], N, np.float64)
     weight, bias = draw(N, D), draw(D)

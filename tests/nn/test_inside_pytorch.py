@@ -164,10 +164,11 @@ class TestUnsupported:
     def test_devices(self, mode):
         layer, x = make_layer(mode), torch.randn(B, D)
         for moved, inputs in ((copy.deepcopy(layer).to("meta"), x), (layer, x.to("meta"))):
+            message = f"input or bias is on {inputs.device} but the weight is on"
             for call in (moved, partial(moved.top_k, k=2), moved.eval()):
-                with pytest.raises(ValueError, match="computes on the CPU; got a tensor on meta"):
+                with pytest.raises(ValueError, match=message):
                     call(inputs)
-            with pytest.raises(ValueError, match="computes on the CPU"):
+            with pytest.raises(ValueError, match=message):
                 moved.loss(inputs, draw_labels(), ActiveLoss("bce"))
 
     @every_mode

@@ -31,7 +31,8 @@ def _dense(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tenso
     """The loss of each row in plain torch; see `slide.functional.losses.loss.Loss`."""
     logits = scores if log_weights is None else scores + log_weights
     aimed = (target_share(targets, scores) * scores).sum(1)
-    return targets.any(1) * torch.logsumexp(logits, 1) - aimed
+    # The sum is infinite if a set is empty.
+    return torch.where(targets.any(1), torch.logsumexp(logits, 1), 0) - aimed
 
 
 LOSS = Loss(

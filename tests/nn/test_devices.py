@@ -1,0 +1,152 @@
+"""Layers on other devices than the CPU.
+
+Here the other device is ``meta``, whose tensors have no values: a step that runs there neither
+copies anything to the host nor waits for a value.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.matrices import make_csr
+
+import slide
+from slide.backend import backend, plain
+from slide.functional.losses import LOSSES
+
+SAMPLERS = {
+    "full": slide.FullSampler,
+    "uniform": partial(slide.ActiveSampler, active=12),
+    "uniform per sample": partial(slide.ActiveSampler, active=12, mode="per_sample"),
+    "lsh": partial(slide.ActiveSampler, proposer=slide.LSHProposer, active=12),
+    "dwta per sample": partial(
+        slide.ActiveSampler,
+        proposer=partial(slide.LSHProposer, family=slide.DWTA, rehash_after=2),
+        active=12,
+        mode="per_sample",
+    ),
+}
+every_sampler = pytest.mark.parametrize("name", SAMPLERS)
+LABELS = slide.Pattern.from_lists([[3], [5, 7], [], [5]])
+
+
+def make(name, **options):
+    torch.manual_seed(0)
+    return slide.SlideNetwork(50, [8], 200, SAMPLERS[name], **options)
+
+
+def draw_features():
+    return make_csr(np.random.default_rng(0), [3, 0, 5, 1], 50)
+
+
+def step(network, optimizer, loss="softmax", share=0.5):
+    hidden = network.encode(draw_features())
+    value, active = network.output.loss(hidden, LABELS, slide.ActiveLoss(loss, share))
+    optimizer.zero_grad()
+    value.backward()
+    slide.clip_grad_norm_(network.parameters(), 1.0)
+    optimizer.step()
+    return value, active
+
+
+@every_sampler
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_does_not_wait_for_values(name, precision):
+    network = make(name, dropout=0.3, precision=precision).to("meta")
+    optimizer = slide.RowSparseAdam(network.parameters(), correct_skipped=True)
+    for loss in LOSSES:
+        value, active = step(network, optimizer, loss)
+        assert value.device.type == "meta"
+        assert name == "full" or active.ids.device.type == "meta"
+    for p in network.parameters():
+        assert p.device.type == optimizer.state[p]["exp_avg"].device.type == "meta"
+    network.eval()
+    scores, ids = network.predict(draw_features(), k=3)
+    assert scores.shape == ids.shape == (4, 3)
+
+
+def test_rows_are_hashed_again_only_now_and_then():
+    network = make("dwta per sample").to("meta")
+    optimizer = slide.RowSparseAdam(network.parameters())
+    for _ in range(8):
+        step(network, optimizer)
+    with pytest.raises(NotImplementedError, match="nonzero"):  # The host asks how many they are.
+        step(network, optimizer)
+
+
+@every_sampler
+def test_both_ways_learn_the_same(name):
+    found = []
+    for way in ("kernels", "torch"):
+        with backend(way):
+            network = make(name).double()
+            optimizer = slide.RowSparseAdam(network.parameters(), lr=0.05, rowwise=True)
+            # All samples have a gradient: kernels leave out the others.
+            losses = [step(network, optimizer, "bce", 1.0)[0].item() for _ in range(6)]
+            found.append((losses, network.state_dict()["output.weight"]))
+    if "uniform" in name or name == "full":  # Else ties are broken in another way.
+        assert found[0][0] == pytest.approx(found[1][0], rel=1e-9)
+        torch.testing.assert_close(found[0][1], found[1][1])
+    else:
+        assert found[0][0] == pytest.approx(found[1][0], rel=0.2)
+
+
+@every_sampler
+@pytest.mark.parametrize("ways", [("kernels", "torch"), ("torch", "kernels")])
+def test_states_move(name, ways):
+    network = make(name)
+    optimizer = slide.RowSparseAdam(network.parameters())
+    with backend(ways[0]):
+        step(network, optimizer)
+    other = make(name)
+    others = slide.RowSparseAdam(other.parameters())
+    other.load_state_dict(network.state_dict())
+    others.load_state_dict(optimizer.state_dict())
+    with backend(ways[1]):
+        value, _ = step(other, others)
+        assert value.isfinite()
+        if network.output.sampler.has_index:
+            network.eval()
+            found = network.output.candidates(torch.ones(2, 8)).indices
+            assert (
+                found.tolist() == other.eval().output.candidates(torch.ones(2, 8)).indices.tolist()
+            )
+
+
+def test_layers_are_made_anywhere():
+    for kind in (slide.SampledLinear, slide.SparseInputLinear):
+        layer = kind(4, 9, device="meta")
+        assert {p.device.type for p in layer.parameters()} == {"meta"}
+        twin = kind.from_linear(torch.nn.Linear(4, 9, device="meta"))
+        assert {p.device.type for p in twin.parameters()} == {"meta"}
+    assert plain(layer.weight)
+
+
+def test_sparse_grad_for_optimizers_of_torch():
+    layer = slide.SampledLinear(4, 9, slide.ActiveSampler(4, 9, active=3), sparse_grad=True)
+    layer.to("meta")(torch.ones(2, 4, device="meta")).values.sum().backward()
+    assert layer.weight.grad.layout == torch.sparse_coo
+
+
+def test_what_must_lie_together():
+    layer = slide.SampledLinear(4, 9)
+    with pytest.raises(ValueError, match="is on meta but the weight is on cpu; move one of them"):
+        layer(torch.ones(2, 4, device="meta"))
+
+
+def test_what_only_the_cpu_computes():
+    faiss = slide.ActiveSampler(4, 9, slide.FaissProposer, active=3)
+    layer, x = slide.SampledLinear(4, 9, faiss).to("meta"), torch.ones(2, 4, device="meta")
+    with pytest.raises(ValueError, match=r"computes searches of FAISS .* on the CPU only; got a"):
+        layer(x)
+    with pytest.raises(ValueError, match="search by an index on the CPU only"):
+        layer.top_k(x, 2, search="index")
+    conv = slide.SampledConv2d(2, 4, 3).to("meta")
+    with pytest.raises(ValueError, match="convolutions on active channels on the CPU only"):
+        conv(torch.ones(1, 2, 5, 5, device="meta"))
+
+
+def test_unknown_backend():
+    with pytest.raises(ValueError, match="backend must be one of kernels, torch, not 'cuda'"):
+        backend("cuda").__enter__()
