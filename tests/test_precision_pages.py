@@ -158,7 +158,7 @@ def test_an_ablation_compares_the_same_seeds_of_one_commit(bench):
 
 def test_a_rule_is_shown_once_all_its_runs_are_there(bench):
     sides = [bench.rules.BASE, *({"rule": "r", "factor": f} for f in bench.rules.FACTORS)]
-    figures = {"p_at_1": 0.5, "p_at_5": 0.2, "train_seconds": 3.0, "code": "x"}
+    figures = {"p_at_1": 0.5, "p_at_5": 0.2, "processor_seconds": 3.0, "code": "x"}
     figures |= {"values": {"r": 64}, "judged": 100}
     rows = [{"dataset": "a", "seed": 0} | side | figures for side in sides]
     rows[1]["p_at_1"] = 0.4

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from slide.sampling.lsh_proposer import voting_scratch
+from slide.sampling.voting import voting_scratch
 from slide.scratch import Scratch
 
 

@@ -13,11 +13,12 @@ from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
 from slide.kernels.assemble_sets import count_updates
 from slide.kernels.buckets import Buckets
-from slide.kernels.shared_votes import PARTS, SharedScratch, vote_shared
+from slide.kernels.shared_votes import vote_shared
 from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.runtime import num_threads, profiled, random_key
 from slide.sampling import plain_lsh, schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
+from slide.sampling.voting import voting_scratch
 from slide.scratch import Scratch
 from slide.sparse import Pattern
 
@@ -83,15 +84,25 @@ class LSHProposer(Proposer):
             checks.whole("rehash_after", rehash_after, 0)
             checks.within("rehash_after", rehash_after, 0, 255)
         self.rehash_after = rehash_after
-        self._family = family
+        self._family: Callable[..., Any] | None = family
         self._make_tables(norm, center, bucket_capacity, bucket_policy)
         self.redraw_due = redraw
         self.draw = 0
         self.samples = 0
         self.rebuilds = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A lambda cannot be pickled, and only `resize` needs the family again.
+        unnamed = "<" in getattr(self._family, "__qualname__", "")
+        return self.__dict__ | ({"_family": None} if unnamed else {})
+
     def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
         """Hash functions and empty tables for the number of outputs."""
+        if self._family is None:
+            raise ValueError(
+                "the hash family of this copy was a lambda, which is not copied, so its number of "
+                "outputs cannot change; make the proposer with a class or functools.partial"
+            )
         drawn = self._family(self.in_features + 2, num_vectors=self.out_features, seed=self.seed)
         self.hash = InnerProductHash(drawn, norm, center)
         sizes = drawn.num_tables, drawn.num_buckets
@@ -273,24 +284,3 @@ class LSHProposer(Proposer):
         self.hash.load_state_dict(state["hash"])
         self.codes, self.updates = state["codes"].copy(), state["updates"].copy()
         self.moved = [state["moved"].copy()]
-
-
-def voting_scratch(
-    scratch: Scratch, num_tables: int, num_samples: int, num_buckets: int, capacity: int
-) -> SharedScratch:
-    """Arrays of ``scratch`` for `slide.kernels.shared_votes.vote_shared`."""
-    runs, filled, num_rows = num_threads(), scratch.filled, scratch.out_features
-    span = 1 << (-(-num_rows // PARTS) - 1).bit_length()
-    # A table holds an id once.
-    in_table = min(min(num_samples, num_buckets) * capacity, num_rows)
-    shape, room = (num_tables, num_samples), (num_tables * in_table,)
-    return SharedScratch(
-        hits=filled("hits", (num_tables, num_buckets), np.int32),
-        votes=filled(f"votes{runs}", (runs, span), np.int32),
-        buckets=filled("buckets", shape, np.int32),
-        weights=filled("weights", shape, np.int32),
-        cursors=filled("cursors", (num_tables, PARTS), np.int64),
-        ids=filled("ids", room, np.int32),
-        ballots=filled("ballots", room, np.int32),
-        histogram=filled("histogram", (runs, num_tables * num_samples + 1), np.int64),
-    )

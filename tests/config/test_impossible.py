@@ -73,11 +73,11 @@ IMPOSSIBLE = [
 def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     *groups, setting = arguments.split(" ")
     key, value = setting.split("=")
-    kept = job.tiny(tmp_path)
+    kept = job.tiny(tmp_path, *groups)
     if "dataset=bibtex" in groups:
         kept = [word for word in kept if not word.startswith("dataset")]
-        kept.append(f"dataset.cache={tmp_path}/cache")
-    message = job.failure(*kept, *groups, setting)
+        kept += ["dataset=bibtex", f"dataset.cache={tmp_path}/cache"]
+    message = job.failure(*kept, setting)
     assert message.startswith("error: ")
     assert "\n" not in message
     assert re.search(rf"\b{key.rpartition('.')[2]}\b", message), message

@@ -68,7 +68,7 @@ def test_not_even_the_weights(tmp_path, free):
         (["sampler=full"], {"active": 80, "tables": None, "vectors": False}),
         (["sampler.active=500"], {"active": 80, "tables": None, "shared": True}),
         (["ranker=none", "trainer.epochs=2"], {"ranker": None, "copied": False}),
-        (["ranker.negatives=7"], {"ranker": RankerSizes(180, 7), "copied": True}),
+        (["ranker.negatives=7"], {"ranker": RankerSizes(110, 7), "copied": True}),
         (["dataset.holdout=0.5", "ranker=none"], {"copied": True}),
         (["trainer.evaluation=index"], {"row_index": True}),
         (["optimizer.rowwise=true"], {"rowwise": True, "last_steps": False}),

@@ -9,7 +9,7 @@ from slide.kernels import votes as kernels
 from slide.kernels.shared_votes import PARTS, vote_shared
 from slide.kernels.votes import RankedIds
 from slide.runtime import random_key
-from slide.sampling.lsh_proposer import voting_scratch
+from slide.sampling.voting import voting_scratch
 from slide.scratch import Scratch
 
 NUM_ROWS = 30

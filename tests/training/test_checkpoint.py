@@ -38,8 +38,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_ever
     output, optimizer, states = trainer.network.output, trainer.learner.optimizer, []
     good = output.loss
 
-    def loss(x, labels, kind):
-        found, active = good(x, labels, kind)
+    def loss(x, labels, *rest):
+        found, active = good(x, labels, *rest)
         return found * (value if len(states) == 4 else 1), active
 
     output.loss = loss
@@ -148,7 +148,7 @@ def test_the_memory_of_copies_is_there_before(tmp_path):
 def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch):
     trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=4)
 
-    def none_left(*_):
+    def none_left(*_, **__):
         raise MemoryError("1 GB for copies")
 
     monkeypatch.setattr(torch, "empty_like", none_left)

@@ -24,6 +24,8 @@ from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
 from slide.data.sources.local_index import (
+    SHOWN_LINE,
+    WORD,
     NamedRows,
     check_unbuilt,
     command_output,
@@ -46,7 +48,6 @@ RELATIONS = ("Depends", "Pre-Depends", "Recommends")
 # The name in each alternative of a relation; a version, architecture or profile may follow it.
 NEEDED = re.compile(r"(?:^|[,|])\s*([^\s,|:(\[<]+)")
 ADDRESS = re.compile(r"<[^>]*>$")
-WORD = re.compile(r"[^\W_]+")
 TAG = re.compile(r"[^\s,]+")
 DESCRIBING = {
     **dict.fromkeys(("Package", "Description", "Section", "Maintainer"), WORD),
@@ -54,7 +55,6 @@ DESCRIBING = {
 }
 ARCHIVED = "Filename"  # The place of a package in an archive.
 FIELDS = {*RELATIONS, *DESCRIBING, ARCHIVED}
-SHOWN_LINE = 40
 
 
 def build_debian(

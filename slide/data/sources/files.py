@@ -25,6 +25,8 @@ from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
 from slide.data.sources.local_index import (
+    SHOWN_LINE,
+    WORD,
     NamedRows,
     check_unbuilt,
     command_output,
@@ -48,10 +50,8 @@ INSTEAD = (
     "on a machine without apt, an index of contents (Contents-amd64.gz of a Debian mirror) can be "
     "given by dataset.fetch.index"
 )
-WORD = re.compile(r"[^\W_]+")
 # Older indexes begin with a text that ends with this line.
 HEADER = re.compile(rb"^FILE +LOCATION$")
-SHOWN_LINE = 40
 
 
 def build_files(

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import zlib
@@ -22,6 +23,9 @@ from slide.sparse import CSR
 
 BUILT_FILES = ("train.txt", "test.txt")
 BUILD_FOLDER = ".build"
+WORD = re.compile(r"[^\W_]+")
+# Characters of a bad line that a message shows.
+SHOWN_LINE = 40
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 
 
