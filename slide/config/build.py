@@ -31,6 +31,8 @@ from slide.training.race import Contender
 
 CONFIG = "config.yaml"
 
+_ON_CPU_ONLY = ("FaissProposer", "IndexProposer", "NeighbourProposer", "RecentProposer")
+
 
 def open_dataset(config: DictConfig) -> SparseDataset:
     """The data set; it is fetched, read and transformed if that was not done before.
@@ -148,9 +150,9 @@ def _check_device(config: DictConfig) -> None:
     device, proposer = run_device(config), config.sampler.get("proposer")
     if device.type == "cpu":
         return
-    if proposer is not None and proposer._target_.endswith("FaissProposer"):
+    if proposer is not None and proposer._target_.removeprefix("slide.") in _ON_CPU_ONLY:
         raise ValueError(
-            f"sampler=faiss searches on the CPU; with runtime.device={device} use "
+            f"{proposer._target_} searches on the CPU; with runtime.device={device} use "
             "sampler=uniform or sampler=lsh"
         )
     if config.trainer.evaluation == "index":

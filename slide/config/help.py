@@ -168,7 +168,7 @@ def settings_table() -> str:
     rows = {key: row for settings in sections(conf).values() for key, row in settings.items()}
     for group in read_groups(conf):
         choices = [f"`{choice}`" for choice in group.pages]
-        shown = f": {', '.join(choices)}" if len(choices) < 8 else ""
+        shown = f": {', '.join(choices)}" if len(choices) <= 8 else ""
         rows[group.name] = group.default, group.about + shown
     lines = [f"| `{key}` | `{rows[key][0]}` | {rows[key][1]} |" for key in COMMON]
     return "\n".join(["| key | default | |", "|---|---|---|", *lines]) + "\n"

@@ -11,6 +11,8 @@ from slide.data import SparseDataset
 from slide.limits import free_memory, in_gib, resident_memory
 from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs
 
+# Proposers whose index has a vector for each output.
+_WITH_VECTORS = ("slide.FaissProposer", "slide.IndexProposer")
 _CANDIDATES = ("depth", "voted", "associated")
 
 
@@ -42,7 +44,7 @@ def run_sizes(config: DictConfig, data: SparseDataset) -> RunSizes:
         checkpoints=bool(trainer.checkpoint_every),
         row_index=trainer.evaluation == "index",
         tables=_table_sizes(proposer, hidden[-1], labels),
-        vectors=proposer is not None and "family" not in proposer,
+        vectors=proposer is not None and proposer._target_ in _WITH_VECTORS,
         ranker=_ranker_sizes(ranker),
         threads=runtime.num_threads(),
     )
@@ -73,7 +75,7 @@ def announce_memory(config: DictConfig, data: SparseDataset) -> None:
     if parts["weights"] > there:
         raise ValueError(
             f"the weights alone take {in_gib(parts['weights'])}, and {in_gib(there)} are free: "
-            f"{_advice(parts, config)[0]}"
+            f"{_advice({'weights': parts['weights']}, config)[0]}"
         )
     if needed <= there:
         say(f"memory    {said}")
@@ -100,7 +102,7 @@ def _advice(parts: dict[str, int], config: DictConfig) -> list[str]:
     }
     ordered = sorted(parts, key=lambda name: -parts[name])
     found = [known[name] for name in ordered if known.get(name)]
-    return [width, *(each for each in found if each != width)][:3]
+    return found[:3]
 
 
 def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:

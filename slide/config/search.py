@@ -131,7 +131,7 @@ def _with_sampler(config: DictConfig, name: str) -> DictConfig:
     path = find_conf() / "sampler" / f"{name}.yaml"
     if name == "auto" or not path.exists():
         raise ValueError(
-            f"search.tries: there is no sampler={name}; take lsh, faiss, uniform, full"
+            f"search.tries: there is no sampler={name}; take one of {', '.join(_sampler_names())}"
         )
     kept = {key: value for key, value in config.sampler.items() if key in _OF_SETS}
     if kept.get("active") == "all":
@@ -142,12 +142,20 @@ def _with_sampler(config: DictConfig, name: str) -> DictConfig:
     return config
 
 
+def _sampler_names() -> list[str]:
+    """The samplers that can be raced."""
+    return sorted({path.stem for path in (find_conf() / "sampler").glob("*.yaml")} - {"auto"})
+
+
 def _sampler_name(sampler: DictConfig) -> str:
     if sampler._target_ == FULL or sampler.active == "all":
         return "full"
     proposer = sampler.get("proposer")
-    kinds = {"slide.LSHProposer": "lsh", "slide.FaissProposer": "faiss"}
-    return "uniform" if proposer is None else kinds.get(proposer._target_, "as it is")
+    if proposer is None:
+        return "uniform"
+    kind = proposer._target_.removeprefix("slide.").removesuffix("Proposer").lower()
+    known = {"neighbour": "neighbours"}.get(kind, kind)
+    return known if known in _sampler_names() else "as it is"
 
 
 def _present(config: DictConfig, key: str) -> str:

@@ -191,13 +191,14 @@ class LearningMixin:
                 there are names.
         """
         names, count = _extended(self.feature_names, features, "features")
+        steps, seen = with_features(self.steps, count)
+        if seen:  # First what may be refused.
+            add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
+        self.steps = steps
         if self.vectorizer is not None and names is not None:
             idf = self.vectorizer.idf
             rarest = np.pad(idf, (0, count), constant_values=idf.max(initial=1.0))
             self.vectorizer = TextVectorizer(self.vectorizer.options, names, rarest)
-        self.steps, seen = with_features(self.steps, count)
-        if seen:
-            add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
         if seen and self.ranker is not None:
             self.ranker = grown_ranker(self.ranker, features=seen)
         self.feature_names, self.num_features = names, self.num_features + count
@@ -221,9 +222,11 @@ class LearningMixin:
             again = [n for n in map(known.number, names) if n is not None and n not in own]
             labels = [name for name in names if known.number(name) not in again]
         more = range(0)
-        if labels or not again:
+        if not again or len(labels):
             self.label_names, count = _extended(known, labels, "labels")
             more = range(self.num_labels, self.num_labels + count)
+        if len(set(again)) < len(again):
+            raise ValueError("a label occurs twice among the new ones")
         return np.array([*again, *more], np.int64)
 
     def _split(self, rows: Any, labels: Any, weights: Any) -> Split:
@@ -245,7 +248,11 @@ class LearningMixin:
         if self.label_names is None or matrix or getattr(labels, "ndim", 1) == 2:
             return as_pattern(labels, self.num_labels)
         lists = [[row] if isinstance(row, str | int | np.integer) else list(row) for row in labels]
-        return Pattern.from_lists([[self._known_number(name) for name in row] for row in lists])
+        found = Pattern.from_lists([[self._known_number(name) for name in row] for row in lists])
+        for place in np.flatnonzero(~np.isin(found.indices, self._outputs()))[:1]:
+            name = [name for row in lists for name in row][place]
+            raise ValueError(f"label {name!r} was removed: add_labels([{name!r}]) brings it back")
+        return found
 
     def _known_number(self, name: Any) -> int:
         assert self.label_names is not None

@@ -92,7 +92,7 @@ class LinearClassifiers:
                 row may be among them.
             num_features: D.
             num_labels: N.
-            weights: ``(R,)`` factors of C, above 0; None: all are 1.
+            weights: ``(R,)`` factors of C, at least 0; None: all are 1.
 
         Returns:
             The classifiers themselves.
@@ -113,7 +113,8 @@ class LinearClassifiers:
         scratch = np.zeros((threads, num_features), np.float32)
         orders = np.empty((threads, longest), np.int64)
         alphas = np.zeros(len(lists.rows), np.float32)
-        costs = np.empty(0) if weights is None else weights
+        # A cost of 0 would be divided by; one so small teaches nothing either.
+        costs = np.empty(0) if weights is None else np.maximum(weights, 1e-6)
         for begin in Bar(range(0, num_labels, _BLOCK), "classifiers", leave=False):
             some = lists._replace(indptr=lists.indptr[begin : begin + _BLOCK + 1])
             kernels.fit_duals(features, squares, costs, some, self.solver, scratch, orders, alphas)

@@ -82,6 +82,7 @@ class IndexProposer(Proposer):
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
         self._moved = np.concatenate([self._moved, active.label_ids(), self._found])
+        self._found = np.empty(0, np.int32)
 
     def _search(self, queries: Queries, k: int) -> np.ndarray:
         if isinstance(queries, CSR):
@@ -122,7 +123,8 @@ class IndexProposer(Proposer):
     def resize(self, out_features: int) -> None:
         """See `Proposer.resize`; the next `rebuild` makes the index anew."""
         super().resize(out_features)
-        self._index, self._saved, self._moved = None, {}, np.empty(0, np.int32)
+        self._index, self._saved = None, {}
+        self._found = self._moved = np.empty(0, np.int32)
 
     def state_dict(self) -> dict[str, Any]:
         """The index without the weights, and the rows that it does not follow yet."""

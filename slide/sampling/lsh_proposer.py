@@ -172,9 +172,11 @@ class LSHProposer(Proposer):
         if plain(weight):
             parts = [on_device(rows, weight.device) for rows in self.moved]
             rows = torch.cat(parts)
+            rows = rows[rows >= 0]  # -1 stands for a row that is not due.
             found = self.hash.row_codes(weight[rows], None if bias is None else bias[rows])
             self.codes = plain_lsh.rehash(self.tables, self.codes, rows, found)
-            on_device(self.updates, weight.device)[rows] = 0
+            self.updates = on_device(self.updates, weight.device)
+            self.updates[rows] = 0
             self.moved = []
             return
         ids = np.concatenate(self.moved)

@@ -80,10 +80,12 @@ class NeighbourProposer(Proposer):
         """See `Proposer.resize`; labels may have other numbers now, so the graph begins anew."""
         super().resize(out_features)
         self.graph = np.full((out_features, self.width), -1, np.int32)
+        self._last = None
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Keep the weight itself: there is nothing to build."""
-        self._rows = weight, bias
+        # What was looked up last counts only if a step of training followed.
+        self._rows, self._last = (weight, bias), None
 
     refresh = rebuild
 

@@ -11,6 +11,7 @@ from slide.search.rounded import rounded_top_k
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rounding pays for no fewer queries and rows, and if no more than this share of the rows is wanted.
 _LEAST_QUERIES, _LEAST_ROWS, _MOST_WANTED = 64, 4096, 1 / 16
+_MOST_COLUMNS = 2**14  # Sums of more products have larger errors than the bound has room for.
 _DEVICE_SCORES = 2**27  # Off the CPU, so many scores are computed at a time.
 
 
@@ -61,6 +62,7 @@ def _rounding_pays(queries: Tensor, weight: Tensor, k: int) -> bool:
     if queries.dtype != torch.float32 or not has_bfloat16():
         return False
     many = len(queries) >= _LEAST_QUERIES and len(weight) >= _LEAST_ROWS
+    many = many and weight.shape[1] <= _MOST_COLUMNS
     return many and k <= _MOST_WANTED * len(weight)
 
 

@@ -21,6 +21,8 @@ _SPARE = 64
 # the product, which is at most the product of their lengths; a fourth part is for sums in float32.
 _UNIT = 2.0**-8
 _SHARE = 3.25 * _UNIT
+# Vectors that are shorter, or longer than its inverse, are not searched in this way.
+_SHORTEST = 1e-12
 
 
 def rounded_top_k(
@@ -57,14 +59,24 @@ def rounded_top_k(
         lowest = bounds - 2 * errors[0][:, None] * errors[1][ids]
     # The k-th largest score is at least the k-th largest lower bound.
     least = np.partition(lowest, -k, axis=1)[:, -k, None]
-    scores = _scored(queries, weight, biases, ids, bounds >= least)
+    scores = _scored(queries, weight, biases, ids, (bounds >= least) & (ids >= 0))
     best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
     found = np.take_along_axis(scores, best, 1)
     # The score of a row that was not kept is at most the least bound that was kept.
     proven = (found.min(1) >= bounds.min(1)) | (bounds.shape[1] == len(weight))
-    proven &= np.isfinite(found).all(1) & np.isfinite(errors[1]).all()
+    proven &= (
+        np.isfinite(found).all(1) & _usual(queries, errors[0]) & _usual(weight, errors[1]).all()
+    )
     ids = np.take_along_axis(ids, best, 1)
     return torch.from_numpy(found), torch.from_numpy(ids), torch.from_numpy(proven)
+
+
+def _usual(vectors: Tensor, lengths: np.ndarray) -> np.ndarray:
+    """Whether vectors are zero or of a length whose square float32 holds: others have no bounds."""
+    usual = (lengths > _SHORTEST) & (lengths < 1 / _SHORTEST)
+    others = np.flatnonzero(~usual)
+    usual[others] = ~(vectors[torch.from_numpy(others)] != 0).any(1).numpy()
+    return usual
 
 
 def _largest_bounds(

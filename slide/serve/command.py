@@ -93,7 +93,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("model", metavar="MODEL", help="folder of a model")
     add("--host", "127.0.0.1", "address to listen at; 0.0.0.0: all")
     add("--port", 8000, "port; 0: any that is free")
-    add("--threads", 0, "cores to use; 0: all")
+    add("--threads", 0, "cores to use; 0: all that the process may use")
     about = "how labels are found if a request does not say it (exact; index for more than "
     about += "100,000 labels and a re-ranker)"
     parser.add_argument("--search", choices=("exact", "index"), help=about)

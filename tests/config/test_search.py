@@ -98,7 +98,9 @@ def test_samplers_are_raced(present):
     found = choose(config, lambda each: float(each.sampler.get("proposer") is not None))
     assert found.sampler.proposer is not None
     for value in ("auto", "best"):
-        with pytest.raises(ValueError, match=f"there is no sampler={value}; take lsh, faiss"):
+        with pytest.raises(
+            ValueError, match=f"there is no sampler={value}; take one of faiss, full"
+        ):
             with_value(config, "sampler", value)
     with pytest.raises(ValueError, match=r"sampler.mode cannot be raced"):
         with_value(config, "sampler.mode", "shared")

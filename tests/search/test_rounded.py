@@ -102,3 +102,19 @@ def test_exact_search_takes_it_where_it_pays(equal, monkeypatch):
     monkeypatch.setattr("slide.search.exact.has_bfloat16", lambda: False)
     exact_top_k(x, weight, bias, 5)
     assert len(asked) == 1
+
+
+def test_rows_that_no_score_may_have_are_not_returned():
+    """With biases of -inf, fewer than k rows have a score."""
+    x, weight, bias = draw(num_rows=300)
+    bias[:-10] = -torch.inf
+    _, ids, proven = rounded_top_k(x, weight, bias, 20)
+    assert not proven.any()
+    for row in ids.tolist():
+        assert set(row) >= set(range(290, 300))
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_squares_that_float32_cannot_hold_are_not_proven(scale):
+    x, weight, _ = draw()
+    assert not rounded_top_k(x, weight * scale, None, 5)[2].any()
