@@ -187,3 +187,18 @@ def test_what_cannot_be(call, error, message):
     assert model.num_labels == model.network.output.out_features == 2
     assert model.num_features == model.network.first.in_features == 3
     assert list(model.label_names) == ["a", "c"]
+
+
+def test_labels_that_come_back(raw):
+    """A removed label is unknown to further rows until it is added again, and then only once."""
+    model = Model(job.make_network(raw), label_names=[f"label {n}" for n in range(80)])
+    model.remove_labels(["label 3"])
+    with pytest.raises(
+        ValueError, match=r"label 'label 3' was removed: add_labels\(\['label 3'\]\)"
+    ):
+        model.partial_fit(raw.test.features, [["label 3"]] * 30)
+    with pytest.raises(ValueError, match="a label occurs twice among the new ones"):
+        model.add_labels(["label 3", "label 3"])
+    assert model.add_labels(["label 3"]).tolist() == [3]
+    model.partial_fit(raw.test.features, [["label 3"]] * 30)
+    assert model.network.output.out_features == 80

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from helpers.samplers import faiss_sampler, full_sampler, lsh_sampler, uniform_sampler
+from helpers.samplers import (
+    faiss_sampler,
+    full_sampler,
+    index_sampler,
+    lsh_sampler,
+    neighbour_sampler,
+    recent_sampler,
+    uniform_sampler,
+)
 
 from slide.nn import (
     ActiveLoss,
@@ -28,7 +36,11 @@ SAMPLERS = {
     "lsh": partial(lsh_sampler, active=40),
     "lsh, per sample": partial(lsh_sampler, active=40, mode="per_sample"),
     "faiss": partial(faiss_sampler, active=40, kind="flat"),
+    "index": partial(index_sampler, active=40),
+    "recent": partial(recent_sampler, active=40, mode="per_sample"),
+    "neighbours": partial(neighbour_sampler, active=40, mode="per_sample"),
 }
+DENSE = ("faiss", "index", "recent", "neighbours")  # Proposers that take no sparse inputs.
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 
@@ -93,7 +105,18 @@ def test_outputs_are_removed(name):
     learn(layer, optimizer, [[0], [199], [3]])
 
 
-@pytest.mark.parametrize("name", ["lsh", "lsh, per sample", "faiss"])
+@pytest.mark.parametrize("name", ["lsh", *DENSE])
+def test_what_was_looked_up_before_does_not_count(name):
+    """The sets after the change are full of labels, so nothing new is looked up."""
+    layer, optimizer = trained(name)
+    remove_outputs(layer, np.arange(100, N), optimizer)
+    for _ in range(3):
+        learn(layer, optimizer, [list(range(50, 100))] * 3)
+    learn(layer, optimizer, [[0], [99], [3]])
+    assert layer.out_features == 100
+
+
+@pytest.mark.parametrize("name", ["lsh", "lsh, per sample", "faiss", "index"])
 def test_the_index_of_the_sampler_has_the_new_rows(name):
     layer, optimizer = trained(name)
     add_outputs(layer, 30, optimizer)
@@ -122,7 +145,7 @@ def test_a_resized_sampler_is_a_sampler(name, size):
         sampler.resize(size)
         return sampler
 
-    check_sampler(make, D, sparse_inputs=name != "faiss")
+    check_sampler(make, D, sparse_inputs=name not in DENSE)
 
 
 def test_features_are_added():

@@ -132,6 +132,29 @@ def test_scores_are_products(problem, ids):
     np.testing.assert_allclose(model.scores(features, ids), expected, atol=1e-5)
 
 
+def test_a_row_of_weight_zero_teaches_nothing(problem):
+    _, features, labels, candidates = problem
+    weights = np.ones(40)
+    weights[0] = 0
+    found = LinearClassifiers(threshold=0.0, tol=1e-5, max_iter=1000)
+    found.fit(features, labels, candidates, 12, 6, weights)
+    kept = [
+        features.indptr[1:] - features.indptr[1],
+        *(each[features.indptr[1] :] for each in features[1:]),
+    ]
+    fewer = [
+        Pattern(each.indptr[1:] - each.indptr[1], each.indices[each.indptr[1] :])
+        for each in (labels, candidates)
+    ]
+    expected = LinearClassifiers(threshold=0.0, tol=1e-5, max_iter=1000)
+    expected.fit(CSR(*kept), *fewer, 12, 6)
+    for model in (found, expected):
+        assert model.weights is not None
+    np.testing.assert_allclose(
+        to_dense(found.weights, 12), to_dense(expected.weights, 12), atol=1e-3
+    )
+
+
 def test_nothing_to_train_on():
     model = LinearClassifiers()
     features = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))

@@ -57,6 +57,8 @@ def test_nearly_equal_scores_are_not_proven():
     assert not proven[wrong].any()
 
 
+# As plain Python, the kernel warns of a sum of inf and -inf.
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_numbers_that_are_not_finite_are_not_proven(value):
     x, weight, bias = draw()
@@ -77,7 +79,9 @@ def test_rounding_moves_no_score_further_than_the_bound(offset):
     assert proven.all()
     every = scores_of(x, weight, bias)
     wanted = every.topk(68).values
-    torch.testing.assert_close(every.gather(1, ids).sort(1, descending=True).values, wanted)
+    found = every.gather(1, ids).sort(1, descending=True).values
+    # In float32, scores that differ by less are equal.
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("equal", [False, True])
