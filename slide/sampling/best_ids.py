@@ -6,7 +6,18 @@ from torch import Tensor
 
 from slide.kernels.largest import keep_largest
 from slide.runtime import array_view
-from slide.sparse import Pattern
+from slide.sparse import CSR, Pattern
+
+
+def dense(queries: Tensor | CSR, proposer: str) -> Tensor:
+    """Inputs that are no sparse rows.
+
+    Raises:
+        TypeError: for inputs in CSR form; it names the proposer.
+    """
+    if isinstance(queries, CSR):
+        raise TypeError(f"{proposer} takes dense inputs only; use LSHProposer on this layer")
+    return queries
 
 
 def best_of_pool(queries: Tensor, rows: Tensor, bias: Tensor | None, most: int) -> np.ndarray:

@@ -9,10 +9,10 @@ from torch import Tensor
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.runtime import profiled
-from slide.sampling.best_ids import most_labels, without_labels
+from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.search import RowIndex
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 
 class IndexProposer(Proposer):
@@ -85,8 +85,7 @@ class IndexProposer(Proposer):
         self._found = np.empty(0, np.int32)
 
     def _search(self, queries: Queries, k: int) -> np.ndarray:
-        if isinstance(queries, CSR):
-            raise TypeError("IndexProposer takes dense inputs only; use LSHProposer on this layer")
+        queries = dense(queries, type(self).__name__)
         if self._index is None:
             raise RuntimeError("the index is empty; call rebuild first")
         with torch.no_grad():

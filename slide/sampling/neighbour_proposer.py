@@ -9,10 +9,10 @@ from torch import Tensor
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.runtime import profiled
-from slide.sampling.best_ids import most_labels, without_labels
+from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries
 from slide.search import index_top_k
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 
 class NeighbourProposer(Proposer):
@@ -96,10 +96,7 @@ class NeighbourProposer(Proposer):
         Raises:
             TypeError: for inputs in CSR form.
         """
-        if isinstance(queries, CSR):
-            raise TypeError(
-                "NeighbourProposer takes dense inputs only; use LSHProposer on this layer"
-            )
+        queries = dense(queries, type(self).__name__)
         assert self._rows is not None, "a sampler calls rebuild first"
         weight, bias = self._rows
         pool = self._pool(labels)

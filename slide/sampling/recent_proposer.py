@@ -9,9 +9,9 @@ from torch import Tensor
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.runtime import profiled
-from slide.sampling.best_ids import best_of_pool, most_labels, without_labels
+from slide.sampling.best_ids import best_of_pool, dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 
 class RecentProposer(Proposer):
@@ -84,8 +84,7 @@ class RecentProposer(Proposer):
         Raises:
             TypeError: for inputs in CSR form.
         """
-        if isinstance(queries, CSR):
-            raise TypeError("RecentProposer takes dense inputs only; use LSHProposer on this layer")
+        queries = dense(queries, type(self).__name__)
         assert self._rows is not None, "a sampler calls rebuild first"
         weight, bias = self._rows
         # Sorted, because memory is read faster in order.

@@ -1,7 +1,7 @@
 """Exact search that scans rounded rows, and scores anew only what may be among the best.
 
-A product of bfloat16 numbers takes a third of the time of one of float32 numbers on processors that
-have instructions for it. Rounding changes a score by less than a bound (Higham 2002, "Accuracy and
+A product of bfloat16 numbers takes less time than one of float32 numbers on processors that have
+instructions for it. Rounding changes a score by less than a bound (Higham 2002, "Accuracy and
 stability of numerical algorithms", sections 2.2 and 3.1). So a row whose rounded score is far below
 those of k other rows is not among the k best.
 """
@@ -65,18 +65,20 @@ def rounded_top_k(
     # The score of a row that was not kept is at most the least bound that was kept.
     proven = (found.min(1) >= bounds.min(1)) | (bounds.shape[1] == len(weight))
     proven &= (
-        np.isfinite(found).all(1) & _usual(queries, errors[0]) & _usual(weight, errors[1]).all()
+        np.isfinite(found).all(1)
+        & _has_bounds(queries, errors[0])
+        & _has_bounds(weight, errors[1]).all()
     )
     ids = np.take_along_axis(ids, best, 1)
     return torch.from_numpy(found), torch.from_numpy(ids), torch.from_numpy(proven)
 
 
-def _usual(vectors: Tensor, lengths: np.ndarray) -> np.ndarray:
+def _has_bounds(vectors: Tensor, lengths: np.ndarray) -> np.ndarray:
     """Whether vectors are zero or of a length whose square float32 holds: others have no bounds."""
-    usual = (lengths > _SHORTEST) & (lengths < 1 / _SHORTEST)
-    others = np.flatnonzero(~usual)
-    usual[others] = ~(vectors[torch.from_numpy(others)] != 0).any(1).numpy()
-    return usual
+    known = (lengths > _SHORTEST) & (lengths < 1 / _SHORTEST)
+    others = np.flatnonzero(~known)
+    known[others] = ~(vectors[torch.from_numpy(others)] != 0).any(1).numpy()
+    return known
 
 
 def _largest_bounds(

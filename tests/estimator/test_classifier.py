@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from helpers import job
 from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.model_selection import GridSearchCV
@@ -20,16 +19,6 @@ from slide.training.metrics import precision_at_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    """300 rows of 60 features, and their labels, a matrix of 80 columns."""
-    data = job.make_data(tmp_path_factory.mktemp("data"), train_samples=300)
-    x, y = data.train.features, data.train.labels
-    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (300, 60))
-    ones = np.ones(len(y.indices), int)
-    return X, scipy.sparse.csr_array((ones, y.indices, y.indptr), (300, 80))
 
 
 @pytest.fixture(scope="module")

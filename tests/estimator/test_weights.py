@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from helpers import job
 
@@ -12,14 +11,6 @@ from slide.ranking import EnsembleRanker
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    data = job.make_data(tmp_path_factory.mktemp("data"), train_samples=300)
-    x, y = data.train.features, data.train.labels
-    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (300, 60))
-    return X, scipy.sparse.csr_array((np.ones(len(y.indices), int), y.indices, y.indptr), (300, 80))
 
 
 def weights_of(model):

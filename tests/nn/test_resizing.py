@@ -109,6 +109,8 @@ def test_outputs_are_removed(name):
 def test_what_was_looked_up_before_does_not_count(name):
     """The sets after the change are full of labels, so nothing new is looked up."""
     layer, optimizer = trained(name)
+    layer.eval()(torch.randn(3, D), [[1], [N - 9], [7]])  # No step follows.
+    layer.train()
     remove_outputs(layer, np.arange(100, N), optimizer)
     for _ in range(3):
         learn(layer, optimizer, [list(range(50, 100))] * 3)

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from slide import checks
 from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
@@ -27,7 +26,7 @@ from slide.data.sources.local_index import (
     SHOWN_LINE,
     WORD,
     NamedRows,
-    check_unbuilt,
+    check_request,
     command_output,
     keep_features,
     opened_file,
@@ -97,11 +96,7 @@ def build_debian(
         >>> len(data.train), len(data.test), data.num_labels
         (7, 2, 1)
     """
-    checks.whole("seed", seed, 0)
-    checks.whole("min_rows", min_rows, 1)
-    checks.positive("test_share", test_share)
-    checks.share("test_share", test_share)
-    check_unbuilt(root)
+    check_request(root, test_share, seed=(seed, 0), min_rows=(min_rows, 1))
     train, test = weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows)
     write_built(root, check, train, test, "the package index")
 

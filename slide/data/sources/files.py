@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from slide import checks
 from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
@@ -28,7 +27,7 @@ from slide.data.sources.local_index import (
     SHOWN_LINE,
     WORD,
     NamedRows,
-    check_unbuilt,
+    check_request,
     command_output,
     keep_features,
     opened_file,
@@ -96,14 +95,8 @@ def build_files(
         >>> len(data.train), len(data.test), data.num_labels
         (7, 2, 1)
     """
-    for name, value, least in (
-        *(("seed", seed, 0), ("min_rows", min_rows, 1)),
-        ("most_labels", most_labels, 1),
-    ):
-        checks.whole(name, value, least)
-    checks.positive("test_share", test_share)
-    checks.share("test_share", test_share)
-    check_unbuilt(root)
+    counts = {"seed": (seed, 0), "min_rows": (min_rows, 1), "most_labels": (most_labels, 1)}
+    check_request(root, test_share, **counts)
     source = "the index of contents" if index is None else str(index)
     with _opened_index(index) as lines:
         directories, names = read_contents(Bar(lines, unit=" lines"), source)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slide import checks
 from slide.data.dataset import Split
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
@@ -72,8 +73,22 @@ def keep_features(split: Split, kept: np.ndarray) -> Split:
     return Split(features, split.labels, int(kept.sum()), split.num_labels)
 
 
-def check_unbuilt(root: Path) -> None:
-    """Raise FetchError if one of the files is in a folder already."""
+def check_request(root: Path, test_share: float, **counts: tuple[int, int]) -> None:
+    """Check the arguments of a build.
+
+    Args:
+        root: folder of the files; neither may be there.
+        test_share: in (0, 1).
+        counts: whole numbers by name, each with its least value.
+
+    Raises:
+        ValueError: for a number out of range.
+        FetchError: if one of the files is there already.
+    """
+    for name, (value, least) in counts.items():
+        checks.whole(name, value, least)
+    checks.positive("test_share", test_share)
+    checks.share("test_share", test_share)
     for name in BUILT_FILES:
         if (root / name).exists():
             raise FetchError(f"  {root / name} is there; both files are built, or none")

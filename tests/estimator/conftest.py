@@ -1,0 +1,16 @@
+"""Rows that the tests of the estimator learn from."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import job
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """300 rows of 60 features, and their labels, a matrix of 80 columns."""
+    data = job.make_data(tmp_path_factory.mktemp("data"), train_samples=300)
+    x, y = data.train.features, data.train.labels
+    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (300, 60))
+    ones = np.ones(len(y.indices), int)
+    return X, scipy.sparse.csr_array((ones, y.indices, y.indptr), (300, 80))
