@@ -146,15 +146,15 @@ class Trainer:
                 a checkpoint.
             OSError: if a file cannot be written.
         """
-        with closing(self.monitor), closing(self.checkpoint):
-            watched = closing(CoreShare(None if self.options.share_cores else 1))
+        watched = closing(CoreShare(None if self.options.share_cores else 1))
+        with closing(self.monitor), closing(self.checkpoint), watched as cores:
             bars = progress_bar(self.total_steps, self.step)
-            with bars as bar, watched as cores, noted_interrupts() as interrupt:
+            with bars as bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt, cores)
             self.save()
             if self.patience is not None:
                 self.patience.restore(self.network, self.step)
-            scores = self._final_scores()
+            scores = self._final_scores(cores)
             self._note_compilation()
         run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
         return write_summary(*run, len(self.batches), scores)
@@ -203,7 +203,7 @@ class Trainer:
             return True
         return self.total_steps is not None and self.step >= self.total_steps
 
-    def _final_scores(self) -> dict[str, float]:
+    def _final_scores(self, cores: CoreShare) -> dict[str, float]:
         """Train the ranker, if there is one, and evaluate."""
         ranker, held = self.ranker, self.held_split
         if ranker is None or held is None:
@@ -216,6 +216,7 @@ class Trainer:
         self.counters.ranker_seconds = clock() - begin
         for note in ranker.notes:
             say(note)
+        cores.look()
         return self.evaluate(ranker=ranker)
 
     def evaluate(self, samples: int = 0, ranker: EnsembleRanker | None = None) -> dict[str, float]:
