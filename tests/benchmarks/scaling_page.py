@@ -210,8 +210,8 @@ def memory_in_words(rows: list[Row]) -> str:
     return (
         "\n## Where memory ends\n\n"
         f"So many outputs fit into a memory, with {BASE.features:,} features: from bytes a "
-        "process, an output and a weight, fitted to the measured sizes. The memory that evaluation, "
-        "a re-ranker and the data take is not in it.\n\n" + table(lines)
+        "process, an output and a weight, fitted to the measured sizes. What evaluation, a "
+        "re-ranker and the data take is not in it.\n\n" + table(lines)
     )
 
 
