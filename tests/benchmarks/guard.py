@@ -39,8 +39,8 @@ ABOUT = f"""\
 
 `python tests/benchmarks/guard.py` adds a line for a commit: the time of each part, divided by \
 that of a fixed product of plain torch (512 x 512 x 4,096) in the same turn; the median of the \
-turns. Smaller is faster. **Bold**: more than {SLOWER:g} times the median of the {LINES} lines before it. \
-Ratios of different machines do not compare: each has a table of its own.
+turns. Smaller is faster. **Bold**: more than {SLOWER:g} times the median of the {LINES} lines \
+before it. Ratios of different machines do not compare: each has a table of its own.
 
 Random rows; {SIZES["outputs"]:,} outputs, {SIZES["features"]:,} features, {SIZES["hidden"]} \
 hidden units. A step: all but the making of its batch and rebuilds. Rebuild: all rows of the \

@@ -144,7 +144,8 @@ def main() -> None:
     if not arguments.render:
         found = installed(arguments.methods, arguments.pecos_python)
         os.chdir(ROOT)  # Caches lie in its datasets/.
-        warm_up()
+        if set(RECIPES) & set(arguments.methods):
+            warm_up()
         measure(store, arguments, found)
     store.render()
     time_page.draw(store.rows, store.folder)
