@@ -107,8 +107,9 @@ def test_the_page_compares_seconds_to_the_best_peers_precision(bench, tmp_path):
     peers = {"omikuji-1": curve((3, 0.3)), "omikuji-3": curve((6, 0.5)), "dense": []}
     rows = []
     for name, labels in (("large", 40_000), ("small", 50)):
-        rows.append(row_of("slide", ours, labels, name) | {"seed": 0})
-        rows.append(row_of("slide-fast", ours[:1], labels, name) | {"seed": 0})
+        times = {"seed": 0, "network_seconds": 4.0, "ranker_seconds": 5.0, "eval_seconds": 1.0}
+        rows.append(row_of("slide", ours, labels, name, **times))
+        rows.append(row_of("slide-fast", ours[:1], labels, name, **times | {"ranker_seconds": 0}))
         rows += [row_of(each, points, labels, name) for each, points in peers.items()]
         rows[-1]["needs_gib"] = 99.5
     page = bench.time_page
@@ -124,6 +125,7 @@ def test_the_page_compares_seconds_to_the_best_peers_precision(bench, tmp_path):
     assert text.count("no target") == 2
     assert text.count("needs 99.5 GiB") == 2
     assert "| large | **slide** | 0.33 | 0.33 |" in text
+    assert "| large | **slide** | 40,000 | 4.0 | 5.0 | 1.0 | 1.50 | **missed** |" in text
     page.draw(rows, tmp_path)
     assert (tmp_path / page.PICTURE).stat().st_size > 1000
 

@@ -93,8 +93,9 @@ def ours(task: Task) -> dict[str, Any]:
         scores = whole.scores(trainer.answers.ids)
         part = judged.scores(trainer.answers.ids[judged.rows])
         curve.append(point(seconds_of(summary), part))
-    keep = ("labels", "epochs", "ranker_seconds", "peak_rss_mb")
+    keep = ("labels", "epochs", "ranker_seconds", "eval_seconds", "peak_rss_mb")
     found = {name: summary[name] for name in keep} | scores
+    found["network_seconds"] = summary["train_seconds"]
     times = {"train_seconds": round(seconds_of(summary), 3)}
     return found | times | {"judged": len(judged.rows), "curve": curve}
 

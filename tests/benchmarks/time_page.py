@@ -80,6 +80,12 @@ def page(found: dict[str, Any]) -> str:
             "\n## Seconds to each peer's precision\n\nOur seconds divided by the peer's. "
             "A method that was stopped is compared with as far as it came.\n\n" + table(every)
         )
+    if tails := [tail(row) for row in rows if row["method"] in OURS and row["ranker_seconds"]]:
+        text += (
+            "\n## The tail of a run\n\nWhat comes after the steps: the re-ranker with its "
+            "candidates and classifiers, and the evaluation on all test rows. The target is that "
+            "both together take at most as long as the steps.\n\n" + table(tails)
+        )
     text += "\n## All methods\n"
     for name in sets:
         own = of(rows, dataset=name)
@@ -175,6 +181,22 @@ def against_all(rows: list[Row]) -> list[dict[str, str]]:
             cells[TITLES[method]] = shown if method in peers else ""
         lines.append(cells)
     return lines
+
+
+def tail(row: Row) -> dict[str, str]:
+    """A line of the table of tails."""
+    steps, ranker, last = (row[f"{part}_seconds"] for part in ("network", "ranker", "eval"))
+    share = (ranker + last) / steps
+    return {
+        "data set": row["dataset"],
+        "ours": TITLES[row["method"]],
+        "labels": f"{row['labels']:,}",
+        "steps, s": f"{steps:.1f}",
+        "re-ranker, s": f"{ranker:.1f}",
+        "evaluation, s": f"{last:.1f}",
+        "tail / steps": f"{share:.2f}",
+        "target": "met" if share <= 1 else "**missed**",
+    }
 
 
 def title(row: Row, rows: list[Row]) -> str:
