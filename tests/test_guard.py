@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from helpers import job
 
+from slide import runtime
+
 FOLDER = Path(__file__).parent / "benchmarks"
 
 
@@ -21,23 +23,26 @@ def guard():
 @pytest.mark.compiled_only
 def test_it_adds_a_line_for_a_commit(guard, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("sys.argv", ["guard.py", "--quick", "--results", str(tmp_path)])
+    cases = [f"step, {case}" for case in guard.STEPS]
+    cases += ["rebuild", *(f"prediction, {search}" for search in guard.SEARCHES)]
     with job.global_state_put_back():
-        guard.main()
-        rows = json.loads((tmp_path / "guard.json").read_text())["rows"]
-        for row in rows:  # An older commit was twice as fast.
-            row |= {"commit": "old", "ratio": row["ratio"] / 1e3, "committed": "2000-01-01"}
+        runtime.set_threads(0)
+        # An older commit was faster.
+        place = {"machine": guard.machine(), "threads": runtime.num_threads()}
+        rows = [line("old", "2000-01-01", 1e-6) | place | {"case": case} for case in cases]
         (tmp_path / "guard.json").write_text(json.dumps({"rows": rows}))
-        capsys.readouterr()
         guard.main()
     said = capsys.readouterr().out
     found = json.loads((tmp_path / "guard.json").read_text())["rows"]
-    assert len(found) == 2 * len(rows) == 12
+    new = [row for row in found if row["commit"] != "old"]
+    assert len(found) == 2 * len(new) == 12
+    assert sorted(row["case"] for row in new) == sorted(cases)
+    assert all(0 < row["range"][0] <= row["ratio"] <= row["range"][1] for row in new)
+    assert min(row["ms"] / row["product_ms"] for row in new) > 0
     assert said.count("SLOWER") == 6
     text = (tmp_path / "guard.md").read_text()
-    old, new = (line for line in text.splitlines() if line.startswith("| 2"))
-    assert "| old |" in old
-    assert new.count("**") == 12
-    assert min(row["product_ms"] for row in found) > 0
+    assert "| old |" in text
+    assert text.splitlines()[-1].count("**") == 12
 
 
 def line(commit, committed, ratio, machine="m"):

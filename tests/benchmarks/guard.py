@@ -79,9 +79,9 @@ def predicting(network: Sampled, search: str) -> Callable[[Any], object]:
     return lambda features: network.network.predict(features, 5, search)
 
 
-def ratios(sizes: dict[str, int], turns: int, seconds: float) -> list[Row]:
-    """Of each part the ratio to the product, and the milliseconds behind it."""
-    calls, fixed = parts(sizes), product()
+def ratios(sizes: dict[str, int], turns: int, seconds: float, width: int = 512) -> list[Row]:
+    """Of each part the ratio to the product of a width, and the milliseconds behind it."""
+    calls, fixed = parts(sizes), product(width)
     fixed()
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in calls}
     for _ in range(turns):
@@ -167,7 +167,7 @@ def say(rows: list[Row], commit: str) -> None:
 
 def measure(quick: bool) -> list[Row]:
     """The rows of this commit."""
-    found = ratios(QUICK_SIZES, 1, 0) if quick else ratios(SIZES, TURNS, SECONDS)
+    found = ratios(QUICK_SIZES, 1, 0, 64) if quick else ratios(SIZES, TURNS, SECONDS)
     when = {"committed": committed(), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     return [row | when for row in found]
 

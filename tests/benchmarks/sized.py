@@ -149,10 +149,10 @@ def make(size: Size) -> Sampled | Dense:
     return Sampled(size) if CASES[size.case].active else Dense(size)
 
 
-def product() -> Callable[[], object]:
+def product(width: int = 512) -> Callable[[], object]:
     """A fixed product in plain torch, about 2 billion operations: what the machine can do now."""
-    a, b = torch.ones(512, 512), torch.ones(512, 4096)
-    out = torch.empty(512, 4096)
+    a, b = torch.ones(width, width), torch.ones(width, 8 * width)
+    out = torch.empty(width, 8 * width)
     return lambda: torch.mm(a, b, out=out)
 
 
