@@ -93,9 +93,11 @@ def page(found: dict[str, Any]) -> str:
         cells = {"": row["case"]} | {part: f"{row['parts'][part]:.2f}" for part in PARTS}
         total = {"in all": f"{row['seconds']:.2f}", "compiling": f"{row['compile_seconds']:.2f}"}
         lines.append(cells | total)
+    imported = later["parts"]["import torch"] + later["parts"]["import slide"]
+    words = [each for each in found["overrides"] if "/" not in each]  # No folder of a machine.
     targets = [
         ("start to the end of the first step, s", later["seconds"], TARGET),
-        ("import slide, after torch, s", later["parts"]["import slide"], IMPORT_TARGET),
+        ("importing torch and slide, s", imported, IMPORT_TARGET),
         ("compiling, s", later["compile_seconds"], 0.0),
     ]
     checks = [
@@ -109,7 +111,7 @@ def page(found: dict[str, Any]) -> str:
     ]
     return (
         "# From the start to the first step\n\n"
-        f"`python train.py {' '.join(found['overrides'])}`, until the first step is done: seconds "
+        f"`{' '.join(['python train.py', *words])}`, until the first step is done: seconds "
         "of its parts, in the order in which they come. The data were prepared before. The first "
         f"run finds no compiled kernels on the disk; of the {found['repeats']} later runs the "
         "table has medians. The seconds of compiling are part of the others.\n\n"
