@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from dense import DenseNetwork, train
 from judged import Judged
+from peers import rounded
 from plain_torch import SampledSoftmax
 from train_process import ROOT, seconds_of
 
@@ -94,7 +95,7 @@ def ours(task: Task) -> dict[str, Any]:
         part = judged.scores(trainer.answers.ids[judged.rows])
         curve.append(point(seconds_of(summary), part))
     keep = ("labels", "epochs", "ranker_seconds", "eval_seconds", "peak_rss_mb")
-    found = {name: summary[name] for name in keep} | scores
+    found = {name: summary[name] for name in keep} | rounded(scores)
     found["network_seconds"] = summary["train_seconds"]
     times = {"train_seconds": round(seconds_of(summary), 3)}
     return found | times | {"judged": len(judged.rows), "curve": curve}
@@ -120,7 +121,7 @@ def theirs(task: Task) -> dict[str, Any]:
     scores = Judged(data).judge(network.best)
     times = {name: round(last[name], 3) for name in ("train_seconds", "epochs")}
     more = {"peak_rss_mb": runtime.peak_memory_mb(), "judged": len(judged.rows)}
-    return found | scores | times | more | {"curve": curve}
+    return found | rounded(scores) | times | more | {"curve": curve}
 
 
 def dense_bytes(features: int, labels: int, config: Any) -> int:

@@ -178,6 +178,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a moment, to see that it works")
     parser.set_defaults(results=RESULTS)
     arguments = parser.parse_args()
+    if arguments.quick and arguments.results == RESULTS:
+        parser.error("--quick needs --results: its figures are none for the page")
     runtime.set_threads(0)
     store = Store("guard", KEYS, page, arguments)
     if arguments.render:

@@ -70,7 +70,7 @@ def of_peer(peer: peers.Peer, data: SparseDataset, most: int) -> Row:
     """A row of omikuji or PECOS: a curve of one point."""
     whole, part = Judged(data), Judged(data, most)
     found = peer.answer(data.train, data.test, whole.left_out)
-    scores = whole.scores(found.ids)
+    scores = peers.rounded(whole.scores(found.ids))
     curve = [point(found.train_seconds, part.scores(found.ids[part.rows]))]
     more = {"labels": data.num_labels, "judged": len(part.rows)}
     return more | scores | {"train_seconds": round(found.train_seconds, 3), "curve": curve}
@@ -136,6 +136,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short runs, to see that all works")
     parser.set_defaults(results=RESULTS)
     arguments = parse(parser)
+    if arguments.quick and arguments.results == RESULTS:
+        parser.error("--quick needs --results: its figures are none for the page")
     if arguments.quick:
         arguments.judged = QUICK_JUDGED
     runtime.set_threads(0)
