@@ -21,6 +21,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import omikuji as trees  # tests/benchmarks/omikuji.py
+import torch
+from judged import TOP, Judged
 from matplotlib import pyplot as plt
 from report import RESULTS, last, publish, table
 from train_process import run_train, seconds_of
@@ -70,7 +72,7 @@ def ours(data: SparseDataset, root: Path, name: str, overrides: list[str]) -> di
     every = [f"trainer.eval_every={steps}", f"trainer.log_every={steps}"]
     summary, log = train(data.name, root, [*overrides, *every])
     keep = ("p", "psp", "network_p", "network_psp")
-    scores = {f"{n}_at_{k}": summary[f"{n}_at_{k}"] for n in keep for k in dense.TOP}
+    scores = {f"{n}_at_{k}": summary[f"{n}_at_{k}"] for n in keep for k in TOP}
     times = {key: summary[key] for key in ("train_seconds", "ranker_seconds", "active_mean")}
     return {"dataset": data.name, "method": name, "curve": curve_of(log)} | scores | times
 
@@ -94,7 +96,9 @@ def measure(root: Path, name: str, package: Any, dense_epochs: int) -> list[dict
         print(cells(rows[-1]), flush=True)
     config = job.compose(f"dataset={name}", f"trainer.epochs={dense_epochs}")
     fill_in(config, len(normal.train), normal.num_labels)
-    epochs = list(dense.train(normal, config))
+    torch.manual_seed(config.seed)
+    network, whole = dense.DenseNetwork.from_config(normal, config), Judged(normal)
+    epochs = list(dense.train(network, normal, config, lambda: whole.judge(network.best)))
     curve = [(each["train_seconds"], each["p_at_1"]) for each in epochs]
     title = f"dense PyTorch, epochs: {dense_epochs}"
     rows.append({"dataset": name, "method": title, "curve": curve} | epochs[-1])
@@ -105,7 +109,7 @@ def measure(root: Path, name: str, package: Any, dense_epochs: int) -> list[dict
 def triple(row: dict[str, Any], name: str) -> str:
     if f"{name}_at_1" not in row:
         return ""
-    return " / ".join(f"{100 * row[f'{name}_at_{k}']:.1f}" for k in dense.TOP)
+    return " / ".join(f"{100 * row[f'{name}_at_{k}']:.1f}" for k in TOP)
 
 
 def cells(row: dict[str, Any]) -> dict[str, str]:

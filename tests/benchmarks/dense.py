@@ -1,18 +1,28 @@
 """The default recipe's network and loss in plain PyTorch, with all outputs computed."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from torch import nn
+from plain_torch import bag, positives
+from torch import Tensor, nn
 
-from slide.data import Batches, SparseDataset
+from slide.data import Batch, Batches, SparseDataset
 from slide.nn import ActiveLoss
-from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
+from slide.sparse import CSR
 
-TOP = (1, 3, 5)
+
+class Trainable(Protocol):
+    """A network in plain PyTorch that `train` can train."""
+
+    def loss(self, batch: Batch) -> Tensor: ...
+
+    def optimizer(self, lr: float, input_rate: float) -> torch.optim.Optimizer: ...
+
+    def train(self, mode: bool = True) -> nn.Module: ...
 
 
 class DenseNetwork(nn.Module):
@@ -20,7 +30,7 @@ class DenseNetwork(nn.Module):
 
     def __init__(self, features: int, labels: int, settings: DictConfig):
         super().__init__()
-        (hidden,) = settings.hidden
+        (hidden,), self.labels = settings.hidden, labels
         self.first = nn.EmbeddingBag(features, hidden, mode="sum", include_last_offset=True)
         nn.init.normal_(self.first.weight, std=settings.init_scale / hidden**0.5)
         self.bias = nn.Parameter(torch.zeros(hidden))
@@ -29,66 +39,70 @@ class DenseNetwork(nn.Module):
         with torch.no_grad():
             self.output.weight *= settings.output_scale
 
-    def forward(self, features) -> torch.Tensor:
-        indptr, indices, values = (torch.from_numpy(np.asarray(part)) for part in features)
-        summed = self.first(indices.long(), indptr, per_sample_weights=values)
-        return self.output(self.dropout(torch.relu(summed + self.bias)))
+    @classmethod
+    def from_config(cls, data: SparseDataset, config: DictConfig) -> "DenseNetwork":
+        """The network of a configuration of train.py; its biases fit the labels' frequencies."""
+        network = cls(data.num_features, data.num_labels, config.network)
+        prior = ActiveLoss("squared_hinge").prior_scores(data.train.labels, data.num_labels)
+        network.output.bias.data.copy_(prior)
+        return network
+
+    def forward(self, features: CSR) -> Tensor:
+        return self.output(self.dropout(torch.relu(self.first(**bag(features)) + self.bias)))
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The squared hinge loss of a batch, a scalar."""
+        signs = torch.full((len(batch.rows), self.labels), -1.0)
+        signs[positives(batch)] = 1.0
+        slack = torch.relu(1 - signs * self(batch.features))
+        return slack.square().sum() / len(batch.rows)
+
+    @torch.no_grad()
+    def best(self, features: CSR, k: int) -> np.ndarray:
+        """Ids ``(rows, k)`` of the best labels."""
+        return self(features).topk(k).indices.numpy()
+
+    def optimizer(self, lr: float, input_rate: float) -> torch.optim.Optimizer:
+        """Fused Adam over all parameters, with a rate of its own for the first layer."""
+        first = {"params": [self.first.weight, self.bias], "lr": lr * input_rate}
+        return torch.optim.Adam([{"params": self.output.parameters(), "lr": lr}, first], fused=True)
 
 
-def targets(batch, labels: int) -> torch.Tensor:
-    """``(B, N)`` of 0 and 1."""
-    out = torch.zeros(len(batch.rows), labels)
-    row = np.repeat(np.arange(len(batch.rows)), np.diff(batch.labels.indptr))
-    out[torch.from_numpy(row), torch.from_numpy(batch.labels.indices).long()] = 1
-    return out
+def train(
+    network: Trainable,
+    data: SparseDataset,
+    config: DictConfig,
+    judge: Callable[[], dict[str, float]],
+    limit: float = float("inf"),
+) -> Iterator[dict[str, float]]:
+    """Train; after each epoch, and at the end, seconds of training, epochs and scores.
 
-
-def train(data: SparseDataset, config: DictConfig) -> Iterator[dict[str, float]]:
-    """Squared hinge and Adam with the recipe's rates; after each epoch, seconds and test scores.
+    The rates fall in a straight line to 0 at the last epoch, or at the end of the time.
 
     Args:
+        network: the network.
         data: with the recipe's transforms.
-        config: of train.py, for a network with one hidden layer, and its batch size.
+        config: of train.py, with a number of epochs; says rates, batch size and seed.
+        judge: gives the scores of the network, which is in evaluation mode.
+        limit: seconds of training after which no further step begins.
     """
-    torch.manual_seed(config.seed)
-    network = DenseNetwork(data.num_features, data.num_labels, config.network)
-    prior = ActiveLoss("squared_hinge").prior_scores(data.train.labels, data.num_labels)
-    network.output.bias.data.copy_(prior)
-    lr, factor = config.optimizer.lr, config.optimizer.input_rate
-    first = [network.first.weight, network.bias]
-    groups = [
-        {"params": network.output.parameters(), "lr": lr, "full": lr},
-        {"params": first, "lr": lr * factor, "full": lr * factor},
-    ]
-    optimizer = torch.optim.Adam(groups, fused=True)
+    optimizer = network.optimizer(config.optimizer.lr, config.optimizer.input_rate)
+    rates = [group["lr"] for group in optimizer.param_groups]
     batches = Batches(data.train, config.trainer.batch_size, seed=config.seed)
     total, step, seconds = config.trainer.epochs * len(batches), 0, 0.0
-    for epoch in range(config.trainer.epochs):
+    while step < total and seconds < limit:
         network.train()
-        begin = time.perf_counter()
-        for batch in batches.epoch(epoch):
-            for group in optimizer.param_groups:
-                group["lr"] = group["full"] * (1 - step / total)
+        begin, before = time.perf_counter(), seconds
+        for batch in batches.epoch(step // len(batches)):
+            if seconds >= limit:
+                break
+            left = 1 - max(step / total, seconds / limit)
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * left
             optimizer.zero_grad()
-            signs = 2 * targets(batch, data.num_labels) - 1
-            slack = torch.relu(1 - signs * network(batch.features))
-            (slack.square().sum() / len(batch.rows)).backward()
+            network.loss(batch).backward()
             optimizer.step()
             step += 1
-        seconds += time.perf_counter() - begin
-        yield {"train_seconds": seconds, **judge(network, data)}
-
-
-@torch.no_grad()
-def judge(network: DenseNetwork, data: SparseDataset) -> dict[str, float]:
-    """P@k and PSP@k on all test rows."""
-    network.eval()
-    found = np.concatenate(
-        [
-            network(batch.features).topk(max(TOP)).indices.numpy()
-            for batch in Batches(data.test, 512, seed=0, shuffle=False).epoch(0)
-        ]
-    )
-    inverse = inverse_propensities(data.train.labels, data.num_labels, *data.propensity)
-    scores = {f"p_at_{k}": precision_at_k(found, data.test.labels, k) for k in TOP}
-    return scores | {f"psp_at_{k}": psp_at_k(found, data.test.labels, k, inverse) for k in TOP}
+            seconds = before + time.perf_counter() - begin
+        network.train(False)
+        yield {"train_seconds": seconds, "epochs": step / len(batches), **judge()}

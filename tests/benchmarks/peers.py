@@ -48,22 +48,28 @@ class Peer(NamedTuple):
     answer: Callable[[Split, Split, np.ndarray], Answers]
 
 
-def omikuji() -> Peer:
-    """omikuji with its default settings; ends the process if it is not installed."""
+def omikuji(count: int = 3) -> Peer:
+    """omikuji with its default settings; ends the process if it is not installed.
+
+    Args:
+        count: number of trees; its default is 3.
+    """
     package = trees.import_omikuji()
 
     def answer(train: Split, judged: Split, left_out: np.ndarray) -> Answers:
-        ids, times = trees.answers(package, train, judged, depths=max(trees.TOP) + left_out)
+        depths = max(trees.TOP) + left_out
+        ids, times = trees.answers(package, train, judged, count, depths)
         return Answers(ids, times["train_seconds"], times["predict_seconds"])
 
     return Peer(f"omikuji {metadata.version('omikuji')}", answer)
 
 
-def pecos(python: Path) -> Peer:
+def pecos(python: Path, count: int = 3) -> Peer:
     """PECOS in an environment of its own.
 
     Args:
         python: an interpreter that can import it; see xr_linear.py.
+        count: number of models.
 
     Raises:
         subprocess.CalledProcessError: it cannot; it has said why.
@@ -80,7 +86,8 @@ def pecos(python: Path) -> Peer:
             save(folder / "Y.npz", labels, train.num_labels)
             save(folder / "judged.npz", judged.features, width)
             top = min(_TOP + int(left_out.max(initial=0)), train.num_labels)
-            subprocess.run([python, "-I", SCRIPT, folder, "--top", str(top)], check=True)
+            words = ["--top", str(top), "--models", str(count)]
+            subprocess.run([python, "-I", SCRIPT, folder, *words], check=True)
             times = json.loads((folder / "measured.json").read_text())
             ids = np.load(folder / "ids.npy")
         return Answers(ids, times["train_seconds"], times["predict_seconds"])

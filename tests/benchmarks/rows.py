@@ -150,6 +150,11 @@ def add_options(parser: argparse.ArgumentParser, datasets: list[str], seeds: lis
     parser.add_argument("--root", type=Path, help="folder with a folder a data set")
     parser.add_argument("--datasets", nargs="+", default=datasets)
     parser.add_argument("--seeds", nargs="+", type=int, default=seeds)
+    add_store_options(parser)
+
+
+def add_store_options(parser: argparse.ArgumentParser) -> None:
+    """Those of `add_options` that do not choose data sets."""
     parser.add_argument("--again", action="store_true", help="measure rows that there are, too")
     parser.add_argument("--minutes", type=float, default=0, help="begin no row later; 0: no limit")
     parser.add_argument("--results", type=Path, default=PAGES, help="folder of figures and page")
@@ -176,12 +181,12 @@ def numbers(values: Iterable[int]) -> str:
     return ", ".join(str(value) for value in sorted(set(values)))
 
 
-def origin(rows: list[Row]) -> str:
-    """Sentences on when, where and of what rows were measured."""
+def origin(rows: list[Row], what: str = "dataset") -> str:
+    """Sentences on when, where and of what rows were measured; ``what`` names a row."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         place = row["date"], row["code"], row["machine"], f"threads: {row['threads']}"
-        groups.setdefault(place, []).append(row["dataset"])
+        groups.setdefault(place, []).append(row[what])
     lines = [
         f"* {date}, {code}, {where}, {threads}: {', '.join(dict.fromkeys(names))}\n"
         for (date, code, where, threads), names in sorted(groups.items())

@@ -1,179 +1,79 @@
-"""Time of a training step as the number of outputs grows, beside dense layers.
+"""Cost over size: time and memory of a step over outputs, features, hidden units and threads.
 
     python tests/benchmarks/scaling.py
 
-A step is: selection (LSH, shared and per sample; tables built beforehand), forward, loss, backward,
-row-sparse Adam, for 64 hidden units. Not in it: the input layer and rebuilds of the tables. Beside
-it, forward, loss and backward of a dense layer and of an index-selected slice of one, both by
-autograd and without an optimizer step. Writes results/benchmarks/scaling.{json,md,png}.
+A step is everything but making the batch and rebuilding tables: input layer, selection, products,
+loss, gradients and both sparse Adams. The rows are random. Each size is measured in a process of
+its own, with one thread and with all cores in turn, at least five times each (sized.py). Some
+sizes are measured to check the cost model that is fitted to the others (cost_model.py). Rows that
+there are for this commit and machine are not measured again, and none begins after --minutes
+(rows.py). Writes results/benchmarks/scaling.{json,md,png} and scaling_more.png.
 """
 
 import argparse
-import json
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
-import matplotlib
-import numpy as np
-import torch
-from report import machine, table
+import scaling_page
+from report import RESULTS
+from rows import Row, Store, add_store_options
+from sized import SECONDS, Size, in_own_process
 
-from slide import (
-    ActiveLoss,
-    ActiveSampler,
-    LSHProposer,
-    Pattern,
-    RowSparseAdam,
-    SampledLinear,
-    runtime,
-)
+from slide import runtime
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
-HIDDEN, BATCH, LABELS = 64, 128, 5
-ACTIVE = {"shared": 2048, "per_sample": 256}
-DENSE_LIMIT = 2**18
-
-
-def draw(outputs: int, rng: np.random.Generator) -> tuple[torch.Tensor, Pattern]:
-    """Inputs of a hidden layer and labels of as many samples."""
-    x = torch.from_numpy(rng.standard_normal((BATCH, HIDDEN), np.float32)).relu_()
-    labels = np.sort(rng.integers(0, outputs // LABELS, (BATCH, LABELS)) * LABELS, axis=1)
-    labels = labels + np.arange(LABELS)  # distinct within a row
-    return x.requires_grad_(), Pattern(
-        np.arange(BATCH + 1) * LABELS, labels.astype(np.int32).ravel()
-    )
-
-
-def sampled(outputs: int, mode: str, proposer: type | None) -> Callable[[], None]:
-    """Our training step."""
-    rng = np.random.default_rng(0)
-    options = {"active": min(ACTIVE[mode], outputs), "mode": mode, "rebuild": lambda samples: 0}
-    sampler = ActiveSampler(HIDDEN, outputs, proposer, **options)
-    layer, loss = SampledLinear(HIDDEN, outputs, sampler), ActiveLoss("softmax")
-    optimizer = RowSparseAdam(layer.parameters())
-
-    def step() -> None:
-        x, labels = draw(outputs, rng)
-        value, _ = layer.loss(x, labels, loss)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    return step
-
-
-def dense(outputs: int, selected: bool) -> Callable[[], None]:
-    """Forward, loss and backward by autograd: all outputs, or a slice chosen by index."""
-    rng = np.random.default_rng(0)
-    weight = torch.randn(outputs, HIDDEN, requires_grad=True)
-    ids = torch.from_numpy(rng.choice(outputs, min(ACTIVE["shared"], outputs), replace=False))
-
-    def step() -> None:
-        x, labels = draw(outputs, rng)
-        weight.grad = None
-        scores = x @ (weight[ids] if selected else weight).T
-        target = torch.from_numpy(labels.indices[::LABELS].astype(np.int64)) % scores.shape[1]
-        torch.nn.functional.cross_entropy(scores, target).backward()
-
-    return step
-
-
-CASES: dict[str, Callable[[int], Callable[[], None]]] = {
-    "lsh, shared": lambda n: sampled(n, "shared", LSHProposer),
-    "lsh, per sample": lambda n: sampled(n, "per_sample", LSHProposer),
-    "uniform, shared": lambda n: sampled(n, "shared", None),
-    "dense autograd": lambda n: dense(n, selected=False),
-    "index-selected slice, autograd": lambda n: dense(n, selected=True),
+# PyTorch's dense step takes seconds beyond.
+DENSE_LARGEST = 2**18
+LARGEST, MOST_FEATURES = 2**24, 10**7
+# Case: outputs beyond which it is not measured.
+LIMITS = {
+    "uniform, shared": LARGEST,
+    "uniform, shared, bfloat16": LARGEST,
+    "lsh, shared": 2**22,
+    "lsh, per sample": 2**22,
+    "dense PyTorch": DENSE_LARGEST,
 }
 
 
-def milliseconds(step: Callable[[], None], repeats: int) -> list[float]:
-    """Times of single steps, after two that do not count."""
-    times = []
-    for i in range(repeats + 2):
-        begin = time.perf_counter()
-        step()
-        if i >= 2:
-            times.append(1e3 * (time.perf_counter() - begin))
-    return times
+def sizes() -> Iterator[tuple[Size, bool]]:
+    """All sizes, and whether each of them is only there to check the model."""
+    for power in range(14, 25, 2):
+        for case, limit in LIMITS.items():
+            if 2**power <= limit and (case != "uniform, shared, bfloat16" or power >= 20):
+                yield Size(case, outputs=2**power), False
+    base = Size()
+    for features in (10**4, 10**6, MOST_FEATURES):
+        yield base._replace(features=features), False
+    for hidden in (16, 128, 256, 512, 1024):
+        yield base._replace(hidden=hidden), False
+    for outputs, features, hidden in ((2**16, 10**6, 128), (2**20, 10**6, 256), (2**22, 10**4, 16)):
+        yield Size("uniform, shared", outputs, features, hidden), True
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smallest", type=int, default=8, help="log2 of the fewest outputs")
-    parser.add_argument("--largest", type=int, default=22, help="log2 of the most outputs")
-    parser.add_argument("--repeats", type=int, default=30)
+    add_store_options(parser)
+    parser.add_argument("--largest", type=int, default=LARGEST, help="most outputs of a size")
+    parser.add_argument("--most-features", type=int, default=MOST_FEATURES)
+    parser.add_argument("--widest", type=int, default=1024, help="most hidden units of a size")
+    parser.add_argument("--cases", nargs="+", choices=list(LIMITS), default=list(LIMITS))
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of steps in a turn")
+    parser.set_defaults(results=RESULTS)
     arguments = parser.parse_args()
     runtime.set_threads(0)
-    rows = []
-    for power in range(arguments.smallest, arguments.largest + 1, 2):
-        for name, make in CASES.items():
-            slow = "autograd" in name
-            if slow and 2**power > DENSE_LIMIT:
-                continue
-            times = milliseconds(
-                make(2**power), min(5, arguments.repeats) if slow else arguments.repeats
-            )
-            quartiles = statistics.quantiles(times, n=4)
-            rows.append(
-                {
-                    "case": name,
-                    "outputs": 2**power,
-                    "median_ms": round(statistics.median(times), 3),
-                    "quartiles_ms": [round(quartiles[0], 3), round(quartiles[2], 3)],
-                }
-            )
-            print(rows[-1], flush=True)
-    write(rows, arguments.repeats)
-
-
-def write(rows: list[dict], repeats: int) -> None:
-    """JSON, table and plot."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    found = {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": machine(),
-        "versions": runtime.versions(),
-    }
-    (RESULTS / "scaling.json").write_text(json.dumps(found | {"rows": rows}, indent=1) + "\n")
-    sizes = sorted({row["outputs"] for row in rows})
-    shown = {
-        (row["case"], row["outputs"]): "{:.2f} ({:.2f} to {:.2f})".format(
-            row["median_ms"], *row["quartiles_ms"]
-        )
-        for row in rows
-    }
-    cells = [
-        {"outputs": f"{size:,}"} | {name: shown.get((name, size), "") for name in CASES}
-        for size in sizes
+    store = Store("scaling", Size._fields, scaling_page.page, arguments)
+    cases: list[Row] = [
+        size._asdict() | {"check": check}
+        for size, check in sizes()
+        if size.case in arguments.cases
+        and size.outputs <= arguments.largest
+        and size.features <= arguments.most_features
+        and size.hidden <= arguments.widest
     ]
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    (RESULTS / "scaling.md").write_text(
-        "# Time of a training step against the number of outputs\n\n"
-        f"Made by `python tests/benchmarks/scaling.py` on {found['date']}; {found['machine']}; "
-        f"{versions}. Milliseconds, median (quartiles) of {repeats} steps (5 for autograd). "
-        f"{HIDDEN} hidden units, batch {BATCH}, {ACTIVE['shared']:,} active outputs shared, "
-        f"{ACTIVE['per_sample']} per sample.\n\n"
-        "In it for ours: selection, forward, loss, backward, row-sparse Adam. Not in it: the input "
-        "layer, and rebuilds. For autograd: forward, loss and backward only.\n\n"
-        + table(cells)
-        + "\n![plot](scaling.png)\n"
-    )
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    _, axes = plt.subplots(figsize=(7, 4.5))
-    for name in CASES:
-        points = [(row["outputs"], row["median_ms"]) for row in rows if row["case"] == name]
-        axes.loglog(*zip(*points, strict=True), "o-", label=name, base=2)
-    axes.set_yscale("log", base=10)
-    axes.set(xlabel="outputs", ylabel="ms a step", title="Time of a training step")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    plt.tight_layout()
-    plt.savefig(RESULTS / "scaling.png", dpi=120)
+    for case in [] if arguments.render else store.missing(cases):
+        size = Size(*(case[name] for name in Size._fields))
+        store.add([case | in_own_process(size, arguments.seconds)])
+    store.render()
+    scaling_page.draw(store.rows, store.folder)
+    store.report()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from plain_torch import SampledSoftmax, bag, cross_entropy, positives
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -14,7 +15,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from helpers import job  # noqa: E402
 
 from slide.config import build_trainer  # noqa: E402
-from slide.data import Batch  # noqa: E402
 from slide.training import Trainer  # noqa: E402
 
 JOB = ["dataset=amazon670k_like", "recipe=fast"]
@@ -61,39 +61,18 @@ def our_step(trainer: Trainer) -> Step:
     return step
 
 
-def _bag(batch: Batch) -> dict[str, torch.Tensor]:
-    return {
-        "input": torch.from_numpy(batch.features.indices.astype(np.int64)),
-        "offsets": torch.from_numpy(batch.features.indptr),
-        "per_sample_weights": torch.from_numpy(batch.features.values),
-    }
-
-
-def _targets(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row and label of each positive, and nothing else of the loss's targets 1 / |y|."""
-    counts = torch.from_numpy(np.diff(batch.labels.indptr))
-    rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    return rows, torch.from_numpy(batch.labels.indices.astype(np.int64))
-
-
-def _cross_entropy(scores: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    positives = torch.zeros(len(scores)).index_add_(0, rows, scores[rows, columns])
-    counts = torch.bincount(rows, minlength=len(scores)).clamp(min=1)
-    return (torch.logsumexp(scores, 1) - positives / counts).mean()
-
-
 def dense_step(trainer: Trainer) -> Step:
     """The same network in plain PyTorch: autograd, and fused Adam over all parameters."""
     data, hidden = trainer.data, trainer.network.output.in_features
-    bag = torch.nn.EmbeddingBag(data.num_features, hidden, mode="sum", include_last_offset=True)
+    first = torch.nn.EmbeddingBag(data.num_features, hidden, mode="sum", include_last_offset=True)
     output = torch.nn.Linear(hidden, data.num_labels)
-    optimizer = torch.optim.Adam([*bag.parameters(), *output.parameters()], fused=True)
+    optimizer = torch.optim.Adam([*first.parameters(), *output.parameters()], fused=True)
 
     def step(i: int) -> None:
         batch = trainer.batches.batch(0, i)
         optimizer.zero_grad()
-        scores = output(torch.relu(bag(**_bag(batch))))
-        _cross_entropy(scores, *_targets(batch)).backward()
+        scores = output(torch.relu(first(**bag(batch.features))))
+        cross_entropy(scores, *positives(batch)).backward()
         optimizer.step()
 
     return step
@@ -103,23 +82,12 @@ def sparse_adam_step(trainer: Trainer) -> Step:
     """Sampled softmax of PyTorch's own sparse parts: sparse embeddings and ``SparseAdam``."""
     data, hidden = trainer.data, trainer.network.output.in_features
     active = trainer.network.output.sampler.active  # type: ignore[attr-defined]
-    shape = {"mode": "sum", "include_last_offset": True, "sparse": True}
-    bag = torch.nn.EmbeddingBag(data.num_features, hidden, **shape)
-    weight = torch.nn.Embedding(data.num_labels, hidden, sparse=True)
-    bias = torch.nn.Embedding(data.num_labels, 1, sparse=True)
-    parameters = [*bag.parameters(), *weight.parameters(), *bias.parameters()]
-    optimizer = torch.optim.SparseAdam(parameters)
+    network = SampledSoftmax(data.num_features, data.num_labels, hidden, active)
+    optimizer = torch.optim.SparseAdam(network.parameters())
 
     def step(i: int) -> None:
-        batch = trainer.batches.batch(0, i)
-        rows, labels = _targets(batch)
-        positives, columns = torch.unique(labels, return_inverse=True)
-        more = torch.randint(data.num_labels, (active - len(positives),))
-        ids = torch.cat([positives, more])
         optimizer.zero_grad()
-        h = torch.relu(bag(**_bag(batch)))
-        scores = torch.addmm(bias(ids).T, h, weight(ids).T)
-        _cross_entropy(scores, rows, columns).backward()
+        network.loss(trainer.batches.batch(0, i)).backward()
         optimizer.step()
 
     return step

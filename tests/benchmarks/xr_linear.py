@@ -8,8 +8,8 @@
 pecos (github.com/amzn/pecos) pins an old numpy, so it cannot live beside slide. --no-deps leaves
 out what only its transformers need. FOLDER holds X.npz, Y.npz and judged.npz of scipy.sparse:
 features and labels of the training rows, and features of the rows to answer; ids.npy and
-measured.json are written into it. Three models with default settings and different seeds of the
-clustering; their scores are added up.
+measured.json are written into it. Models with default settings and different seeds of the
+clustering, three unless --models says otherwise; their scores are added up.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as smat
 
-SEEDS = (0, 1, 2)
 BEAM = 20
 
 
@@ -49,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--top", type=int, required=True, help="number of labels of a row")
+    parser.add_argument("--models", type=int, default=3)
     arguments = parser.parse_args()
     folder, top = arguments.folder, arguments.top
     X, Y, judged = (
@@ -58,7 +58,7 @@ def main() -> None:
     for matrix in (X, Y, judged):
         matrix.sort_indices()
     total, train_seconds, predict_seconds = None, 0.0, 0.0
-    for seed in SEEDS:
+    for seed in range(arguments.models):
         begin = time.perf_counter()
         model = train(X, Y, seed)
         train_seconds += time.perf_counter() - begin

@@ -60,7 +60,7 @@ def raw(group, choice):
 
 
 @contextmanager
-def _global_state_put_back():
+def global_state_put_back():
     argv = sys.argv
     GlobalHydra.instance().clear()
     try:
@@ -74,14 +74,14 @@ def _global_state_put_back():
 
 def main(*arguments):
     """``python train.py arguments``, in this process."""
-    with _global_state_put_back():
+    with global_state_put_back():
         sys.argv = ["train.py", *arguments]
         command.train()
 
 
 def data(*arguments):
     """``python -m slide.data arguments``, in this process."""
-    with _global_state_put_back():
+    with global_state_put_back():
         sys.argv = ["slide/data/__main__.py", *arguments]
         command.data()
 

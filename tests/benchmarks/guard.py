@@ -1,0 +1,193 @@
+"""A guard against changes that make things slower: a minute's look at the parts of training.
+
+    python tests/benchmarks/guard.py
+    python tests/benchmarks/guard.py --results path/to/a/folder    # without touching the page
+
+Times steps, a rebuild of the tables and predictions on random rows, and a fixed product of plain
+torch in turn. What counts is the ratio: a machine that is slower today is slower at the product,
+too. Appends a line for this commit to results/benchmarks/guard.{json,md}, and says what is slower
+than in the lines before, of the same machine. It judges nothing: it ends without an error however
+slow things are. --quick: small sizes and few turns, to see that it works.
+"""
+
+import argparse
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from report import RESULTS, machine, table
+from rows import Row, Store, add_store_options
+from sized import BATCHES, Sampled, Size, draw, milliseconds, product
+from train_process import ROOT
+
+from slide import runtime
+
+SIZES = {"outputs": 2**17, "features": 50_000, "hidden": 128}
+QUICK_SIZES = {"outputs": 2**10, "features": 500, "hidden": 8}
+TURNS, SECONDS = 7, 0.25
+# A ratio above that of the lines before by this factor is marked. Turns on a quiet machine differ
+# by less.
+SLOWER, LINES = 1.2, 5
+KEYS = ("machine", "threads", "commit", "case")
+STEPS = ("uniform, shared", "lsh, shared", "lsh, per sample")
+SEARCHES = ("exact", "index")
+ABOUT = f"""\
+# Guard
+
+`python tests/benchmarks/guard.py` adds a line for a commit: the time of each part, divided by \
+that of a fixed product of plain torch (512 x 512 x 4,096) in the same turn; the median of the \
+turns. Smaller is faster. **Bold**: more than {SLOWER:g} times the median of the {LINES} lines \
+before it. Ratios of different machines do not compare: each has a table of its own.
+
+Random rows; {SIZES["outputs"]:,} outputs, {SIZES["features"]:,} features, {SIZES["hidden"]} \
+hidden units. A step: all but the making of its batch and rebuilds. Rebuild: all rows of the \
+outputs are hashed, and the tables filled. Prediction: the five best outputs of 256 rows, with the \
+index built before.
+"""
+
+
+def parts(sizes: dict[str, int]) -> dict[str, Callable[[], object]]:
+    """What is timed: calls by name; each was called before."""
+    rng, found = np.random.default_rng(0), {}
+    for case in STEPS:
+        size = Size(case, **sizes)
+        network, batches = Sampled(size), [draw(size, rng) for _ in range(BATCHES)]
+        found[f"step, {case}"] = taking_turns(network.step, batches)
+        if case == "lsh, shared":
+            found["rebuild"] = network.rebuild
+        if case == "uniform, shared":
+            features = [batch.features for batch in batches]
+            for search in SEARCHES:
+                predict = predicting(network, search)
+                found[f"prediction, {search}"] = taking_turns(predict, features)
+    for call in found.values():
+        call()
+        call()
+    return found
+
+
+def taking_turns(call: Callable[[Any], object], items: list[Any]) -> Callable[[], object]:
+    """Calls with one item after another."""
+    count = iter(range(10**9))
+    return lambda: call(items[next(count) % len(items)])
+
+
+def predicting(network: Sampled, search: str) -> Callable[[Any], object]:
+    return lambda features: network.network.predict(features, 5, search)
+
+
+def ratios(sizes: dict[str, int], turns: int, seconds: float, width: int = 512) -> list[Row]:
+    """Of each part the ratio to the product of a width, and the milliseconds behind it."""
+    calls, fixed = parts(sizes), product(width)
+    fixed()
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            # Steps change the weights, which an index notices: it is ready before the clock runs.
+            call()
+            before = milliseconds(fixed, seconds / 4)
+            taken = milliseconds(call, seconds)
+            both = (before + milliseconds(fixed, seconds / 4)) / 2
+            found[name].append((taken / both, taken, both))
+    return [row_of(name, each) for name, each in found.items()]
+
+
+def row_of(name: str, turns: list[tuple[float, float, float]]) -> Row:
+    """A row: medians of the turns, and the range of the ratio."""
+    ratio, taken, fixed = (statistics.median(each) for each in zip(*turns, strict=True))
+    ends = [round(end(turn[0] for turn in turns), 4) for end in (min, max)]
+    times = {"ms": round(taken, 3), "product_ms": round(fixed, 3)}
+    return {"case": name, "ratio": round(ratio, 4), "range": ends} | times
+
+
+def committed() -> str:
+    """When the last commit was made, by its own clock."""
+    command = ["git", "log", "-1", "--format=%cI"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def lines_of(rows: list[Row]) -> list[list[Row]]:
+    """The rows of each commit, the oldest first."""
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row["committed"], row["at"])):
+        groups.setdefault(row["commit"], []).append(row)
+    return list(groups.values())
+
+
+def usual(lines: list[list[Row]], case: str) -> float | None:
+    """The median ratio of a case in the last `LINES` lines; None: there is none."""
+    found = [row["ratio"] for line in lines[-LINES:] for row in line if row["case"] == case]
+    return statistics.median(found) if found else None
+
+
+def is_slower(row: Row, lines: list[list[Row]]) -> bool:
+    """Whether a row's ratio is above the usual one of the lines before it."""
+    before = usual(lines, row["case"])
+    return before is not None and row["ratio"] > SLOWER * before
+
+
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    text, places = ABOUT, dict.fromkeys((r["machine"], r["threads"]) for r in found["rows"])
+    for place in places:
+        own = [row for row in found["rows"] if (row["machine"], row["threads"]) == place]
+        lines, cells = lines_of(own), []
+        cases = list(dict.fromkeys(row["case"] for line in reversed(lines) for row in line))
+        for number, line in enumerate(lines):
+            shown = {row["case"]: f"{row['ratio']:.3g}" for row in line}
+            for row in line:
+                if is_slower(row, lines[:number]):
+                    shown[row["case"]] = f"**{shown[row['case']]}**"
+            first = {"measured": line[0]["date"], "commit": line[0]["commit"]}
+            product_ms = statistics.median(row["product_ms"] for row in line)
+            cells.append(
+                first
+                | {case: shown.get(case, "") for case in cases}
+                | {"product, ms": f"{product_ms:.1f}"}
+            )
+        text += f"\n## {place[0]}, threads: {place[1]}\n\n" + table(cells)
+    return text
+
+
+def say(rows: list[Row], commit: str) -> None:
+    """What this commit's ratios are beside those before, of this machine and its threads."""
+    here = (machine(), runtime.num_threads())
+    lines = lines_of([row for row in rows if (row["machine"], row["threads"]) == here])
+    place = next(i for i, line in enumerate(lines) if line[0]["commit"] == commit)
+    for row in lines[place]:
+        before = usual(lines[:place], row["case"])
+        than = f", before {before:.3g} ({row['ratio'] / before - 1:+.0%})" if before else ""
+        mark = "  SLOWER" if is_slower(row, lines[:place]) else ""
+        print(f"{row['case']}: {row['ratio']:.3g} of the product{than}{mark}")
+
+
+def measure(quick: bool) -> list[Row]:
+    """The rows of this commit."""
+    found = ratios(QUICK_SIZES, 1, 0, 64) if quick else ratios(SIZES, TURNS, SECONDS)
+    when = {"committed": committed(), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    return [row | when for row in found]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_store_options(parser)
+    parser.add_argument("--quick", action="store_true", help="a moment, to see that it works")
+    parser.set_defaults(results=RESULTS)
+    arguments = parser.parse_args()
+    if arguments.quick and arguments.results == RESULTS:
+        parser.error("--quick needs --results: its figures are none for the page")
+    runtime.set_threads(0)
+    store = Store("guard", KEYS, page, arguments)
+    if arguments.render:
+        store.render()
+        return
+    store.add(measure(arguments.quick))
+    say(store.rows, store.commit)
+
+
+if __name__ == "__main__":
+    main()
