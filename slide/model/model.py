@@ -160,7 +160,7 @@ class Model(LearningMixin):
     def search(self) -> str:
         """How labels are found unless a call says otherwise.
 
-        It is ``"index"`` for more than 100,000 labels and a re-ranker, else ``"exact"``, as in the
+        It is ``"index"`` for more than 20,000 labels and a re-ranker, else ``"exact"``, as in the
         scores of a run.
         """
         return default_search(self.network.output.out_features, self.ranker is not None)
