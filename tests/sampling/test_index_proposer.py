@@ -183,7 +183,7 @@ class TestState:
 
 def test_predicting_threads_update_the_lists_once(monkeypatch):
     """The first one after a training step does; twice, the means of lists would move too far."""
-    layer = SampledLinear(D, N, index_sampler(D, N))
+    layer = SampledLinear(D, N, index_sampler(D, N, active=50))
     x, labels = draw_queries(5), draw_labels(0)
     layer(x, labels)
     begun = []
