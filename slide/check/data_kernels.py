@@ -1,12 +1,12 @@
 """Kernels of data and of evidence: rows as text, generated rows, words, votes, candidates."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import torch
 
 from slide.check.comparing import equal, near, random_csr
+from slide.check.more_kernels import Test
 from slide.kernels import format_rows as formatting
 from slide.kernels.evidence import fill_evidence
 from slide.kernels.parse_rows import Columns, parse_rows
@@ -17,7 +17,6 @@ from slide.search import top_votes
 from slide.sparse import CSR, Pattern
 
 _ROWS, _COLUMNS, _LABELS = 12, 30, 9
-Test = Callable[[np.random.Generator], None]
 
 
 def _labels(rng: np.random.Generator) -> Pattern:
