@@ -5,8 +5,8 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -131,6 +131,23 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 def num_threads() -> int:
     """The number of threads that kernels run on."""
     return 1 if forked() else numba.get_num_threads()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run kernels on one thread within a ``with`` block, for this Python thread alone.
+
+    Waking other threads takes longer than what a single row has for them to do, and much longer
+    where another process has their cores.
+    """
+    threads = num_threads()
+    if threads > 1:
+        numba.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads > 1:
+            numba.set_num_threads(threads)
 
 
 def untraced(function: _F) -> _F:

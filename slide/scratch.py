@@ -31,7 +31,7 @@ class Scratch:
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
-        self._user = threading.RLock()
+        self._user, self._turns = threading.RLock(), threading.Lock()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -50,6 +50,12 @@ class Scratch:
             yield
         finally:
             self._user.release()
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """A part of a prediction that other threads wait for, and then do again."""
+        with self._turns:
+            yield
 
     def slots(self) -> np.ndarray:
         """``(N,)`` int32, all -1."""

@@ -3,6 +3,8 @@
 from slide import checks
 
 _MANY_LABELS = 100_000
+# A search by an index saves little for fewer labels.
+_SEARCHED_LABELS = 20_000
 
 
 def batch_size(num_rows: int) -> int:
@@ -32,11 +34,11 @@ def hidden_width(num_labels: int) -> int:
 
 
 def default_search(num_labels: int, ranked: bool) -> str:
-    """How the best outputs are found: by an index for more than 100,000 labels and a re-ranker.
+    """How the best outputs are found: by an index for more than 20,000 labels and a re-ranker.
 
     An index misses few of the best and is many times as fast. A network alone is scored exactly.
     """
-    return "index" if ranked and num_labels > _MANY_LABELS else "exact"
+    return "index" if ranked and num_labels > _SEARCHED_LABELS else "exact"
 
 
 def output_scale(num_labels: int, shared: bool) -> float:

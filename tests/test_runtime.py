@@ -75,6 +75,20 @@ class TestMemory:
         assert calls == []
 
 
+def test_one_thread_within_a_block(monkeypatch):
+    threads = [3]
+    monkeypatch.setattr(runtime.numba, "get_num_threads", lambda: threads[-1])
+    monkeypatch.setattr(runtime.numba, "set_num_threads", threads.append)
+    with runtime.one_thread():
+        assert runtime.num_threads() == 1
+        with pytest.raises(KeyError), runtime.one_thread():
+            raise KeyError
+    assert threads == [3, 1, 3]
+    with pytest.raises(KeyError), runtime.one_thread():
+        raise KeyError
+    assert threads == [3, 1, 3, 1, 3]
+
+
 class TestKeys:
     def test_is_a_function_of_all_parts(self):
         parts = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (-1,), (2**63,), (1, 0, 0)]

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
 from slide.check.comparing import equal, gradient, near, random_csr
+from slide.check.data_kernels import DATA_TESTS
 from slide.check.more_kernels import MORE_TESTS
 from slide.data.dataset import Split
 from slide.functional import CSRMatrix, active_conv2d, active_linear, csr_matmul, loss_on_active
@@ -248,4 +249,5 @@ SELF_TESTS: dict[str, Callable[[np.random.Generator], None]] = {
     "index over rows": _index,
     "rows of data": _rows,
     **MORE_TESTS,
+    **DATA_TESTS,
 }

@@ -144,6 +144,8 @@ def linear_on_set(
         check_leaves(weight, bias)
     if active.shared:
         return _SharedLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
+    if not plain(weight) and not torch.is_grad_enabled():
+        return _on_own_sets(x, weight, bias, active)
     per_sample = PlainPerSampleLinear if plain(weight) else _PerSampleLinear
     return per_sample.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
 
@@ -156,9 +158,19 @@ def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
     return weight.index_select(0, on_device(active.ids, weight.device))
 
 
+@profiled("output_layer")
+def _on_own_sets(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> Tensor:
+    """The products of each sample with the rows of its own set."""
+    ids, rows, added, x = _for_kernels(active, weight, bias, x)
+    out = torch.empty(len(ids), dtype=x.dtype)
+    kernels.sampled_product(
+        active.indptr, ids, array_view(x), array_view(rows), added, array_view(out)
+    )
+    return out.to(weight.dtype)
+
+
 class _PerSampleLinear(torch.autograd.Function):
     @staticmethod
-    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -170,12 +182,7 @@ class _PerSampleLinear(torch.autograd.Function):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight)
         ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
-        ids, rows, added, x = _for_kernels(active, weight, bias, x)
-        out = torch.empty(len(ids), dtype=x.dtype)
-        kernels.sampled_product(
-            active.indptr, ids, array_view(x), array_view(rows), added, array_view(out)
-        )
-        return out.to(weight.dtype)
+        return _on_own_sets(x, weight, bias, active)
 
     @staticmethod
     @once_differentiable

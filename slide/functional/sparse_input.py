@@ -63,13 +63,23 @@ def sparse_linear(
         check_leaves(weight)
     if plain(weight):
         return PlainSparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
+    if not torch.is_grad_enabled():
+        return _sum_rows(x, weight, bias)
     scratch = scratch or Scratch(len(weight))
     return _SparseLinear.apply(x, weight, bias, scratch, sparse_grad)  # type: ignore[return-value]
 
 
+@profiled("input_layer")
+def _sum_rows(x: CSR, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = torch.zeros(x.num_rows, weight.shape[1], dtype=weight.dtype)
+    if bias is not None:
+        out += bias.detach()
+    kernels.weighted_sum(*x, array_view(weight), array_view(out))
+    return out
+
+
 class _SparseLinear(torch.autograd.Function):
     @staticmethod
-    @profiled("input_layer")
     def forward(
         ctx: Any,
         x: CSR,
@@ -78,12 +88,8 @@ class _SparseLinear(torch.autograd.Function):
         scratch: Scratch,
         sparse_grad: bool,
     ):
-        out = torch.zeros(x.num_rows, weight.shape[1], dtype=weight.dtype)
-        if bias is not None:
-            out += bias.detach()
-        kernels.weighted_sum(*x, array_view(weight), array_view(out))
         ctx.x, ctx.weight, ctx.scratch, ctx.sparse_grad = x, weight, scratch, sparse_grad
-        return out
+        return _sum_rows(x, weight, bias)
 
     @staticmethod
     @once_differentiable

@@ -6,7 +6,7 @@ from slide.kernels.compile import parallel, prange, serial
 
 
 @serial
-def _replace_least(scores, ids, score, number):
+def replace_least(scores, ids, score, number):
     """Put a pair in place of the least score of a binary heap."""
     at, size = 0, len(scores)
     while True:
@@ -20,6 +20,13 @@ def _replace_least(scores, ids, score, number):
         scores[at], ids[at] = scores[child], ids[child]
         at = child
     scores[at], ids[at] = score, number
+
+
+@serial
+def best_first(scores, ids):
+    """Sort pairs by their scores, the largest first; of equal ones the first stays the first."""
+    order = np.argsort(-scores, kind="mergesort")
+    scores[:], ids[:] = scores[order], ids[order]
 
 
 @parallel
@@ -36,7 +43,7 @@ def keep_largest(scores, first, best, ids):
         own, numbers = best[b], ids[b]
         for j in range(scores.shape[1]):
             if scores[b, j] > own[0]:
-                _replace_least(own, numbers, scores[b, j], first + j)
+                replace_least(own, numbers, scores[b, j], first + j)
 
 
 @parallel
@@ -55,12 +62,12 @@ def keep_largest_bounds(products, of_query, of_row, biases, first, best, ids):
         for j in range(products.shape[1]):
             bound = products[b, j] + error * of_row[j] + biases[j]
             if bound > own[0]:
-                _replace_least(own, numbers, bound, first + j)
+                replace_least(own, numbers, bound, first + j)
 
 
 @parallel
 def top_products(x, lists, left_out, sums, touched, ids, scores):
-    """The largest positive entries of each row of ``x @ lists``, in no particular order.
+    """The largest positive entries of each row of ``x @ lists``, best first.
 
     Only the lists of the columns in which a row has an entry are read.
 
@@ -92,7 +99,8 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
                 score = total[n]
                 total[n] = -np.inf
                 if score > scores[b, 0] and (len(left_out) == 0 or left_out[b] != n):
-                    _replace_least(scores[b], ids[b], score, n)
+                    replace_least(scores[b], ids[b], score, n)
+            best_first(scores[b], ids[b])
 
 
 @serial
@@ -148,7 +156,7 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
                     total += query[j] * np.float32(codes[p, j])
                 score = scales[p] * total + biases[p]
                 if score > best[b, 0]:
-                    _replace_least(best[b], places[b], score, p)
+                    replace_least(best[b], places[b], score, p)
             count += starts[number + 1] - starts[number]
             order[0] = order[size]
             _sink(own, order, 0, size)

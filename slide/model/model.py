@@ -1,6 +1,7 @@
 """A trained model: from rows as people have them to the labels that they get."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from slide.names import Names
 from slide.nn import SlideNetwork
 from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.ranking import EnsembleRanker
+from slide.runtime import one_thread
 from slide.sizes import default_search
 from slide.sparse import CSR, check_pattern
 
@@ -144,7 +146,8 @@ class Model(LearningMixin):
         checks.one_of("search", search, SEARCHES)
         x = as_csr(self._vectors(rows), self.num_features)
         check_pattern("features", x, None, self.num_features)
-        parts = [self._answer(part, k, search) for part in _blocks(x)]
+        with one_thread() if x.num_rows == 1 else nullcontext():
+            parts = [self._answer(part, k, search) for part in _blocks(x)]
         if not parts:
             return Predicted(np.empty((0, k), np.int64), np.empty((0, k)))
         ids, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -157,7 +160,7 @@ class Model(LearningMixin):
     def search(self) -> str:
         """How labels are found unless a call says otherwise.
 
-        It is ``"index"`` for more than 100,000 labels and a re-ranker, else ``"exact"``, as in the
+        It is ``"index"`` for more than 20,000 labels and a re-ranker, else ``"exact"``, as in the
         scores of a run.
         """
         return default_search(self.network.output.out_features, self.ranker is not None)

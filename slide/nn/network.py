@@ -118,6 +118,8 @@ class SlideNetwork(nn.Module):
     def embed(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` as prediction uses it: nothing is dropped."""
         training = self.training
+        if not training and not any(layer.training for layer in self.layers()):
+            return self.encode(features)
         self.eval()
         try:
             return self.encode(features)

@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--search",
         choices=SEARCHES,
-        help="how outputs are found (exact; index for more than 100,000 labels and a re-ranker)",
+        help="how outputs are found (exact; index for more than 20,000 labels and a re-ranker)",
     )
     add("--threads", type=int, default=0, help="cores to use; 0: all that the process may use")
     add("--verify", action="store_true", help="first compare the SHA-256 of all files of the model")

@@ -9,11 +9,12 @@ from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.data import KnownLabels, OwnItems
 from slide.functional import active_linear
+from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
 from slide.ranking.hits import hits
 from slide.ranking.linear_classifiers import LinearClassifiers
-from slide.ranking.neighbours import Neighbours, values_of
+from slide.ranking.neighbours import Neighbours
 from slide.sparse import CSR
 
 # Each column of the evidence, and whether a larger number can only speak for a label (1), only
@@ -108,22 +109,16 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     if experts.known_labels is not None:
         ids[hits(ids, experts.known_labels.of(features))] = -1
     known = ids >= 0
-    scores = np.where(known, score_ids(network, hidden, ids), -np.inf)
-    linear = experts.classifiers.scores(features, ids)
-    share, going = (
-        np.where(known, values_of(ids, *pair, 0.0), -1)
-        for pair in ((votes.ids, votes.shares), (gone, going))
+    starts = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
+    columns = np.empty((starts[-1], len(COLUMNS)), np.float32)
+    of_row = np.empty((len(ids), 3), np.float32)
+    of_row[:, 0], of_row[:, 1], of_row[:, 2] = np.diff(features.indptr), votes.nearest, votes.mean
+    fill_evidence(
+        *(ids, starts, score_ids(network, hidden, ids), experts.classifiers.scores(features, ids)),
+        (votes.ids, votes.shares, votes.sharp),
+        (gone, going),
+        *(experts.frequency, of_row, columns),
     )
-    best = _finite_max(scores)
-    # Numbers of a pair of row and label, then numbers of a row.
-    of_pair = [scores, scores - best, _ranks(scores)]
-    of_pair += [linear, linear - _finite_max(linear), _ranks(linear)]
-    of_pair += [share, values_of(ids, votes.ids, votes.sharp, 0.0), _ranks(share)]
-    of_pair += [going, _ranks(going), np.log1p(experts.frequency[ids])]
-    of_row = [np.diff(features.indptr), votes.nearest, votes.mean, best[:, 0]]
-    columns = np.zeros((int(known.sum()), len(COLUMNS)), np.float32)
-    for number, column in enumerate([*of_pair, *(each[:, None] for each in of_row)]):
-        columns[:, number] = np.broadcast_to(column, ids.shape)[known]
     return Evidence(ids, columns, named)
 
 
@@ -158,17 +153,3 @@ def score_ids(network: SlideNetwork, hidden: torch.Tensor, ids: np.ndarray) -> n
     scores = active_linear(hidden, layer.weight.detach(), layer.bias, active)
     out[known] = on_host(scores.float())
     return out
-
-
-def _finite_max(scores: np.ndarray) -> np.ndarray:
-    """The largest score of each row ``(B, 1)``; 0 where all are -inf."""
-    most = scores.max(1, keepdims=True, initial=-np.inf)
-    return np.where(np.isfinite(most), most, 0)
-
-
-def _ranks(scores: np.ndarray) -> np.ndarray:
-    """The place of each score in its row, 0 for the best one."""
-    order = np.argsort(-scores, axis=1, kind="stable")
-    ranks = np.empty_like(order)
-    np.put_along_axis(ranks, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), 1)
-    return ranks

@@ -6,14 +6,12 @@ import numpy as np
 
 from slide import checks
 from slide.bars import Bar
-from slide.search import column_lists, shortened, sparse_top_k
+from slide.search import column_lists, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern
 
 # Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
 # negatives need not be as exact, and there is one for each training row.
 _WORK, _OWN_WORK = 16_384, 8192
-# Similarities to this power are the weights of sharp votes, in which the nearest rows dominate.
-_SHARP = 4
 
 
 class Votes(NamedTuple):
@@ -106,19 +104,16 @@ class Neighbours:
             features: ``(B, D)``.
             k: number of labels.
         """
-        number = self.rows.num_rows
-        scores, near = sparse_top_k(self._weighted(features), self.lists, number, self.count)
-        votes, ids = sparse_top_k(_sparse(near, scores), self.labels, self.num_labels, k)
-        sharp = scores**_SHARP
-        # More labels than k, so that few of those with many votes are missing.
-        powered, others = sparse_top_k(_sparse(near, sharp), self.labels, self.num_labels, 2 * k)
-        found = values_of(ids, others, powered, 0.0)
+        weighted = self._weighted(features)
+        scores, near = sparse_top_k(weighted, self.lists, self.rows.num_rows, self.count)
+        ids, votes, sharp = top_votes(near, scores, self.labels, self.num_labels, k)
+        sums = scores.sum(1, keepdims=True), (scores**4).sum(1, keepdims=True)
         return Votes(
             ids,
-            votes / np.maximum(scores.sum(1, keepdims=True), 1e-9),
-            found / np.maximum(sharp.sum(1, keepdims=True), 1e-9),
+            votes / np.maximum(sums[0], 1e-9),
+            sharp / np.maximum(sums[1], 1e-9),
             scores[:, 0],
-            scores.sum(1) / np.maximum((near >= 0).sum(1), 1),
+            sums[0][:, 0] / np.maximum((near >= 0).sum(1), 1),
         )
 
     def own_candidates(self, k: int, block: int = 8_192) -> Pattern:
@@ -170,29 +165,6 @@ def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
     ):
         longest *= 2
     return longest
-
-
-def values_of(ids: np.ndarray, known: np.ndarray, values: np.ndarray, missing: float) -> np.ndarray:
-    """The values of ids that a list holds, row by row.
-
-    Args:
-        ids: ``(B, K)`` integers, -1 for none.
-        known: ``(B, L)`` integers, each at most once in a row; -1 for none.
-        values: ``(B, L)`` floats, the values of ``known``.
-        missing: value of ids that are not in the list.
-
-    Returns:
-        ``(B, K)`` float32.
-    """
-    if not ids.size or not known.size:
-        return np.full(ids.shape, missing, np.float32)
-    stride = np.int64(max(ids.max(), known.max()) + 2)
-    begin = np.arange(len(ids))[:, None] * stride + 1
-    keys, wanted = (begin + known).ravel(), begin + ids
-    order = np.argsort(keys)
-    places = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
-    found = (keys[places] == wanted) & (ids >= 0)
-    return np.where(found, values.ravel()[places], missing).astype(np.float32)
 
 
 def _sparse(ids: np.ndarray, values: np.ndarray) -> CSR:

@@ -1,7 +1,6 @@
 """The sampler that assembles active sets: labels, then candidates, then uniform draws."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -128,8 +127,9 @@ class ActiveSampler(Sampler):
         self._device = weight.device
         if self.proposer is None or self._full is not None:
             return
-        # Predictions with the index may come from several threads; then nothing changes here.
-        with nullcontext() if inputs is None else self._scratch.alone():
+        # Predictions with the index may come from several threads: the first one after a training
+        # step brings the index up to date, and the others wait for it.
+        with self._scratch.in_turn() if inputs is None else self._scratch.alone():
             self._update(weight, bias, inputs)
 
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:

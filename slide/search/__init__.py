@@ -2,7 +2,8 @@
 
 `exact_top_k` scores all outputs. `RowIndex` scores those that its lists of near rows bring up.
 `index_top_k` scores the candidates of any other index, such as hash tables.
-`sparse_top_k` multiplies sparse inputs with sparse weights by inverted lists.
+`sparse_top_k` multiplies sparse inputs with sparse weights by inverted lists. `top_votes` counts
+the labels of near rows.
 """
 
 from slide.search.by_index import index_top_k as index_top_k
@@ -11,3 +12,4 @@ from slide.search.row_index import RowIndex as RowIndex
 from slide.search.sparse_top_k import column_lists as column_lists
 from slide.search.sparse_top_k import shortened as shortened
 from slide.search.sparse_top_k import sparse_top_k as sparse_top_k
+from slide.search.sparse_top_k import top_votes as top_votes

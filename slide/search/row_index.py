@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from slide.kernels.largest import scan_lists
+from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view, check_on_cpu
 from slide.search.clusters import WeightRows, near_rows
 
@@ -17,6 +18,10 @@ _LEAST_SEEN, _SEEN_EACH = 4_096, 128
 # Queries whose bounds are computed at a time, numbers that are gathered at a time, rows compared to
 # find changes, and rows that are rounded at a time.
 _QUERIES, _GATHERED, _WITNESSES, _BLOCK = 512, 2**24, 64, 16_384
+# Fewer queries are multiplied by a kernel: waking the threads of a matrix product takes longer.
+_FEW = 8
+# Integers of the sizes of floats.
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # What an index holds, beside weight and bias.
 _ARRAYS, _TENSORS = ("starts", "ids", "codes", "scales", "biases"), ("means", "spreads")
 
@@ -64,7 +69,7 @@ class RowIndex:
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ValueError(f"a bias of shape {bias.shape} does not fit {len(weight)} rows")
         self.weight, self.bias = weight, bias
-        self._state = _state(weight, bias)  # Before the rows are read, not after.
+        self._state = _kept_state(weight, bias)  # Before the rows are read, not after.
         rows = WeightRows(weight, bias)
         lists = near_rows(rows, seed)
         self._starts, self._ids = lists.starts.numpy(), lists.order.int().numpy()
@@ -89,7 +94,7 @@ class RowIndex:
             shape = state["codes"].shape
             raise ValueError(f"an index of {shape} does not fit rows of {tuple(weight.shape)}")
         index = cls.__new__(cls)
-        index.weight, index.bias, index._state = weight, bias, _state(weight, bias)
+        index.weight, index.bias, index._state = weight, bias, _kept_state(weight, bias)
         for name in _ARRAYS:
             setattr(index, f"_{name}", state[name].copy())
         for name in _TENSORS:
@@ -163,9 +168,11 @@ class RowIndex:
         increase with each change, and some rows. What escapes it is a change of a few rows by way
         of ``weight.data``, or of an array on the same memory.
         """
-        own, now = self._state, _state(weight, bias)
-        same = weight is self.weight and bias is self.bias and own[0] == now[0]
-        return same and all(torch.equal(a, b) for a, b in zip(own[1], now[1], strict=True))
+        if weight is not self.weight or bias is not self.bias:
+            return False
+        marks, rows = _state(weight, bias)
+        same = marks == self._state[0]
+        return same and all(map(torch.equal, rows, self._state[1]))
 
     @torch.no_grad()
     def top_k(
@@ -230,11 +237,16 @@ class RowIndex:
         """
         width = x.shape[1]
         squares = x.square().sum(1)
-        if self.bias is None:
+        if self.bias is not None:
+            squares += 1
+        added = None if self.bias is None else self._means[:, width]
+        if len(x) < _FEW:
+            every = torch.arange(len(self._means)).expand(len(x), -1)
+            scores = _products(x, self._means, added, every)
+        elif added is None:
             scores = x @ self._means.T
         else:
-            scores = torch.addmm(self._means[:, width], x, self._means[:, :width].T)
-            squares += 1
+            scores = torch.addmm(added, x, self._means[:, :width].T)
         deviations = _DEVIATIONS / self._means.shape[1] ** 0.5
         scores.addr_(squares.sqrt(), self._spreads, alpha=deviations)
         scores[:, -1] = torch.inf  # The longest rows are seen by all.
@@ -242,23 +254,46 @@ class RowIndex:
 
     def _best(self, queries: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best of the ids that were found, by their exact scores."""
-        known = found.clamp(min=0)
-        scores = torch.bmm(self.weight[known], queries[:, :, None].to(self.weight.dtype))[:, :, 0]
-        if self.bias is not None:
-            scores += self.bias[known]
+        known, queries = found.clamp(min=0), queries.to(self.weight.dtype)
+        weight, bias = self.weight.detach(), None if self.bias is None else self.bias.detach()
+        if weight.dtype in (torch.float32, torch.float64) and weight.is_contiguous():
+            scores = _products(queries, weight, bias, known)
+        else:
+            scores = torch.bmm(weight[known], queries[:, :, None])[:, :, 0]
+            if bias is not None:
+                scores += bias[known]
         scores.masked_fill_(found < 0, -torch.inf)
         scores, order = scores.topk(k, 1)
         return scores, found.gather(1, order)
 
 
+def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) -> Tensor:
+    """``<query, row> + added`` for the rows ``ids`` ``(B, K)``; rows may be longer than queries."""
+    indptr = np.arange(len(ids) + 1) * ids.shape[1]
+    out = torch.empty(ids.shape, dtype=queries.dtype)
+    none = queries.new_empty(0)
+    sampled_product(
+        *(indptr, ids.int().flatten().numpy(), array_view(queries.detach().contiguous())),
+        *(array_view(rows), array_view(none if added is None else added.contiguous())),
+        array_view(out.view(-1)),
+    )
+    return out
+
+
 def _state(weight: Tensor, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
-    """Marks of two tensors, and some of their rows, which change when the tensors do."""
+    """Marks of two tensors, and views of some of their rows, which change when the tensors do."""
     marks, rows = [], []
     for tensor in (weight,) if bias is None else (weight, bias):
         tensor = tensor.detach()
         version = None if tensor.is_inference() else tensor._version
         marks.append((tensor.data_ptr(), version, tensor.shape, tensor.dtype))
-        some = tensor[:: max(1, len(tensor) // _WITNESSES)].contiguous()
-        # As bytes, since a NaN does not equal itself. Of a short tensor it could be the tensor.
-        rows.append(some.view(torch.uint8).clone())
+        # As integers, since a NaN does not equal itself.
+        some = tensor[:: max(1, len(tensor) // _WITNESSES)]
+        rows.append(some.view(_BITS[tensor.element_size()]))
     return marks, rows
+
+
+def _kept_state(weight: Tensor, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
+    """The same, with copies of the rows."""
+    marks, rows = _state(weight, bias)
+    return marks, [each.clone() for each in rows]

@@ -6,9 +6,10 @@ from weakref import ref
 import numpy as np
 
 from slide import checks
+from slide.kernels.evidence import count_votes
 from slide.kernels.largest import top_products
 from slide.runtime import num_threads
-from slide.sparse import CSR, check_pattern
+from slide.sparse import CSR, Pattern, check_pattern
 
 # Lists that were checked before: bounds, indices, and the number of outputs that they fit.
 _checked: dict[int, tuple[ref, ref, int]] = {}
@@ -135,11 +136,53 @@ def sparse_top_k(
     ids, scores = np.full((x.num_rows, k), -1, np.int32), np.zeros((x.num_rows, k), np.float32)
     top_products(x, lists, left_out.astype(np.int64, copy=False), sums, touched, ids, scores)
     _kept.arrays[sums.shape] = sums, touched  # The kernel has put -inf everywhere again.
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
+    return scores, ids
 
 
-def _check_once(lists: CSR, num_outputs: int) -> None:
+def top_votes(
+    near: np.ndarray, weights: np.ndarray, labels: Pattern | CSR, num_labels: int, k: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The k labels with the most votes of some rows that are near each row.
+
+    Args:
+        near: ``(B, C)`` int32 numbers of rows with labels, each at most once; -1 for none.
+        weights: ``(B, C)`` float32, how much the labels of each of these rows count, above 0.
+        labels: R rows; see `sparse_top_k` for their check.
+        num_labels: N.
+        k: number of labels to return for each row.
+
+    Returns:
+        Ids ``(B, k)`` int32, most votes first, -1 where no others have votes; and ``(B, k)``
+        float32 each: sums of weights, and sums of their fourth powers, in which large ones
+        dominate; 0 where there is no id.
+
+    Raises:
+        ValueError: for ids out of range, or k below 1.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.search import top_votes
+        >>> labels = slide.Pattern.from_lists([[4], [4, 2], [7]])
+        >>> near, weights = np.array([[0, 1]], np.int32), np.full((1, 2), 0.5, np.float32)
+        >>> top_votes(near, weights, labels, num_labels=8, k=2)[:2]
+        (array([[4, 2]], dtype=int32), array([[1. , 0.5]], dtype=float32))
+    """
+    checks.whole("k", k, 1)
+    _check_once(labels, num_labels)
+    if near.shape != weights.shape:
+        raise ValueError(f"weights of shape {weights.shape} do not fit rows of shape {near.shape}")
+    if near.size and near.max() >= labels.num_rows:
+        raise ValueError(f"numbers of rows must be below {labels.num_rows}, not {near.max()}")
+    sums, touched = _borrowed(num_threads(), num_labels)
+    ids = np.full((len(near), k), -1, np.int32)
+    votes, sharp = np.zeros((2, len(near), k), np.float32)
+    pattern = Pattern(labels.indptr, labels.indices)
+    count_votes(near, weights, pattern, sums, touched, ids, votes, sharp)
+    _kept.arrays[sums.shape] = sums, touched
+    return ids, votes, sharp
+
+
+def _check_once(lists: CSR | Pattern, num_outputs: int) -> None:
     """Check lists in the first call with them: it reads all of them, and they can be very long."""
     key = id(lists.indices)
     bounds, indices, outputs = _checked.get(key, (int, int, -1))

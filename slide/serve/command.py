@@ -95,7 +95,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--port", 8000, "port; 0: any that is free")
     add("--threads", 0, "cores to use; 0: all that the process may use")
     about = "how labels are found if a request does not say it (exact; index for more than "
-    about += "100,000 labels and a re-ranker)"
+    about += "20,000 labels and a re-ranker)"
     parser.add_argument("--search", choices=("exact", "index"), help=about)
     add("--batch-rows", default.batch_rows, "rows that are answered together")
     add("--batch-wait", 1000 * default.batch_wait, "milliseconds to wait for more rows")

@@ -49,6 +49,7 @@ MODULES = {
     "kernels/ragged": ("kernels/test_ragged.py",),
     "kernels/nonzeros": ("kernels/test_nonzeros.py", "functional/test_nonzero_entries.py"),
     "kernels/trees": ("kernels/test_trees.py",),
+    "kernels/evidence": ("kernels/test_evidence.py",),
     "kernels/parse_rows": ("data/formats",),
     "kernels/read_numbers": ("kernels/test_read_numbers.py", "data/formats"),
     "functional/losses/bce": ("functional/test_losses.py", "functional/test_losses_naive.py"),

@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from slide import HashTables, RowSparseAdam, SimHash
-from slide.check import SELF_TESTS, describe_machine, more_kernels, run_self_tests, self_test
+from slide.check import (
+    SELF_TESTS,
+    data_kernels,
+    describe_machine,
+    more_kernels,
+    run_self_tests,
+    self_test,
+)
 from slide.check.__main__ import main
 from slide.data import dataset
 from slide.search import RowIndex
@@ -27,13 +34,24 @@ WRONG = {
     "dropout": ("relu_dropout", lambda x: x * 1.01),
     "decoupled softmax": ("loss_on_active", lambda x: 1.01 * x),
     "Adam on rows": ("active_linear", lambda x: -x),
+    "rows as text": ("parse_rows", lambda found: (*found[:2], 1, *found[3:])),
+    "words that stay": ("subsample_words", lambda count: count - 1),
+    "votes of near rows": ("top_votes", lambda found: (*found[:2], 1.01 * found[2])),
 }
 # Kernels that write into an array, and its place among the arguments.
 WRITERS = {
     "decision trees": ("sum_trees", 3),
     "linear classifiers": ("fit_duals", 6),
     "entries that are not zero": ("count_nonzeros", 1),
+    "generated rows": ("draw_features", 11),
+    "evidence of candidates": ("fill_evidence", 8),
 }
+
+
+def home_of(name):
+    """The module that calls the kernel of a test."""
+    homes = {more_kernels: more_kernels.MORE_TESTS, data_kernels: data_kernels.DATA_TESTS}
+    return next((home for home, tests in homes.items() if name in tests), self_test)
 
 
 def test_it_says_what_the_machine_has():
@@ -54,7 +72,7 @@ def test_kernels_are_right_here(monkeypatch, capsys):
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_kernels_are_noticed(monkeypatch, name):
     place, change = WRONG[name]
-    home = more_kernels if name in more_kernels.MORE_TESTS else self_test
+    home = home_of(name)
     whole = getattr(home, place)
     monkeypatch.setattr(home, place, lambda *a, **k: change(whole(*a, **k)))
     monkeypatch.setattr(self_test, "SELF_TESTS", {name: SELF_TESTS[name]})
@@ -66,8 +84,8 @@ def test_wrong_kernels_are_noticed(monkeypatch, name):
 @pytest.mark.parametrize("name", WRITERS)
 def test_kernels_that_write_nothing_are_noticed(monkeypatch, name):
     place, output = WRITERS[name]
-    monkeypatch.setattr(more_kernels, place, lambda *words: words[output].fill(0))
-    monkeypatch.setattr(self_test, "SELF_TESTS", {name: more_kernels.MORE_TESTS[name]})
+    monkeypatch.setattr(home_of(name), place, lambda *words: words[output].fill(0))
+    monkeypatch.setattr(self_test, "SELF_TESTS", {name: SELF_TESTS[name]})
     ((_, _, said),) = run_self_tests(0)
     assert said
 

@@ -58,6 +58,7 @@ class TestDWTA:
     def test_bins_are_cut_from_permutations(self, num_tables):
         family = DWTA(21, 2, num_tables, bin_size=4)
         assert family.coordinates.shape == (2 * num_tables, 4)
+        assert family.places.shape == (21, math.ceil(2 * num_tables / 5)), "no more than needed"
         for start in range(0, 2 * num_tables, 5):
             members = family.coordinates[start : start + 5].ravel()
             assert len(set(members.tolist())) == members.size

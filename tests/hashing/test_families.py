@@ -7,6 +7,7 @@ import torch
 from slide.hashing.dwta import DWTA
 from slide.hashing.inner_product import InnerProductHash
 from slide.hashing.simhash import SimHash
+from slide.hashing.tables import HashTables
 
 FAMILIES = {
     "simhash": lambda width, seed=0: SimHash(width, 3, 5, seed=seed),
@@ -59,3 +60,13 @@ class TestRedraw:
 def test_numbers_out_of_range(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_sizes_that_nobody_gives():
+    """16 tables; buckets for 65,536 vectors, unless another number is given."""
+    for family, buckets in ((SimHash(64), 256), (DWTA(64), 512)):
+        assert family.num_tables == 16
+        assert family.num_buckets == buckets
+    assert DWTA(64).bin_size == 8
+    assert SimHash(64, num_vectors=2**20).num_buckets == 16 * SimHash(64).num_buckets
+    assert HashTables(1, 2).bucket_capacity == 128

@@ -54,3 +54,20 @@ def test_signs_with_and_without_bfloat16(monkeypatch, rounds):
     # A projection changes its sign where it is smaller than the rounding of what it sums.
     changed = np.bitwise_count(exact ^ family.codes(vectors)).sum() / (300 * 30)
     assert changed < 0.01 if rounds else changed < 0.001
+
+
+def test_double_vectors_are_not_rounded(monkeypatch):
+    monkeypatch.setattr(simhash, "has_bfloat16", lambda: True)
+    family = SimHash(40, hashes_per_table=5, num_tables=6)
+    vectors = torch.randn(300, 40, dtype=torch.float64)
+    signs = (vectors @ torch.from_numpy(family.directions).double() > 0).view(300, 6, 5)
+    expected = (signs * 2 ** torch.arange(5)).sum(2).T
+    np.testing.assert_array_equal(family.codes(vectors), expected)
+
+
+def test_directions_are_copied_to_a_device_once():
+    family = SimHash(40)
+    first = family._directions(torch.device("cpu"))
+    assert family._directions(torch.device("cpu")) is first
+    family.redraw(1)
+    assert family._directions(torch.device("cpu")) is not first

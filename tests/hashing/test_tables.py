@@ -223,3 +223,16 @@ class TestErrors:
     def test_unknown_policy(self):
         with pytest.raises(ValueError, match="bucket_policy must be one of"):
             HashTables(1, 1, bucket_policy="lifo")
+
+
+def test_equal_tables_have_equal_states():
+    """Whatever they held before: places after the last bucket are zeros."""
+    crowded = as_codes(np.zeros((2, 40), np.int32))
+    crowded[1] = as_codes(np.arange(40, dtype=np.int32) % 5)
+    tables, fresh = (HashTables(2, 5, bucket_capacity=4) for _ in range(2))
+    tables.build(as_codes(np.tile(np.arange(40, dtype=np.int32) % 5, (2, 1))))
+    for each in (tables, fresh):
+        each.build(crowded)
+    found, expected = tables.state_dict(), fresh.state_dict()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)

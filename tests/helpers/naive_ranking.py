@@ -124,3 +124,62 @@ def scan_lists(bounds, lists, scores, limit, k):
         seen += len(lists[number])
         best = sorted([*best, *lists[number]], key=lambda row: -scores[row])[:k]
     return best, seen
+
+
+def best_first(scores, ids):
+    """The pairs of score and id, the largest score first; of equal ones the first stays first."""
+    return sorted(zip(scores, ids, strict=True), key=lambda pair: -pair[0])
+
+
+def replace_least(pairs, new):
+    """The pairs of score and id with ``new`` in place of one with the least score, in order."""
+    return sorted([*sorted(pairs)[1:], new])
+
+
+def count_votes(near, weights, labels):
+    """``{label: (votes, sharp votes)}`` of each row.
+
+    Args:
+        near: ``(B, C)`` numbers of rows; -1 for none.
+        weights: ``(B, C)``.
+        labels: for each row of labels a list.
+    """
+    found = []
+    for rows, own in zip(near, weights, strict=True):
+        votes = {}
+        for row, weight in zip(rows, own, strict=True):
+            for label in labels[row] if row >= 0 else ():
+                plain, sharp = votes.get(label, (0.0, 0.0))
+                votes[label] = plain + float(weight), sharp + float(weight) ** 4
+        found.append(votes)
+    return found
+
+
+def fill_evidence(ids, scores, known, frequency, of_row):
+    """The columns of the evidence of one row, a list for each candidate.
+
+    Args:
+        ids: numbers of the candidates; those below 0 are none.
+        scores: those of the network and of the classifiers, as long as ``ids``.
+        known: dictionaries from ids to shares, sharp shares and associations.
+        frequency: of all labels.
+        of_row: three numbers.
+    """
+
+    def ranks(values):
+        order = sorted(range(len(values)), key=lambda i: -values[i])
+        return [order.index(i) for i in range(len(values))]
+
+    def behind(values):
+        most = max(values, default=0)
+        return [value - most for value in values]
+
+    kept = [i for i, label in enumerate(ids) if label >= 0]
+    network, linear = ([float(values[i]) for i in kept] for values in scores)
+    share, sharp, going = ([float(each.get(int(ids[i]), 0)) for i in kept] for each in known)
+    columns = [network, behind(network), ranks(network), linear, behind(linear), ranks(linear)]
+    columns += [share, sharp, ranks(share), going, ranks(going)]
+    columns += [[math.log1p(frequency[ids[i]]) for i in kept]]
+    columns += [[float(number)] * len(kept) for number in of_row]
+    columns += [[max(network, default=0)] * len(kept)]
+    return [list(row) for row in zip(*columns, strict=True)]

@@ -76,6 +76,7 @@ class TestAssembly:
         assert num_hard == hard
         assert ids[positions].tolist() == known.indices.tolist()
         assert not marks.any()
+        assert (slots[ids] == -1).all(), "the scratch is handed back as it was"
 
     def test_a_nearly_full_fill_walks_to_the_end(self, seed):
         marks = np.zeros(3_000, np.uint8)

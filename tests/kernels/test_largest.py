@@ -5,13 +5,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
+from helpers.naive_ranking import best_first as naive_best_first
 from helpers.naive_ranking import keep_largest as naive_largest
+from helpers.naive_ranking import replace_least as naive_replace
 from helpers.naive_ranking import scan_lists as naive_scan
 from helpers.naive_ranking import top_products as naive
 
 from slide.kernels.largest import (
+    best_first,
     keep_largest,
     keep_largest_bounds,
+    replace_least,
     scan_lists,
     top_products,
 )
@@ -126,3 +130,22 @@ def test_lists_are_scanned_in_the_order_of_their_bounds(k, limit, lists):
         assert seen[b] == count
         assert (best[b, places[b] < 0] == -np.inf).all()
         np.testing.assert_allclose(best[b, places[b] >= 0], every[b, found], rtol=1e-4, atol=1e-3)
+
+
+def test_the_best_come_first_and_equal_ones_stay_in_order():
+    scores = np.array([1, 3, 0, 3, 1], np.float32)
+    ids = np.array([9, 4, -1, 2, 5], np.int32)
+    expected = naive_best_first(scores.tolist(), ids.tolist())
+    best_first(scores, ids)
+    assert list(zip(scores.tolist(), ids.tolist(), strict=True)) == expected
+
+
+def test_the_least_of_a_heap_is_replaced():
+    rng = np.random.default_rng(0)
+    scores, ids = np.full(6, -np.inf, np.float32), np.full(6, -1, np.int32)
+    pairs = [(-np.inf, -1)] * 6
+    for number, score in enumerate(rng.permutation(30).astype(np.float32)):
+        if score > scores[0]:
+            replace_least(scores, ids, score, number)
+            pairs = naive_replace(pairs, (float(score), number))
+        assert sorted(zip(scores.tolist(), ids.tolist(), strict=True)) == pairs

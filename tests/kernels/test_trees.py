@@ -17,7 +17,8 @@ def random_trees(rng, count, columns, depth):
             nodes[at] = (-1, 0.0, 0, 0, rng.standard_normal())
             return at
         left, right = grow(level - 1), grow(level - 1)
-        nodes[at] = (rng.integers(columns), rng.standard_normal(), left, right, 0.0)
+        threshold = float(np.float32(rng.standard_normal()))  # Equal to a value of a row.
+        nodes[at] = (rng.integers(columns), threshold, left, right, 0.0)
         return at
 
     for _ in range(count):

@@ -1,5 +1,7 @@
 """One rule says how labels are found: for models, classifiers and servers, as for runs."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -7,6 +9,7 @@ from helpers import job
 from helpers.serving import serving_model
 
 import slide
+from slide import runtime
 from slide.config import fill_in
 from slide.data import holdout
 from slide.model import Model
@@ -28,7 +31,7 @@ def found_by(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("labels", [80, 100_001])
+@pytest.mark.parametrize("labels", [80, 20_000, 20_001])
 @pytest.mark.parametrize("ranked", [False, True])
 def test_models_search_as_their_runs_are_judged(labels, ranked, found_by):
     network = slide.SlideNetwork(60, [4], labels, slide.FullSampler)
@@ -37,7 +40,7 @@ def test_models_search_as_their_runs_are_judged(labels, ranked, found_by):
     model = Model(network)
     model.ranker = object() if ranked else None
     assert model.search == config.trainer.evaluation
-    assert model.search == ("index" if ranked and labels > 100_000 else "exact")
+    assert model.search == ("index" if ranked and labels > 20_000 else "exact")
     model.ranker = None
     model.predict(np.eye(60)[:2], k=2, search="index")
     model.predict(np.eye(60)[:2], k=2)
@@ -49,7 +52,7 @@ def test_the_rule_is_asked_everywhere(tmp_path, found_by, monkeypatch):
     train, held = holdout(data.train, 0.5, seed=0)
     network = job.make_network(data)
     model = Model(network, EnsembleRanker().fit(network, train, held))
-    monkeypatch.setattr("slide.sizes._MANY_LABELS", 79)
+    monkeypatch.setattr("slide.sizes._SEARCHED_LABELS", 79)
     found_by.clear()
     model.predict(data.test.features)
     row = {"rows": [{"indices": [3]}]}
@@ -82,3 +85,34 @@ def test_the_classifier_is_told(tmp_path, found_by):
         assert set(found_by) == {search or "exact"}
     with pytest.raises(ValueError, match="search must be one of exact, index, not 'sampler'"):
         slide.SlideClassifier(search="sampler").fit(X, y)
+
+
+def test_a_single_row_runs_on_one_thread(tmp_path, monkeypatch):
+    """It is answered as among others, in whatever mode the network is left."""
+    data = job.make_data(tmp_path)
+    network = job.make_network(data)
+    model, threads = Model(network), []
+    embed = slide.SlideNetwork.embed
+
+    def noted(*words):
+        threads.append(runtime.num_threads())
+        return embed(*words)
+
+    monkeypatch.setattr(slide.SlideNetwork, "embed", noted)
+    monkeypatch.setattr("slide.model.model.one_thread", lambda: pretended(threads))
+    rows = data.test.slice(0, 2).features
+    both = model.predict_ids(rows)
+    for mode in (True, False):
+        network.train(mode)
+        for row in range(2):
+            found = model.predict_ids(data.test.slice(row, row + 1).features)
+            np.testing.assert_array_equal(found.labels[0], both.labels[row])
+        assert network.training is network.first.training is mode
+    assert threads == [1, *["begin", 1, "end"] * 4]
+
+
+@contextmanager
+def pretended(said):
+    said.append("begin")
+    yield
+    said.append("end")

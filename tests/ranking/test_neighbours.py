@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.ranking.neighbours import Neighbours, longest_list, values_of
+from slide.ranking.neighbours import Neighbours, longest_list
 
 ROWS, FEATURES, LABELS = 30, 12, 9
 
@@ -88,15 +88,6 @@ def test_lists_are_as_long_as_the_work_allows():
     many = np.full(20, 100_000)  # 20 features that each of 100,000 rows has.
     longest = longest_list(many, 100_000, 16_384)
     assert 20 * longest <= 16_384 < 20 * 2 * longest
-
-
-def test_values_of():
-    ids, known = np.array([[4, -1, 7], [2, 3, -1]]), np.array([[7, 4], [-1, 3]])
-    values = np.array([[0.7, 0.4], [9.0, 0.3]], np.float32)
-    expected = np.array([[0.4, 0, 0.7], [0, 0.3, 0]], np.float32)
-    np.testing.assert_array_equal(values_of(ids, known, values, 0), expected)
-    empty = np.empty((2, 0), np.int64)
-    np.testing.assert_array_equal(values_of(ids, empty, empty, 5), np.full((2, 3), 5))
 
 
 def test_impossible_inputs_are_refused(rows):

@@ -1,6 +1,8 @@
 """The index over rows as a source of candidates."""
 
 import copy
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -177,3 +179,23 @@ class TestState:
             other.weight[first] = -9 * x[0]
         assert other(x, nobody).active.row(0)[0] != first
         assert layer(x, nobody).active.row(0)[0] == first
+
+
+def test_predicting_threads_update_the_lists_once(monkeypatch):
+    """The first one after a training step does; twice, the means of lists would move too far."""
+    layer = SampledLinear(D, N, index_sampler(D, N, active=50))
+    x, labels = draw_queries(5), draw_labels(0)
+    layer(x, labels)
+    begun = []
+    update = RowIndex.update
+
+    def slow(index, numbers):
+        begun.append(len(numbers))
+        time.sleep(0.3)
+        update(index, numbers)
+
+    monkeypatch.setattr(RowIndex, "update", slow)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: layer.top_k(x, 3, "sampler")[1], range(3)))
+    assert len(begun) == 1
+    assert all(torch.equal(found[0], other) for other in found)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
 
-from slide.search import column_lists, shortened, sparse_top_k
+from slide.search import column_lists, shortened, sparse_top_k, top_votes
+from slide.sparse import Pattern
 
 # The package has a function of this name.
 module = sys.modules["slide.search.sparse_top_k"]
@@ -104,3 +105,17 @@ def test_lists_are_checked_once_and_scratch_is_used_again(monkeypatch):
     other = lists._replace(indices=lists.indices + 5)
     with pytest.raises(ValueError, match=r"lists must lie in \[0, 9\)"):
         sparse_top_k(x, other, 9, 3)
+
+
+def test_votes_of_wrong_rows_are_refused():
+    labels = Pattern.from_lists([[4], [1, 2]])
+    near, weights = np.array([[1, -1]], np.int32), np.ones((1, 2), np.float32)
+    assert top_votes(near, weights, labels, 5, 3)[0].tolist() == [[1, 2, -1]]
+    with pytest.raises(ValueError, match="numbers of rows must be below 2, not 2"):
+        top_votes(near + 1, weights, labels, 5, 3)
+    with pytest.raises(ValueError, match=r"weights of shape \(1, 1\) do not fit rows of shape"):
+        top_votes(near, weights[:, :1], labels, 5, 3)
+    with pytest.raises(ValueError, match="k must be a whole number of at least 1, not 0"):
+        top_votes(near, weights, labels, 5, 0)
+    with pytest.raises(ValueError, match=r"lists must lie in \[0, 4\)"):
+        top_votes(near, weights, labels, 4, 3)

@@ -1,11 +1,12 @@
 """Damaged text files: the reader names the file in an error, or reads as the naive one."""
 
+import itertools
 import os
 import random
 from pathlib import Path
 
 import pytest
-from helpers import damage, datafiles, job, naive_rows
+from helpers import corpus, damage, datafiles, job, naive_rows
 from helpers.damage import REPEAT, TEXTUAL
 
 from slide.data import DataError, xmc
@@ -48,13 +49,44 @@ def test_damaged_rows(tmp_path, texts, format):
         rng = random.Random(seed)
         data = damage.damage(rng, rng.choice(texts[format]), TEXTUAL)
         options = {"lenient": rng.random() < 0.3, "chunk_bytes": rng.choice([1, 50, 1 << 20])}
-        try:
-            naive_rows.assert_agrees(tmp_path / "data.txt", data, variant, **options)
-        except BaseException:
-            print(f"seed {seed}, {options}: {data!r}")
-            raise
+        agree(tmp_path, data, format, options)
         whole += accepts(data, variant, options["lenient"])
     assert 0.1 * repeat < whole < 0.9 * repeat, "damage is too small or too great"
+
+
+def agree(folder, data, format, options):
+    """Fail, and keep the file if this is a longer run, unless reader and naive parser agree."""
+    try:
+        naive_rows.assert_agrees(folder / "data.txt", data, VARIANTS[format], **options)
+    except BaseException:
+        print(f"{options}: {data!r}")
+        if REPEAT > 1:
+            corpus.keep(format, data)
+        raise
+
+
+@pytest.mark.parametrize("format", VARIANTS)
+def test_files_of_the_corpus(tmp_path, format):
+    files = corpus.kept(format)
+    accepted = [accepts(data, VARIANTS[format], False) for data in files.values()]
+    assert 0 < sum(accepted) < len(files), "the corpus has files of both kinds"
+    for name, data in files.items():
+        for lenient, size in itertools.product((False, True), (1, 1 << 20)):
+            agree(tmp_path, data, format, {"lenient": lenient, "chunk_bytes": size})
+        for seed in range(int(5 * REPEAT)):
+            rng = random.Random(f"{name} {seed}")
+            damaged = damage.damage(rng, data, TEXTUAL)
+            agree(tmp_path, damaged, format, {"lenient": rng.random() < 0.3, "chunk_bytes": 50})
+
+
+def test_a_file_that_fails_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "FOLDER", tmp_path / "corpus")
+    monkeypatch.setattr(naive_rows, "parse", lambda *words: "something else")
+    for repeat, count in ((1, 0), (2, 1)):
+        monkeypatch.setattr(f"{__name__}.REPEAT", repeat)
+        with pytest.raises(AssertionError):
+            agree(tmp_path, corpus.ROWS["xmc"], "xmc", {})
+        assert list(corpus.kept("xmc").values()) == [corpus.ROWS["xmc"]] * count
 
 
 def accepts(data, variant, lenient):

@@ -1,0 +1,65 @@
+"""The corpus of the fuzz tests: small damaged files, one for each thing that a reader says.
+
+    PYTHONPATH=tests python -m helpers.corpus
+
+makes it anew, in `tests/corpus/<format>/`. All of it is generated. Each run of the tests tries each
+file, and damages it further; a file that fails in a longer run (``SLIDE_FUZZ=20``) is added, so
+that it is tried from then on.
+"""
+
+import hashlib
+import random
+import re
+import tempfile
+from pathlib import Path
+
+from helpers import damage
+from slide.data import DataError
+from slide.data.formats.text_reader import VARIANTS, read_text_blocks
+
+FOLDER = Path(__file__).parents[1] / "corpus"
+ROWS = {
+    "xmc": b"3 6 4\n0,2 1:0.5 5:2\n 0:1\n3 2:1e-3 3:-4\n",
+    "svmlight": b"1,3 1:0.5 6:2 # note\n2 1:1\n4 3:1e-3 4:-4\n",
+}
+TRIES = 4000
+
+
+def kept(format):
+    """The files of a format, by name."""
+    return {path.name: path.read_bytes() for path in sorted((FOLDER / format).glob("*.txt"))}
+
+
+def keep(format, data):
+    """Add a file."""
+    path = FOLDER / format / f"{hashlib.sha256(data).hexdigest()[:12]}.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def said(path, data, format):
+    """What the reader says of a file, without its numbers and words."""
+    path.write_bytes(data)
+    try:
+        rows = sum(block.features.num_rows for block in read_text_blocks(path, VARIANTS[format]))
+    except DataError as error:
+        message = str(error).replace(str(path), "")
+        return re.sub(r"'.*?'|\".*?\"|b'.*?'|[\d.+-]+", "_", message)
+    return f"{min(rows, 2)} rows"
+
+
+def make():
+    """Write the smallest file for each thing that is said."""
+    for format, whole in ROWS.items():
+        found = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for seed in range(TRIES):
+                data = damage.damage(random.Random(seed), whole, damage.TEXTUAL)
+                about = said(Path(folder) / "rows.txt", data, format)
+                found[about] = min(found.get(about, data), data, key=lambda x: (len(x), x))
+        for data in found.values():
+            keep(format, data)
+
+
+if __name__ == "__main__":
+    make()

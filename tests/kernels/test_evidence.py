@@ -1,0 +1,69 @@
+"""Evidence on candidates and votes of near rows: the kernels against their naive twins."""
+
+import numpy as np
+import pytest
+from helpers import naive_ranking as naive
+from helpers.matrices import make_pattern
+
+from slide.kernels.evidence import count_votes, fill_evidence
+from slide.ranking.evidence import COLUMNS
+
+LABELS, ROWS = 25, 12
+
+
+def lists(rng, length):
+    """Ids of labels and their values, for each row; some are missing."""
+    ids = np.stack([rng.permutation(LABELS)[:length] for _ in range(ROWS)]).astype(np.int32)
+    ids[rng.random(ids.shape) < 0.3] = -1
+    return ids, rng.integers(1, 4, ids.shape).astype(np.float32)
+
+
+def test_evidence_of_candidates():
+    rng = np.random.default_rng(0)
+    ids = -np.sort(-np.stack([rng.permutation(LABELS)[:9] for _ in range(ROWS)]), axis=1)
+    ids[rng.random(ids.shape) < 0.3] = -1
+    ids[3] = -1  # Nothing is known of this row.
+    scores = [rng.integers(-3, 3, ids.shape).astype(np.float32) for _ in range(2)]
+    votes, shares = lists(rng, 6)
+    gone, going = lists(rng, 11)
+    sharp, frequency = shares**2 + 1, rng.integers(0, 50, LABELS)
+    of_row = rng.random((ROWS, 3)).astype(np.float32)
+    starts = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
+    found = np.full((starts[-1], len(COLUMNS)), np.nan, np.float32)
+    fill_evidence(
+        *(ids, starts, *scores, (votes, shares, sharp), (gone, going), frequency, of_row, found)
+    )
+    for b in range(ROWS):
+        known = [
+            {int(n): x for n, x in zip(*pair, strict=True) if n >= 0}
+            for pair in ((votes[b], shares[b]), (votes[b], sharp[b]), (gone[b], going[b]))
+        ]
+        expected = naive.fill_evidence(ids[b], [s[b] for s in scores], known, frequency, of_row[b])
+        own = found[starts[b] : starts[b + 1]]
+        np.testing.assert_allclose(own, np.reshape(expected, own.shape), rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, LABELS + 3])
+def test_votes_of_near_rows(k):
+    rng = np.random.default_rng(k)
+    labels = make_pattern(rng, rng.integers(0, 6, 30), LABELS)
+    near = np.stack([rng.permutation(30)[:7] for _ in range(ROWS)]).astype(np.int32)
+    near[rng.random(near.shape) < 0.3] = -1
+    weights = rng.random(near.shape).astype(np.float32)
+    sums = np.full((2, LABELS), -np.inf, np.float32)
+    ids = np.full((ROWS, k), -1, np.int32)
+    votes, sharp = (np.zeros((ROWS, k), np.float32) for _ in range(2))
+    count_votes(near, weights, labels, sums, np.empty_like(sums, np.int32), ids, votes, sharp)
+    assert (sums == -np.inf).all(), "the scratch is not handed back as it was"
+    bounds = labels.indptr
+    each = [labels.indices[bounds[r] : bounds[r + 1]].tolist() for r in range(30)]
+    for b, expected in enumerate(naive.count_votes(near, weights, each)):
+        own = ids[b][ids[b] >= 0].tolist()
+        assert len(own) == min(k, len(expected))
+        assert (np.diff(votes[b]) <= 0).all()
+        for place, label in enumerate(own):
+            np.testing.assert_allclose((votes[b, place], sharp[b, place]), expected[label], 1e-5)
+        left = [pair[0] for label, pair in expected.items() if label not in own]
+        assert not left or max(left) <= votes[b, k - 1] + 1e-5
+        assert not votes[b, len(own) :].any()
+        assert not sharp[b, len(own) :].any()
