@@ -1,76 +1,99 @@
-"""Processes of a group, started by a test."""
+"""Processes of a group, started by a test.
 
+One process imports everything, once for all tests, and the ranks are its children: an import takes
+seconds.
+"""
+
+import atexit
 import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import pytest
+import torch.distributed as dist
+
 TESTS = Path(__file__).parents[1]
-# One process imports everything, and the ranks are its children: an import takes seconds.
-START = """
-import datetime, json, os, signal, sys, traceback
-import numpy as np, torch, torch.distributed as dist
-import slide
+
+
+def several(test):
+    """Marks of a test that starts ranks."""
+    able = hasattr(os, "fork") and dist.is_available()
+    skip = pytest.mark.skipif(not able, reason="needs os.fork and torch.distributed")
+    return pytest.mark.compiled_only(skip(test))
+
+
+SERVER = """
+import datetime, json, os, signal, sys, time, traceback
+import torch, torch._dynamo, torch.distributed as dist
+import slide, slide.training
 from slide.distributed import Group
-folder, sizes = sys.argv[1], [int(size) for size in sys.argv[2:]]
 
-def join(rank, size):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store{size}", rank=rank, world_size=size,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    return Group()
-
-def child(rank, size):
-    signal.alarm(100)
-    code = 1
+def child(code, folder, rank, size):
+    done = 1
     try:
-        found = work(join(rank, size))
+        os.dup2(os.open(f"{folder}/{size}-{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2(2, 1)
+        signal.alarm(100)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store{size}", rank=rank, world_size=size,
+            timeout=datetime.timedelta(seconds=60),
+        )
+        names = {"__name__": "ranks"}
+        exec(compile(code, "ranks", "exec"), names)
         with open(f"{folder}/{size}-{rank}.json", "w") as file:
-            json.dump(found, file)
+            json.dump(names["work"](Group()), file)
         dist.destroy_process_group()
-        code = 0
+        done = 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(code)
-"""
-END = """
-for size in sizes:
+        os._exit(done)
+
+for line in sys.stdin:
+    code, folder, size = json.loads(line)
     ranks = []
     for rank in range(size):
         ranks.append(os.fork())
         if not ranks[-1]:
-            child(rank, size)
-    codes = [os.waitpid(rank, 0)[1] for rank in ranks]
-    if any(codes):
-        sys.exit(f"{size} ranks ended with {codes}")
+            child(code, folder, rank, size)
+    print(json.dumps([os.waitpid(rank, 0)[1] for rank in ranks]), flush=True)
 """
 
 
-def run_ranks(code, folder, *sizes, seconds=150):
+@cache
+def _server():
+    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
+    server = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SERVER],
+        env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(server.communicate)  # It ends with its input.
+    return server
+
+
+def run_ranks(code, folder, *sizes):
     """What the ranks of groups return: ``{size: [value of each rank]}``.
 
     Args:
-        code: Python code that defines ``work(group)``, which returns something for JSON. It runs
-            once, before the ranks are forked, so they share what it makes outside of ``work``.
+        code: Python code that defines ``work(group)``, which returns something for JSON. A rank
+            that takes longer than 100 seconds is ended.
         folder: an empty folder.
         sizes: numbers of processes, one group after the other.
-        seconds: time after which the test fails.
     """
-    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
-    command = [sys.executable, "-W", "ignore", "-c", START + code + END, str(folder)]
-    done = subprocess.run(
-        [*command, *map(str, sizes)],
-        env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-    assert not done.returncode, done.stderr
-    return {
-        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
-        for size in sizes
-    }
+    server, found = _server(), {}
+    for size in sizes:
+        server.stdin.write(json.dumps([code, str(folder), size]) + "\n")
+        server.stdin.flush()
+        codes = json.loads(server.stdout.readline())
+        names = [folder / f"{size}-{rank}" for rank in range(size)]
+        said = "\n".join(name.with_suffix(".txt").read_text() for name in names)
+        assert codes == [0] * size, said
+        found[size] = [json.loads(name.with_suffix(".json").read_text()) for name in names]
+    return found
