@@ -1,6 +1,7 @@
 """The layer after an encoder in DistributedDataParallel against one process with all samples."""
 
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from slide.distributed.data_parallel import ShardedSampledLinear
 from slide.distributed.group import Group
 from slide.nn.losses import ActiveLoss
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WORK = """
 import numpy as np, torch
 from torch import nn
@@ -103,6 +105,27 @@ def test_inside_of_data_parallel_it_is_refused(tmp_path):
     for said in run_ranks(REFUSED, tmp_path, 2)[2]:
         assert "DistributedDataParallel does not" in said
         assert "slide.distributed.ShardedSampledLinear" in said
+
+
+EXAMPLE = f"""
+import sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+import data_parallel
+
+def work(group):
+    if group.size == 1:
+        return None
+    sizes = ["--outputs", "300", "--active", "100", "--batch", "32", "--hidden", "32"]
+    return data_parallel.main([*sizes, "--steps", "120"])
+"""
+
+
+@several
+def test_the_example_learns(tmp_path):
+    one, other = run_ranks(EXAMPLE, tmp_path, 2)[2]
+    assert one == other
+    assert one > 0.5
+    assert "% of new samples are right, out of 300 outputs" in (tmp_path / "2-0.txt").read_text()
 
 
 def test_bad_use():
