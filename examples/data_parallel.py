@@ -21,7 +21,7 @@ from slide.distributed import Group, ShardedSampledLinear
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    made = argparse.ArgumentParser(description="An encoder with very many outputs.")
     made.add_argument("--outputs", type=int, default=1_000_000, help="on all processes together")
     made.add_argument("--hidden", type=int, default=64, help="width of the encoder")
     made.add_argument("--active", type=int, default=4096, help="outputs that a step computes")
