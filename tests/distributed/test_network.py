@@ -39,6 +39,7 @@ def train(group, name, steps):
     )
     optimizer = RowSparseAdam(network.parameter_groups(0.01, 2.0))
     group.calls.clear()
+    group.bytes_sent = 0
     losses, torch_draws = [], torch.get_rng_state()
     for step in range(steps):
         features, labels = BATCHES[step % 5]
@@ -48,7 +49,7 @@ def train(group, name, steps):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    calls = dict(group.calls)
+    calls = dict(group.calls, sent=group.bytes_sent)
     assert torch.equal(torch_draws, torch.get_rng_state())
     scores, ids = network.predict(BATCHES[0][0], 25)
     dense = [p.double().sum().item() for p in network.hidden.parameters()]
@@ -66,7 +67,7 @@ def test_as_one_process(tmp_path):
     found = run_ranks(WORK, tmp_path, *SIZES)
     for name in LOSSES:
         losses, none, scores, ids, _ = found[1][0][name]
-        assert none == {}
+        assert none == {"sent": 0}
         assert losses[-1] < losses[0]
         for size in SIZES:
             every = [rank[name] for rank in found[size]]
@@ -76,6 +77,15 @@ def test_as_one_process(tmp_path):
             np.testing.assert_allclose(every[0][2], scores, rtol=1e-4, atol=1e-5)
             assert every[0][3] == ids
             steps = len(losses)
+            # The hidden layer, its gradient and the loss; a ring takes a rank's own part twice.
+            sent = [2 * 4 * B * 16 * (size - 1) // size, 2 * 4 * B * 12 * (size - 1) // size]
+            if name in ("bce", "squared_hinge"):
+                sent[1] = 2 * 4 * (B * 12 + 1) * (size - 1) // size
+            else:  # Float64: log-sum-exps and targets' scores; losses and their derivatives.
+                sent.append(8 * 2 * B * (size - 1))
+            if name == "decoupled_softmax":
+                sent.append(2 * 8 * 2 * B * (size - 1) // size)
+            assert every[0][1].pop("sent") == sum(sent) * steps
             calls = {"all_reduce": (3 if name == "decoupled_softmax" else 2) * steps}
             if "softmax" in name:
                 calls["all_gather"] = steps
