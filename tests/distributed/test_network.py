@@ -124,7 +124,11 @@ def precision(group, seed):
         optimizer.step()
     features, labels = draw(np.random.default_rng(99), 500)
     best = network.predict(features, 1)[1][:, 0].numpy()
-    return float((best == labels.indices).mean()), float(np.mean(sizes))
+    scores, ids = network.predict(features, 30, "sampler")  # Fewer candidates may be found.
+    assert (((ids >= 0) & (ids < LABELS)) == scores.isfinite()).all()
+    assert (scores.diff(dim=1)[scores[:, 1:].isfinite()] <= 0).all()
+    agrees = float((ids[:, 0].numpy() == best).mean())
+    return float((best == labels.indices).mean()), float(np.mean(sizes)), agrees
 
 def work(group):
     return [precision(group, seed) for seed in range(3)]
@@ -134,11 +138,12 @@ def work(group):
 @several
 def test_sampled_sets_learn_as_well(tmp_path):
     found = run_ranks(SAMPLED, tmp_path, 2)
-    (alone, size), (both, half) = (np.transpose(found[n][0]) for n in (1, 2))
+    (alone, size, one), (both, half, two) = (np.transpose(found[n][0]) for n in (1, 2))
     assert found[2][0] == found[2][1]
     assert half.mean() < 0.65 * size.mean()
     spread = max(np.ptp(alone), np.ptp(both))
     assert alone.mean() > 0.3
+    assert min(one.mean(), two.mean()) > 0.3  # Candidates of the tables of all ranks.
     assert abs(both.mean() - alone.mean()) <= spread
 
 
