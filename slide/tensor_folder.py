@@ -9,7 +9,7 @@ be read, so this is done when it is asked for.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,12 +58,54 @@ def write_folder(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / kind.list_file).unlink(missing_ok=True)
-    written = {}
-    for name, tensors in files.items():
-        path = folder / f"{name}{SUFFIX}"
-        # A new file in place of the old one: a process that has mapped the old one keeps it.
-        write_atomic(path, lambda file, tensors=tensors: _save(tensors, Path(file.name)))
-        written[path.name] = {"bytes": path.stat().st_size, "sha256": _hash_file(path)}
+    write_list(kind, folder, content, [write_file(folder, *file) for file in files.items()])
+
+
+class Written(NamedTuple):
+    """A file of a folder of tensors, as its list names it."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Written:
+    """Write one file of a folder of tensors, which is to be in its list.
+
+    Args:
+        folder: it must exist.
+        name: of the file, without its suffix.
+        tensors: by name.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    path = folder / f"{name}{SUFFIX}"
+    # A new file in place of the old one: a process that has mapped the old one keeps it.
+    write_atomic(path, lambda file: _save(tensors, Path(file.name)))
+    return written_file(path)
+
+
+def written_file(path: Path) -> Written:
+    """What a list says of a file."""
+    return Written(path.name, path.stat().st_size, _hash_file(path))
+
+
+def write_list(
+    kind: FolderKind, folder: Path, content: Mapping[str, Any], files: Iterable[Written]
+) -> None:
+    """Write the list of a folder of tensors, and remove files of tensors that are not in it.
+
+    Args:
+        kind: what the folder holds.
+        folder: it holds the files.
+        content: JSON values.
+        files: what `write_file` returned.
+
+    Raises:
+        OSError: if the list cannot be written.
+    """
+    written = {each.name: {"bytes": each.bytes, "sha256": each.sha256} for each in files}
     for path in folder.glob(f"*{SUFFIX}"):
         if path.name not in written:  # Of what was here before.
             path.unlink()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slide.distributed import Group
 from slide.files import sync_folder
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
@@ -48,6 +49,7 @@ class Checkpoint:
         facts: what a checkpoint must agree on with the run that reads it: JSON values by names that
             people understand.
         keep: number of checkpoints that stay, at least 1.
+        group: the processes that share the rows of the network; None: this one has all.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class Checkpoint:
         plan: Plan | None = None,
         facts: Mapping[str, Any] | None = None,
         keep: int = 1,
+        group: Group | None = None,
     ):
         self.run, self.network, self.facts, self.keep = run, network, dict(facts or {}), keep
+        self.group = group or Group.alone()
         # The parts of a checkpoint besides the counters: how to get the state of each part, and how
         # to load it.
         self._parts = {
