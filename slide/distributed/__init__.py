@@ -1,0 +1,3 @@
+"""Training on several processes: rows of features and labels are shared out among them."""
+
+from slide.distributed.group import Group as Group

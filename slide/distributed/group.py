@@ -1,0 +1,176 @@
+"""The processes of a run, and what they exchange, counted."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from slide import checks
+from slide.compilation import clock
+
+_OPERATIONS = ("sum", "max")
+
+
+class Group:
+    """The processes that train one network, over ``torch.distributed``.
+
+    Each process is a rank. All ranks must call the same operations in the same order. A group of
+    one process needs no ``torch.distributed``, and its operations cost nothing.
+
+    Args:
+        processes: a group of ``torch.distributed`` with tensors on the CPU, such as gloo's. None:
+            all processes that ``torch.distributed.init_process_group`` has joined.
+
+    Raises:
+        RuntimeError: if ``init_process_group`` was not called.
+        ValueError: if this process is not in the group.
+
+    Attributes:
+        rank: number of this process, in [0, size).
+        size: number of processes.
+        seconds: time spent in the operations so far, in seconds; it includes waiting for others.
+        bytes_sent: bytes that this process sent so far, if the ranks stand in a ring, as with gloo.
+        calls: how often each collective operation of ``torch.distributed`` was called so far, by
+            its name.
+
+    Example:
+        >>> import torch
+        >>> from slide.distributed import Group
+        >>> group = Group.alone()
+        >>> group.rank, group.size, group.all_reduce(torch.ones(2)), group.bytes_sent
+        (0, 1, tensor([1., 1.]), 0)
+    """
+
+    def __init__(self, processes: Any = None):
+        if not dist.is_available() or not dist.is_initialized():
+            raise RuntimeError(
+                "the processes have not joined yet: start them with torchrun and call "
+                "torch.distributed.init_process_group('gloo'), or use Group.alone()"
+            )
+        self.rank, self.size = dist.get_rank(processes), dist.get_world_size(processes)
+        if self.rank < 0:
+            raise ValueError("this process is not in the group")
+        self._processes = processes
+        self._reset()
+
+    @classmethod
+    def alone(cls) -> "Group":
+        """A group of this process only."""
+        group = cls.__new__(cls)
+        group.rank, group.size, group._processes = 0, 1, None
+        group._reset()
+        return group
+
+    def _reset(self) -> None:
+        self.seconds, self.bytes_sent = 0.0, 0
+        self.calls: Counter[str] = Counter()
+
+    def all_reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
+        """Replace a tensor by the sum, or the maximum, of the tensors of all ranks.
+
+        The results of all ranks are equal in each bit.
+
+        Args:
+            tensor: contiguous; of one shape and type on all ranks. It is changed in place.
+            operation: ``"sum"`` or ``"max"``.
+
+        Returns:
+            ``tensor``.
+
+        Raises:
+            ValueError: for another operation.
+        """
+        checks.one_of("operation", operation, _OPERATIONS)
+        if self.size > 1:
+            kind = dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX
+            # In a ring each rank passes on all but its own part, twice: sums, then results.
+            sent = 2 * tensor.nbytes * (self.size - 1) // self.size
+            self._call("all_reduce", sent, tensor, op=kind)
+        return tensor
+
+    def all_gather(self, tensor: Tensor, lengths: list[int] | None = None) -> list[Tensor]:
+        """The tensors of all ranks, by rank.
+
+        Args:
+            tensor: ``(n, ...)``; n may differ between ranks, the other sizes and the type may not.
+            lengths: n of each rank, if it is known; None: the ranks exchange it first.
+        """
+        if self.size == 1:
+            return [tensor]
+        if lengths is None:
+            own = torch.tensor([len(tensor)])
+            lengths = [int(n) for n in self._gather(own)]
+        most = max(lengths)
+        padded = tensor.contiguous()
+        if len(tensor) < most:
+            padded = tensor.new_zeros(most, *tensor.shape[1:])
+            padded[: len(tensor)] = tensor
+        found = self._gather(padded) if most else [padded] * self.size
+        return [part[:n] for part, n in zip(found, lengths, strict=True)]
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which have one shape."""
+        found = [torch.empty_like(tensor) for _ in range(self.size)]
+        self._call("all_gather", tensor.nbytes * (self.size - 1), found, tensor)
+        return found
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank: numbers, texts, and lists and dicts of them.
+
+        Args:
+            value: anything that JSON can hold.
+
+        Raises:
+            TypeError: for a value that JSON cannot hold.
+        """
+        return [_decoded(part) for part in self.all_gather(_encoded(value))]
+
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        """The value of rank ``root``; the values of the others are not looked at.
+
+        Args:
+            value: anything that JSON can hold.
+            root: a rank.
+
+        Raises:
+            TypeError: for a value that JSON cannot hold.
+        """
+        if self.size == 1:
+            return _decoded(_encoded(value))
+        sends = self.rank == root
+        text = _encoded(value) if sends else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([len(text)])
+        self._broadcast(length, root)
+        if not sends:
+            text = torch.empty(int(length), dtype=torch.uint8)
+        self._broadcast(text, root)
+        return _decoded(text)
+
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        sender = root if self._processes is None else dist.get_global_rank(self._processes, root)
+        sent = tensor.nbytes if self.rank == root else 0
+        self._call("broadcast", sent, tensor, src=sender)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        if self.size > 1:
+            self._call("barrier", 0)
+
+    def _call(self, name: str, sent: int, *arguments: Any, **keywords: Any) -> None:
+        """Call a collective operation, and count it."""
+        begin = clock()
+        getattr(dist, name)(*arguments, group=self._processes, **keywords)
+        self.seconds += clock() - begin
+        self.bytes_sent += sent
+        self.calls[name] += 1
+
+
+def _encoded(value: Any) -> Tensor:
+    return torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _decoded(text: Tensor) -> Any:
+    return json.loads(bytes(text.tolist()))

@@ -1,0 +1,68 @@
+"""What the processes of a group exchange."""
+
+import json
+import os
+
+import pytest
+import torch
+from helpers.ranks import run_ranks
+
+from slide.distributed.group import Group
+
+EVERY = """
+def work(group):
+    rank, size = group.rank, group.size
+    values = torch.tensor([1.0, 2.0, 4.0]) * (rank + 1)
+    found = {
+        "sum": group.all_reduce(values.clone()).tolist(),
+        "max": group.all_reduce(values.clone(), "max").tolist(),
+        "rows": [part.tolist() for part in group.all_gather(torch.full((rank, 2), rank))],
+        "known": [len(part) for part in group.all_gather(torch.ones(rank), list(range(size)))],
+        "none": [len(part) for part in group.all_gather(torch.ones(0, 3))],
+        "gather": group.gather({"rank": rank, "text": "x" * rank}),
+        "broadcast": group.broadcast({"from": rank}, root=size - 1),
+    }
+    group.barrier()
+    return found | {"calls": group.calls, "sent": group.bytes_sent, "seconds": group.seconds}
+"""
+
+
+@pytest.mark.compiled_only
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_operations(tmp_path):
+    for rank, found in enumerate(run_ranks(EVERY, tmp_path, 3)[3]):
+        assert found["sum"] == [6.0, 12.0, 24.0]
+        assert found["max"] == [3.0, 6.0, 12.0]
+        assert found["rows"] == [[], [[1, 1]], [[2, 2], [2, 2]]]
+        assert found["known"] == [0, 1, 2]
+        assert found["none"] == [0, 0, 0]
+        assert found["gather"] == [{"rank": r, "text": "x" * r} for r in range(3)]
+        assert found["broadcast"] == {"from": 2}
+        assert found["seconds"] > 0
+        # Lengths go first, but for known ones; an empty gather ends there.
+        calls = {"all_reduce": 2, "all_gather": 2 + 1 + 1 + 2, "broadcast": 2, "barrier": 1}
+        assert found["calls"] == calls
+        texts = 2 * len(json.dumps({"rank": 2, "text": "xx"}))
+        gathered = (16 + 2 * 32) + 2 * 8 + 16 + (16 + texts)
+        sent = 8 + len(json.dumps({"from": 2})) if rank == 2 else 0
+        assert found["sent"] == 2 * 16 + gathered + sent
+
+
+def test_alone():
+    group = Group.alone()
+    x = torch.ones(2)
+    assert group.all_reduce(x) is x
+    assert group.all_gather(x)[0] is x
+    assert group.gather([1]) == [[1]]
+    assert group.broadcast({"a": 1}) == {"a": 1}
+    group.barrier()
+    assert (group.rank, group.size, group.seconds, group.calls) == (0, 1, 0, {})
+
+
+def test_bad_use():
+    with pytest.raises(RuntimeError, match="have not joined yet: start them with torchrun"):
+        Group()
+    with pytest.raises(ValueError, match="operation must be one of sum, max, not 'mean'"):
+        Group.alone().all_reduce(torch.ones(1), "mean")
+    with pytest.raises(TypeError, match="JSON"):
+        Group.alone().broadcast({1, 2})
