@@ -14,7 +14,14 @@ from slide.config.announce import announce_data, announce_run
 from slide.config.compose import settings
 from slide.config.defaults import check_used, fill_in, run_device
 from slide.config.needs import announce_memory
-from slide.config.parts import build_network, build_optimizer, start_biases, without
+from slide.config.parts import (
+    SharedRows,
+    build_network,
+    build_optimizer,
+    shared_rows,
+    start_biases,
+    without,
+)
 from slide.config.ranks import (
     ALONE,
     Ranks,
@@ -28,7 +35,6 @@ from slide.config.ranks import (
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, transform, validation_split
 from slide.data.transforms import check_transform
-from slide.distributed import Group
 from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.training import Trainer, TrainingOptions
 from slide.training.checkpoint_folders import CHECKPOINTS
@@ -140,12 +146,12 @@ def build_trainer(
     fill_in(config, len(data.train), data.num_labels)
     check_same(ranks, config, data)
     announce_memory(config, data)
-    begin = clock()
+    shared, begin = shared_rows(ranks.group, data), clock()
     if not resumed and variants(config, given):
-        config = _searched(config, data, given, ranks.group)
+        config = _searched(config, data, given, shared)
         fill_in(config, len(data.train), data.num_labels)  # What a race has left open again.
     search_seconds = clock() - begin
-    network = build_network(config, data.num_features, data.num_labels, ranks.group)
+    network = build_network(config, data.num_features, data.num_labels, shared)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
     folder = share_folder(ranks, partial(_make_folder, config, label))
@@ -185,7 +191,7 @@ def _scalars(config: DictConfig) -> dict[str, bool | int | float | str]:
 
 
 def _searched(
-    config: DictConfig, data: SparseDataset, given: Collection[str], group: Group
+    config: DictConfig, data: SparseDataset, given: Collection[str], shared: SharedRows | None
 ) -> DictConfig:
     """The configuration after the races of ``search``, on rows that the trainer holds out, too."""
     rows, _ = choose_rows(data, config.dataset.holdout, config.seed)
@@ -197,7 +203,7 @@ def _searched(
         config = config.copy()
         fill_in(config, len(data.train), data.num_labels)
         torch.manual_seed(config.seed)
-        network = build_network(config, data.num_features, data.num_labels, group)
+        network = build_network(config, data.num_features, data.num_labels, shared)
         loss = instantiate(config.loss)
         if config.network.prior_bias:
             start_biases(network, loss, train.labels)

@@ -1,25 +1,57 @@
 """The parts of a run that learn: a network and an optimizer from a configuration."""
 
 from functools import partial
+from typing import NamedTuple
 
+import numpy as np
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide.config.defaults import run_device
 from slide.config.samplers import build_sampler, hidden_samplers
+from slide.data import SparseDataset
+from slide.distributed import Group, ShardedNetwork
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import Pattern
 
 
-def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwork:
+class SharedRows(NamedTuple):
+    """The processes that share the rows of a network, and how often each row is used.
+
+    Attributes:
+        group: the processes.
+        feature_counts: ``(D,)``, of each feature in the training rows; None: not known.
+        label_counts: ``(N,)``, of each label.
+    """
+
+    group: Group
+    feature_counts: np.ndarray | None = None
+    label_counts: np.ndarray | None = None
+
+
+def shared_rows(group: Group, data: SparseDataset) -> SharedRows | None:
+    """How a group shares the rows of a network for some data; None for a single process."""
+    if group.size == 1:
+        return None
+    split = data.train
+    features = np.bincount(split.features.indices, minlength=data.num_features)
+    labels = np.bincount(split.labels.indices, minlength=data.num_labels)
+    return SharedRows(group, features, labels)
+
+
+def build_network(
+    config: DictConfig, features: int, labels: int, shared: SharedRows | None = None
+) -> SlideNetwork:
     """The network with its samplers.
 
     Args:
         config: from `slide.config.read_config`, after `slide.config.fill_in`.
         features: number of features.
         labels: number of labels.
+        shared: the processes that share its rows; None: this one has all.
 
     Raises:
         ValueError: for impossible settings.
@@ -39,7 +71,11 @@ def build_network(config: DictConfig, features: int, labels: int) -> SlideNetwor
             raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options = {key: network[key] for key in keys}
-    made = SlideNetwork(features, list(network.hidden), labels, sampler, hidden, **options)
+    shape = features, list(network.hidden), labels, sampler
+    if shared is not None and shared.group.size > 1:
+        seed = {"seed": config.seed}
+        return ShardedNetwork(*shape, **shared._asdict(), **seed, **options)
+    made = SlideNetwork(*shape, hidden, **options)
     return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 
 
@@ -75,7 +111,10 @@ def start_biases(network: SlideNetwork, loss: ActiveLoss, labels: Pattern) -> No
     """
     output = network.output
     assert output.bias is not None
-    output.bias.data.copy_(loss.prior_scores(labels, output.out_features))
+    scores = loss.prior_scores(labels, output.out_features)
+    if isinstance(network, ShardedNetwork):
+        scores = scores[torch.from_numpy(network.output.shares.ids).long()]
+    output.bias.data.copy_(scores)
 
 
 def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:

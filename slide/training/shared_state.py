@@ -16,6 +16,10 @@ from torch import Tensor, nn
 # The layers whose rows are shared, and which of their parameters have a row for each of them.
 _OF_ROWS = {"first": ("weight",), "output": ("weight", "bias")}
 _EXTRA = "output._extra_state"
+# A process' own outputs are a layer in the layer of outputs. In a checkpoint they are called alike.
+_LOCAL, _OUTPUT = "output.local.", "output."
+# What only a network of several processes has: the number of its draws for dropout.
+_DRAWS = "draws"
 
 
 class StatePart(NamedTuple):
@@ -25,13 +29,11 @@ class StatePart(NamedTuple):
         rows: ids of its rows by layer, rising int64; None: all rows.
         network: the ``state_dict`` of its network.
         optimizer: the ``state_dict`` of its optimizer.
-        parameters: the names of the parameters, in the order of the optimizer.
     """
 
     rows: dict[str, np.ndarray] | None
     network: dict[str, Any]
     optimizer: dict[str, Any]
-    parameters: Sequence[str]
 
 
 def own_rows(network: Any) -> dict[str, np.ndarray] | None:
@@ -41,9 +43,29 @@ def own_rows(network: Any) -> dict[str, np.ndarray] | None:
     return {name: getattr(network, name).shares.ids.astype(np.int64) for name in _OF_ROWS}
 
 
+def network_state(network: nn.Module) -> dict[str, Any]:
+    """The ``state_dict`` of a network, with the names that it has on any number of processes."""
+    return {_saved_name(name): value for name, value in network.state_dict().items()}
+
+
+def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
+    """Load what `network_state` gave on any number of processes, for the rows of this one."""
+    found, own = dict(state), network.state_dict()
+    if _DRAWS in own:
+        found.setdefault(_DRAWS, own[_DRAWS])
+    elif _DRAWS in found:
+        del found[_DRAWS]
+    names = {_saved_name(name): name for name in own}
+    network.load_state_dict({names.get(name, name): value for name, value in found.items()})
+
+
+def _saved_name(name: str) -> str:
+    return _OUTPUT + name.removeprefix(_LOCAL) if name.startswith(_LOCAL) else name
+
+
 def parameter_names(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """The names of the parameters of a network, in the order of its optimizer."""
-    names = {id(each): name for name, each in network.named_parameters()}
+    names = {id(each): _saved_name(name) for name, each in network.named_parameters()}
     return [names[id(each)] for group in optimizer.param_groups for each in group["params"]]
 
 
@@ -66,7 +88,8 @@ def assembled(
         parts: of all processes that wrote the checkpoint.
         rows: ids of the rows, by layer; None: all.
         sizes: number of all rows, by layer.
-        parameters: names of the parameters in the order of the optimizer that takes the state.
+        parameters: names of the parameters in the order of the optimizers, which is the same for
+            all parts.
 
     Raises:
         KeyError: if a row or a parameter is in none of the parts.
@@ -82,13 +105,9 @@ def assembled(
         elif name != "first._extra_state":  # A layer of shared rows has none, and needs none.
             network[name] = value
     optimizer = dict(parts[0].optimizer)
-    places = [{name: i for i, name in enumerate(part.parameters)} for part in parts]
     optimizer["state"] = {}
     for number, name in enumerate(parameters):
-        states = [
-            part.optimizer["state"].get(place[name])
-            for part, place in zip(parts, places, strict=True)
-        ]
+        states = [part.optimizer["state"].get(number) for part in parts]
         if any(states):
             optimizer["state"][number] = _moments(parts, own, _layer_of(name), states)
     return network, optimizer
