@@ -166,7 +166,8 @@ def build_trainer(
         assert isinstance(noted, DictConfig)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
         trainer.monitor.note_settings(_scalars(noted))
-        note_folder(ranks, folder_parent(config), folder)
+        if config.run_dir is None:
+            note_folder(ranks, folder_parent(config), folder)
     return trainer
 
 

@@ -1,0 +1,104 @@
+"""Runs of ``train.py`` on several processes, as ``torchrun`` starts them.
+
+One process imports everything, and the ranks are its children: an import takes seconds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+START = """
+import json, os, signal, socket, sys, time, traceback
+import torch.distributed, torch.utils.tensorboard
+from slide.config import command
+
+class Rank:
+    '''A child process that runs the command as torchrun starts it.'''
+
+    def __init__(self, words, rank, size, port, said, **environment):
+        self.said = said
+        self.process = os.fork()
+        if not self.process:
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **environment}
+            if size > 1:
+                os.environ.update({name: str(value) for name, value in place.items()})
+            become(words, said)
+
+    def kill(self, number=signal.SIGKILL):
+        os.kill(self.process, number)
+
+    def wait(self):
+        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        with open(self.said) as file:
+            return {"status": status, "said": file.read()}
+
+def become(words, said):
+    status = 1
+    signal.alarm(120)
+    try:
+        with open(said, "w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.argv = ["train.py", *words]
+        command.train()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+def free_port():
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        return each.getsockname()[1]
+
+def start(words, size, **environment):
+    port = free_port()
+    return [
+        Rank(words[r] if isinstance(words[0], list) else words, r, size, port, f"{folder}/said-{r}",
+             **environment)
+        for r in range(size)
+    ]
+
+def run(words, size, **environment):
+    return [rank.wait() for rank in start(words, size, **environment)]
+
+folder = sys.argv[1]
+"""
+END = """
+json.dump(found, open(f"{folder}/found.json", "w"))
+"""
+
+
+def torchruns(code, folder, seconds=170):
+    """What some runs have left.
+
+    Args:
+        code: Python code that sets ``found``, something for JSON. It may call ``run(words, size)``,
+            which returns the exit status and the output of each rank, and ``start``, for ranks that
+            can be killed.
+        folder: an empty folder; the code knows it as ``folder``.
+        seconds: time after which the test fails.
+    """
+    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
+    command = [sys.executable, "-W", "ignore", "-c", START + code + END, str(folder)]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert not done.returncode, done.stdout + done.stderr
+    return json.loads((folder / "found.json").read_text())
