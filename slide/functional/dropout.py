@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -16,7 +15,7 @@ from slide.runtime import array_view, random_key, untraced
 
 
 @untraced
-def relu_dropout(x: Tensor, p: float) -> Tensor:
+def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None = None) -> Tensor:
     """``dropout(relu(x), p)`` in training mode, in one pass over the values.
 
     PyTorch draws random numbers on one core, which takes as long as a matrix product of the layer.
@@ -27,6 +26,7 @@ def relu_dropout(x: Tensor, p: float) -> Tensor:
     Args:
         x: floats of any shape.
         p: probability that a value is set to 0, in [0, 1); others are divided by ``1 - p``.
+        generator: what the key comes from, on the CPU; None: the generator of torch.
 
     Returns:
         A tensor of the shape and type of ``x``.
@@ -45,8 +45,8 @@ def relu_dropout(x: Tensor, p: float) -> Tensor:
     if not p:
         return torch.relu(x)
     if x.dtype not in (torch.float32, torch.float64):  # Kernels do not read other types.
-        return F.dropout(torch.relu(x), p)
-    key = int(torch.randint(2**62, (), device="cpu"))
+        return relu_dropout(x.float(), p, generator).to(x.dtype)
+    key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     if plain(x):
         return relu_dropout_forward(x, int(random_key(key)), p)
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]

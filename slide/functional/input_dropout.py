@@ -9,7 +9,7 @@ from slide.sparse import CSR
 
 
 @untraced
-def drop_features(x: CSR, p: float) -> CSR:
+def drop_features(x: CSR, p: float, generator: torch.Generator | None = None) -> CSR:
     """A matrix without a random share of its non-zeros.
 
     A network that learns from such rows cannot rely on single features, and learns rows by heart
@@ -21,6 +21,7 @@ def drop_features(x: CSR, p: float) -> CSR:
     Args:
         x: CSR ``(B, D)``.
         p: probability that a non-zero is left out, in [0, 1); others are divided by ``1 - p``.
+        generator: what draws, on the CPU; None: the generator of torch.
 
     Returns:
         ``x`` itself for p = 0; else a CSR matrix ``(B, D)`` with fewer non-zeros, in their order.
@@ -40,7 +41,7 @@ def drop_features(x: CSR, p: float) -> CSR:
     checks.share("p", p)
     if not p:
         return x
-    kept = array_view(torch.rand(len(x.indices), device="cpu")) >= p
+    kept = array_view(torch.rand(len(x.indices), generator=generator, device="cpu")) >= p
     before = np.zeros(len(kept) + 1, np.int64)
     np.cumsum(kept, out=before[1:])
     values = x.values[kept] * x.values.dtype.type(1 / (1 - p))

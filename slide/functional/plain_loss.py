@@ -8,6 +8,7 @@ from slide.active_set import ActiveSet
 from slide.backend import on_device
 from slide.functional.hard_samples import hardest_count
 from slide.functional.losses import Loss
+from slide.sparse import Pattern
 
 
 def plain_loss(
@@ -24,11 +25,8 @@ def plain_loss(
     if logs is not None:
         logs = on_device(logs, device).to(scores.dtype)
     if active.indptr is not None:
-        scores, logs = _as_matrix(scores, logs, active.indptr)
-    aimed = torch.zeros(scores.shape, dtype=torch.bool, device=device)
-    samples = np.repeat(np.arange(len(aimed)), np.diff(targets.indptr))
-    aimed[on_device(samples, device), on_device(targets.indices, device).long()] = True
-    losses = loss.dense(scores, aimed, logs)
+        scores, logs = score_matrix(scores, logs, active.indptr)
+    losses = loss.dense(scores, aimed_at(targets, scores), logs)
     if weights is not None:
         losses = losses * on_device(weights, device).to(losses.dtype)
     kept = hardest_count(hard_fraction, len(losses))
@@ -37,7 +35,16 @@ def plain_loss(
     return losses.sum() / max(kept, 1)
 
 
-def _as_matrix(
+def aimed_at(targets: Pattern, scores: Tensor) -> Tensor:
+    """Which of the scores ``(B, A)`` are those of targets, ``(B, A)`` bools."""
+    aimed = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    samples = np.repeat(np.arange(len(aimed)), np.diff(targets.indptr))
+    columns = on_device(targets.indices, scores.device).long()
+    aimed[on_device(samples, scores.device), columns] = True
+    return aimed
+
+
+def score_matrix(
     scores: Tensor, weights: Tensor | None, indptr: np.ndarray
 ) -> tuple[Tensor, Tensor | None]:
     """Scores and log weights of sets of each sample as matrices ``(B, largest set)``.

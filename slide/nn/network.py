@@ -98,16 +98,22 @@ class SlideNetwork(nn.Module):
     def encode(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` of features ``(B, D)``, as `slide.as_csr` takes them."""
         features = as_csr(features, self.first.in_features)
+        draws = self._generator() if self.training else None
         if self.training:
-            features = drop_features(features, self.input_dropout)
-        x = self._activate(self.first(features))
+            features = drop_features(features, self.input_dropout, draws)
+        x = self._activate(self.first(features), draws)
         for layer in self.hidden:
-            x = self._activate(layer(x))
+            x = self._activate(layer(x), draws)
         return x
 
-    def _activate(self, activation: Activation) -> Tensor:
+    def _generator(self) -> torch.Generator | None:
+        """What the dropout of one pass draws from; None: the generator of torch."""
+        return None
+
+    def _activate(self, activation: Activation, draws: torch.Generator | None) -> Tensor:
         # ReLU and dropout come before `to_dense`, so that they visit only the active values.
-        values = relu_dropout(activation.values, self.dropout if self.training else 0.0)
+        dropout = self.dropout if self.training else 0.0
+        values = relu_dropout(activation.values, dropout, draws)
         return activation._replace(values=values).to_dense()
 
     def forward(self, features: Any, labels: Any = None) -> Activation:

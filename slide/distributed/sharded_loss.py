@@ -1,0 +1,182 @@
+"""The loss of a layer whose outputs are shared out among processes, and its gradients.
+
+Each rank has the scores of its own active set. What the ranks exchange for a loss is small: see
+`loss_over_ranks`. No gradient of a weight is sent.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from slide.active_set import ActiveSet, check_targets
+from slide.distributed.group import Group
+from slide.distributed.sharded_softmax import SOFTMAXES, Targets
+from slide.functional.active_loss import checked_weights, scaled
+from slide.functional.hard_samples import hardest_count, hardest_first
+from slide.functional.linear import LinearOptions, linear_on_set
+from slide.functional.linear_loss import linear_loss_on_set
+from slide.functional.plain_loss import aimed_at, score_matrix
+from slide.nn import ActiveLoss
+from slide.row_gradients import hand_over, take_row_gradients
+
+
+class Task(NamedTuple):
+    """What the loss of a step is computed from, beside inputs and weights.
+
+    Attributes:
+        active: the active set of this rank, by local numbers.
+        label_counts: ``(B,)`` int64, number of labels of each sample, on all ranks together.
+        loss: the loss.
+        products: how products are computed.
+        weights: ``(B,)`` factors of the losses of the samples; None: all are 1.
+        group: the processes.
+    """
+
+    active: ActiveSet
+    label_counts: np.ndarray
+    loss: ActiveLoss
+    products: LinearOptions
+    weights: np.ndarray | None
+    group: Group
+
+
+def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) -> Tensor:
+    """The mean loss over the samples, of the active sets of all ranks together; a scalar.
+
+    ``bce`` and ``squared_hinge`` are sums over outputs, so one all-reduce adds up the gradients of
+    ``x``, with the loss as one number more. The softmaxes gather B log-sum-exps and scores of
+    targets from each rank before. ``decoupled_softmax`` then adds up 2 B numbers, and so does any
+    sum over outputs if ``hard_fraction`` is below 1, B numbers. The forward pass computes all
+    gradients, and the backward pass leaves those of the rows.
+
+    Args:
+        x: ``(B, H)``, the same on all ranks.
+        weight: ``(n, H)``, the rows of this rank.
+        bias: ``(n,)`` or None.
+        task: the other parts of the step.
+
+    Raises:
+        ValueError: for targets, weights of samples or a loss that do not fit.
+    """
+    check_targets(task.active, len(x))
+    task = task._replace(weights=checked_weights(task.weights, len(x)))
+    loss = task.loss.record
+    if loss.splits_target and loss.name not in SOFTMAXES:
+        raise ValueError(
+            f"the loss {loss.name} cannot be computed on several processes: its outputs share a "
+            f"target; take one of {', '.join(SOFTMAXES)}, or a loss that is a sum over outputs"
+        )
+    learns = torch.is_grad_enabled()
+    return _LossOverRanks.apply(x, weight, bias, task, learns)  # type: ignore[return-value]
+
+
+class _LossOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, task: Task, learns: bool):
+        # Leaves in the same memory: the gradients that the operations of one process leave on them
+        # go to the weights in the backward pass.
+        leaves = [_leaf(each) for each in (x, weight, bias)]
+        with torch.set_grad_enabled(learns):
+            own, known = _own_part(leaves, task)
+        ctx.grad_x, total = _over_ranks(leaves[0], own, known, task.group)
+        ctx.parameters, ctx.sparse_grad = (weight, bias), task.products.sparse_grad
+        ctx.rows = [None if leaf is None else take_row_gradients(leaf) for leaf in leaves[1:]]
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
+        upstream, sparse, found = grads[0].item(), ctx.sparse_grad, []
+        wanted = ctx.needs_input_grad[1:3]
+        for parameter, gradient, needed in zip(ctx.parameters, ctx.rows, wanted, strict=True):
+            if not needed or gradient is None:
+                found.append(None)
+                continue
+            gradient = gradient.scaled(upstream, sparse)
+            found.append(hand_over(ctx, parameter, gradient, sparse))
+        return grad_x, *found, None, None
+
+
+def _leaf(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _own_part(leaves: list[Any], task: Task) -> tuple[Tensor, Tensor | None]:
+    """Compute the gradients of this rank's part, and leave them on the leaves.
+
+    Returns:
+        This rank's part of the loss, and the loss if all ranks know it already.
+    """
+    loss, fraction = task.loss.record, task.loss.hard_fraction
+    products = task.products._replace(sparse_grad=False)
+    if not loss.splits_target and fraction == 1:
+        mean = linear_loss_on_set(*leaves, task.active, loss, 1.0, products, task.weights)
+        if mean.requires_grad:
+            mean.backward()
+        return mean.detach(), None
+    scores, logs = linear_on_set(*leaves, task.active, products), task.active.log_weights
+    if scores.dtype == torch.bfloat16:
+        scores = scores.float()
+    if logs is not None:
+        logs = torch.as_tensor(logs).to(scores.dtype)
+    if task.active.indptr is not None:
+        scores, logs = score_matrix(scores, logs, task.active.indptr)
+    losses, gradient = _losses(scores.detach(), logs, task)
+    factors = _factors(losses, fraction, task.weights)
+    if scores.requires_grad:
+        gradient.mul_(factors.to(gradient.dtype)[:, None])
+        gradient[factors == 0] = 0  # Even if it is not finite.
+        scores.backward(gradient)
+    total = torch.where(factors > 0, losses * factors, 0).sum()
+    return total, total
+
+
+def _losses(scores: Tensor, logs: Tensor | None, task: Task) -> tuple[Tensor, Tensor]:
+    """The losses of the samples ``(B,)`` float64, equal on all ranks, and their gradients.
+
+    Args:
+        scores: ``(B, A)``, those of this rank's set.
+        logs: ``(A,)`` or ``(B, A)``, or None.
+        task: the other parts of the step.
+    """
+    loss, targets = task.loss.record, task.active.targets
+    assert targets is not None
+    if loss.splits_target:
+        return SOFTMAXES[loss.name](
+            scores, logs, Targets.of(targets, task.label_counts), task.group
+        )
+    with torch.enable_grad():
+        own = loss.dense(scores.requires_grad_(), aimed_at(targets, scores), logs)
+        (gradient,) = torch.autograd.grad(own.sum(), scores)
+    return task.group.all_reduce(own.detach().double()), gradient
+
+
+def _factors(losses: Tensor, fraction: float, weights: np.ndarray | None) -> Tensor:
+    """What the loss of each sample counts in the mean over the hardest, ``(B,)`` float64."""
+    factors = torch.ones_like(losses) if weights is None else torch.tensor(weights)
+    count, kept = len(losses), hardest_count(fraction, len(losses))
+    if kept < count:
+        dropped = hardest_first((losses * factors).numpy())[kept:]
+        factors[torch.from_numpy(dropped)] = 0
+    return factors / max(kept, 1)
+
+
+def _over_ranks(
+    x: Tensor, own: Tensor, known: Tensor | None, group: Group
+) -> tuple[Tensor | None, Tensor]:
+    """The gradient of ``x`` and the loss, added up over the ranks by one all-reduce."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    parts = [] if x.grad is None else [x.grad.to(dtype).flatten()]
+    if known is None:
+        parts.append(own.to(dtype)[None])
+    if parts:
+        parts = [group.all_reduce(torch.cat(parts) if len(parts) > 1 else parts[0])]
+    total = parts[0][-1].clone() if known is None else known.to(dtype)
+    grad_x = None if x.grad is None else parts[0][: x.numel()].view(x.shape).to(x.dtype)
+    return grad_x, total

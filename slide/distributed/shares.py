@@ -1,0 +1,157 @@
+"""Which process owns which row of a weight."""
+
+import heapq
+from typing import TypeVar
+
+import numpy as np
+
+from slide import checks
+from slide.sparse import CSR, Pattern
+
+_Rows = TypeVar("_Rows", CSR, Pattern)
+# So many of the most frequent rows for each rank are dealt one by one, to the rank with the least
+# work so far. Each of the others is little work.
+_ONE_BY_ONE = 1024
+
+
+class Shares:
+    """Rows of a weight, shared out among ranks.
+
+    Some features and labels are far more frequent than others, and a row costs work in each step
+    that uses it. With ``counts`` the most frequent rows go to the rank with the least work so far
+    (Graham 1969, "Bounds on multiprocessing timing anomalies"), and the others in turn, so that
+    ranks have equally many. Without, row i goes to rank i modulo ``size``. A rank keeps its rows in
+    rising order; a row's place there is its local number.
+
+    Args:
+        what: what the rows are, for messages: "features", "labels".
+        rows: N, number of rows.
+        rank: number of this process.
+        size: number of processes.
+        counts: ``(N,)``, how often each row is used, in any unit, the same on all ranks. None:
+            unknown.
+
+    Raises:
+        ValueError: for more processes than rows, or counts that are negative or of another length.
+
+    Attributes:
+        rows: N.
+        ids: ``(n,)`` int32 or int64, the rows of this rank, rising.
+
+    Example:
+        >>> from slide.distributed import Shares
+        >>> shares = Shares("labels", 5, rank=1, size=2)
+        >>> shares.ids
+        array([1, 3], dtype=int32)
+        >>> heavy = [Shares("labels", 5, r, 2, [9, 3, 3, 3, 0]).ids.tolist() for r in (0, 1)]
+        >>> heavy
+        [[0, 4], [1, 2, 3]]
+    """
+
+    def __init__(self, what: str, rows: int, rank: int, size: int, counts: object = None):
+        checks.whole("size", size, 1)
+        if not 0 <= rank < size:
+            raise ValueError(f"rank must be in [0, {size}), not {rank}")
+        if size > rows:
+            raise ValueError(
+                f"{size} processes cannot share out {rows} {what}: start at most {rows}"
+            )
+        self.what, self.rows, self.rank, self.size = what, rows, rank, size
+        dtype = np.int32 if rows <= 1 << 31 else np.int64
+        self._owner: np.ndarray | None = None
+        if counts is None or size == 1:
+            self.ids = np.arange(rank, rows, size, dtype=dtype)
+            return
+        counts = np.asarray(counts)
+        if counts.shape != (rows,):
+            raise ValueError(f"counts {counts.shape} do not fit {rows} {what}")
+        if rows and not counts.min() >= 0:
+            raise ValueError(f"counts of {what} must be at least 0, not {counts.min()}")
+        self._owner = _deal(counts, size)
+        self.ids = np.flatnonzero(self._owner == rank).astype(dtype)
+        self._place = np.empty(rows, dtype)
+        for each in range(size):
+            own = self._owner == each
+            self._place[own] = np.arange(np.count_nonzero(own))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def owners(self, ids: np.ndarray) -> np.ndarray:
+        """The rank that owns each of the rows ``ids``."""
+        return ids % self.size if self._owner is None else self._owner[ids]
+
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """The local number of each of the rows ``ids``, at its owner."""
+        return ids // self.size if self._owner is None else self._place[ids]
+
+    def ids_of(self, rank: int) -> np.ndarray:
+        """The rows of any rank, rising."""
+        if rank == self.rank:
+            return self.ids
+        if self._owner is None:
+            return np.arange(rank, self.rows, self.size, dtype=self.ids.dtype)
+        return np.flatnonzero(self._owner == rank).astype(self.ids.dtype)
+
+    def own(self, x: _Rows) -> _Rows:
+        """The entries of a matrix or a pattern whose columns this rank owns, by local number.
+
+        Args:
+            x: ``(B, N)``; columns in [0, N).
+
+        Returns:
+            ``(B, n)``, of the same kind.
+
+        Example:
+            >>> import slide
+            >>> from slide.distributed import Shares
+            >>> shares = Shares("labels", 5, rank=1, size=2)
+            >>> shares.own(slide.Pattern.from_lists([[3, 4], [], [0, 1]])).indices
+            array([1, 0], dtype=int32)
+        """
+        if self.size == 1:
+            return x
+        kept = self.owners(x.indices) == self.rank
+        before = np.zeros(len(kept) + 1, np.int64)
+        np.cumsum(kept, out=before[1:])
+        places = self.places(x.indices[kept]).astype(np.int32)
+        if isinstance(x, CSR):
+            return CSR(before[x.indptr], places, x.values[kept])
+        return Pattern(before[x.indptr], places)
+
+    def evenness(self, ids: np.ndarray) -> float:
+        """The largest rank's share of some rows, as a multiple of the mean rank's; at least 1.
+
+        Args:
+            ids: rows. The rows that a step touches, each once, say how even the updates are; the
+                columns of all entries of a batch, how even the products of the first layer are.
+
+        Example:
+            >>> import numpy as np
+            >>> from slide.distributed import Shares
+            >>> Shares("labels", 6, rank=0, size=2).evenness(np.array([0, 1, 2, 4]))
+            1.5
+        """
+        numbers = np.bincount(self.owners(ids), minlength=self.size)
+        return float(numbers.max() / max(numbers.mean(), 1 / self.size))
+
+
+def _deal(counts: np.ndarray, size: int) -> np.ndarray:
+    """The owner of each row, ``(N,)`` uint16."""
+    rows = len(counts)
+    order = np.argsort(-counts.astype(np.float64), kind="stable")
+    owner = np.empty(rows, np.uint16)
+    free = np.array([rows // size + (rank < rows % size) for rank in range(size)])
+    ranks = [(0.0, 0, rank) for rank in range(size)]  # Work, rows, rank.
+    head = order[: size * _ONE_BY_ONE]
+    for row in head:
+        work, number, rank = heapq.heappop(ranks)
+        owner[row] = rank
+        free[rank] -= 1
+        if free[rank]:
+            heapq.heappush(ranks, (work + float(counts[row]), number + 1, rank))
+    # The others in turn; who has fewer rows so far comes more often.
+    turns = np.concatenate([(np.arange(n) + 0.5) / max(n, 1) for n in free])
+    takers = np.repeat(np.arange(size, dtype=np.uint16), free)
+    owner[order[len(head) :]] = takers[np.argsort(turns, kind="stable")]
+    return owner
