@@ -1,6 +1,7 @@
 """Runs of ``train.py`` on several processes, as ``torchrun`` starts them.
 
-One process imports everything, and the ranks are its children: an import takes seconds.
+One process imports everything and makes a short run, and the ranks are its children: imports and
+kernels take seconds. It is a child itself, because kernels of forked processes are serial.
 """
 
 import json
@@ -10,6 +11,14 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+# A run of which all outputs are computed, so that it does not depend on the number of processes.
+SMALL = (
+    *("dataset.train_samples=300", "dataset.test_samples=60", "dataset.num_labels=60"),
+    *("dataset.num_features=90", "dataset.nonzeros=8", "network.hidden=[16]", "sampler=full"),
+    *("network.precision=float32", "network.dropout=0", "lr_schedule=constant", "ranker=none"),
+    *("trainer.batch_size=32", "trainer.epochs=2", "trainer.log_every=1", "runtime.threads=1"),
+    "report=false",
+)
 START = """
 import json, os, signal, socket, sys, time, traceback
 import torch.distributed, torch.utils.tensorboard
@@ -73,7 +82,12 @@ def start(words, size, **environment):
 def run(words, size, **environment):
     return [rank.wait() for rank in start(words, size, **environment)]
 
-folder = sys.argv[1]
+folder, small = sys.argv[1], sys.argv[2:]
+mother = os.fork()
+if mother:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(mother, 0)[1]))
+sys.argv = ["train.py", *small, f"run_dir={folder}/warm", "trainer.max_steps=1"]
+command.train()
 """
 END = """
 json.dump(found, open(f"{folder}/found.json", "w"))
@@ -86,12 +100,13 @@ def torchruns(code, folder, seconds=170):
     Args:
         code: Python code that sets ``found``, something for JSON. It may call ``run(words, size)``,
             which returns the exit status and the output of each rank, and ``start``, for ranks that
-            can be killed.
-        folder: an empty folder; the code knows it as ``folder``.
+            can be killed. It knows ``folder`` and ``small``, the words of a small run.
+        folder: an empty folder.
         seconds: time after which the test fails.
     """
     path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
-    command = [sys.executable, "-W", "ignore", "-c", START + code + END, str(folder)]
+    small = [*SMALL, f"dataset.cache={folder}/cache"]
+    command = [sys.executable, "-W", "ignore", "-c", START + code + END, str(folder), *small]
     done = subprocess.run(
         command,
         env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"},
