@@ -112,9 +112,8 @@ def join(place: Place, timeout: float) -> Any:
         store.add("came", 1)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
     except RuntimeError as error:
-        came = "" if store is None else f"{_came(store)} of "
         raise ValueError(
-            f"{came}{place.size} processes were there after {timeout:g} seconds "
+            f"{_came(store)} {place.size} processes were there after {timeout:g} seconds "
             f"(runtime.timeout): look at what the others say, and whether this machine reaches "
             f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         ) from error
@@ -130,6 +129,6 @@ def wait_long() -> None:
 
 def _came(store: Any) -> str:
     try:
-        return str(store.add("came", 0))
-    except RuntimeError:
-        return "fewer"
+        return f"{store.add('came', 0)} of"
+    except (RuntimeError, AttributeError):  # There is no store, or it does not answer.
+        return "fewer than"

@@ -1,4 +1,4 @@
-"""``train.py`` on several processes: the same scores, folders and weights as on any other number."""
+"""``train.py`` on several processes: scores, folders and weights as on any other number."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from helpers.torchrun import torchruns
 
 import slide
 from slide.tensor_folder import read_tensors
+from slide.training.checkpoint_folders import last_checkpoint
 
 pytestmark = [
     pytest.mark.compiled_only,
@@ -56,7 +57,7 @@ def test_resumed_on_other_numbers_of_processes_they_end_as_one_that_nothing_dist
 
 def test_moments_come_along_exactly(runs):
     """From rank to rank: the first moments of all rows, put together from two checkpoints."""
-    folders = [sorted((runs[1] / name / "checkpoints").iterdir())[-1] for name in ("whole", "parts")]
+    folders = [last_checkpoint(runs[1] / name) for name in ("whole", "parts")]
     for part in (0, 1):
         one, other = (read_tensors(folder, f"rank-{part}") for folder in folders)
         assert one.keys() == other.keys()
