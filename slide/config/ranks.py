@@ -27,7 +27,7 @@ _OWN = ("dataset.root", "dataset.cache", "runtime.threads")
 _TIMEOUT = 600
 # Seconds after which a file that one machine wrote is seen by all others.
 _SEEN_AFTER = 10.0
-_ONE = "{}={} needs a run of one process: use {}, or start it without torchrun"
+_ALONE = "{} needs a run of one process: set {}, or start it without torchrun"
 _T = TypeVar("_T")
 
 
@@ -208,14 +208,19 @@ def fit_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> None:
     if ranks.group.size == 1:
         return
     if config.ranker and any(key.partition(".")[0] == "ranker" for key in given):
-        raise ValueError(_ONE.format("ranker", config.ranker._target_, "ranker=none"))
+        raise ValueError(_ALONE.format("a re-ranker", "ranker=none"))
+    if config.trainer.patience:
+        needs = f"trainer.patience={config.trainer.patience}"
+        raise ValueError(_ALONE.format(needs, "trainer.patience=0"))
+    device, sizes = config.runtime.get("device", "cpu"), config.network.hidden_active
+    if device != "cpu":
+        raise ValueError(_ALONE.format(f"runtime.device={device}", "runtime.device=cpu"))
+    if OmegaConf.is_list(sizes) and any(size is not None for size in sizes):
+        shown = f"network.hidden_active={list(sizes)}"
+        raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))
     if config.ranker:
         config.ranker = {}
         say("re-ranker left out: it works in a run of one process only")
-    if config.trainer.patience:
-        raise ValueError(_ONE.format("trainer.patience", config.trainer.patience, "0"))
-    if config.runtime.get("device", "cpu") != "cpu":
-        raise ValueError(_ONE.format("runtime.device", config.runtime.device, "runtime.device=cpu"))
 
 
 def restarts() -> int:
