@@ -1,6 +1,5 @@
 """Which process owns which row of a weight."""
 
-import heapq
 from typing import TypeVar
 
 import numpy as np
@@ -9,18 +8,18 @@ from slide import checks
 from slide.sparse import CSR, Pattern
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
-# So many of the most frequent rows for each rank are dealt one by one, to the rank with the least
-# work so far. Each of the others is little work.
-_ONE_BY_ONE = 1024
+# So many rounds look at the work of the ranks so far. A row of the others is little work.
+_WEIGHED = 4096
 
 
 class Shares:
     """Rows of a weight, shared out among ranks.
 
     Some features and labels are far more frequent than others, and a row costs work in each step
-    that uses it. With ``counts`` the most frequent rows go to the rank with the least work so far
-    (Graham 1969, "Bounds on multiprocessing timing anomalies"), and the others in turn, so that
-    ranks have equally many. Without, row i goes to rank i modulo ``size``. A rank keeps its rows in
+    that uses it. With ``counts`` rows are dealt in rounds, by falling count. Each rank gets one row
+    of a round, so ranks have equally many rows of each frequency; the rank with the least work so
+    far gets the most frequent one (as in Graham 1969, "Bounds on multiprocessing timing
+    anomalies"). Without counts, row i goes to rank i modulo ``size``. A rank keeps its rows in
     rising order; a row's place there is its local number.
 
     Args:
@@ -45,7 +44,7 @@ class Shares:
         array([1, 3], dtype=int32)
         >>> heavy = [Shares("labels", 5, r, 2, [9, 3, 3, 3, 0]).ids.tolist() for r in (0, 1)]
         >>> heavy
-        [[0, 4], [1, 2, 3]]
+        [[0, 3, 4], [1, 2]]
     """
 
     def __init__(self, what: str, rows: int, rank: int, size: int, counts: object = None):
@@ -138,20 +137,17 @@ class Shares:
 
 def _deal(counts: np.ndarray, size: int) -> np.ndarray:
     """The owner of each row, ``(N,)`` uint16."""
-    rows = len(counts)
     order = np.argsort(-counts.astype(np.float64), kind="stable")
-    owner = np.empty(rows, np.uint16)
-    free = np.array([rows // size + (rank < rows % size) for rank in range(size)])
-    ranks = [(0.0, 0, rank) for rank in range(size)]  # Work, rows, rank.
-    head = order[: size * _ONE_BY_ONE]
-    for row in head:
-        work, number, rank = heapq.heappop(ranks)
-        owner[row] = rank
-        free[rank] -= 1
-        if free[rank]:
-            heapq.heappush(ranks, (work + float(counts[row]), number + 1, rank))
-    # The others in turn; who has fewer rows so far comes more often.
-    turns = np.concatenate([(np.arange(n) + 0.5) / max(n, 1) for n in free])
-    takers = np.repeat(np.arange(size, dtype=np.uint16), free)
-    owner[order[len(head) :]] = takers[np.argsort(turns, kind="stable")]
+    rounds = -(-len(counts) // size)
+    # Forwards and backwards by turns, as far as nobody looks at the work.
+    there = np.arange(size, dtype=np.uint16)
+    turns = np.resize(np.concatenate([there, there[::-1]]), rounds * size)
+    work = np.zeros(size)
+    for number in range(min(rounds, _WEIGHED)):
+        part = slice(number * size, (number + 1) * size)
+        rows, ranks = order[part], np.argsort(work, kind="stable")
+        work[ranks[: len(rows)]] += counts[rows]
+        turns[part] = ranks
+    owner = np.empty(len(counts), np.uint16)
+    owner[order] = turns[: len(counts)]
     return owner

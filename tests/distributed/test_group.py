@@ -1,15 +1,16 @@
 """What the processes of a group exchange."""
 
 import json
-import os
 
 import pytest
 import torch
-from helpers.ranks import run_ranks
+from helpers.ranks import run_ranks, several
 
 from slide.distributed.group import Group
 
 EVERY = """
+import torch
+
 def work(group):
     rank, size = group.rank, group.size
     values = torch.tensor([1.0, 2.0, 4.0]) * (rank + 1)
@@ -27,8 +28,7 @@ def work(group):
 """
 
 
-@pytest.mark.compiled_only
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@several
 def test_operations(tmp_path):
     for rank, found in enumerate(run_ranks(EVERY, tmp_path, 3)[3]):
         assert found["sum"] == [6.0, 12.0, 24.0]

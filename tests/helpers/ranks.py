@@ -1,76 +1,113 @@
-"""Processes of a group, started by a test."""
+"""Processes of a group, started by a test.
 
+One process imports everything, once for all tests, and the ranks are its children: an import takes
+seconds.
+"""
+
+import atexit
 import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import pytest
+import torch.distributed as dist
+
 TESTS = Path(__file__).parents[1]
-# One process imports everything, and the ranks are its children: an import takes seconds.
-START = """
+
+
+def several(test):
+    """Marks of a test that starts ranks."""
+    able = hasattr(os, "fork") and dist.is_available()
+    skip = pytest.mark.skipif(not able, reason="needs os.fork and torch.distributed")
+    return pytest.mark.compiled_only(skip(test))
+
+
+SERVER = """
 import datetime, json, os, signal, sys, traceback
-import numpy as np, torch, torch.distributed as dist
-import slide
+import torch, torch._dynamo, torch.distributed as dist
+import slide, slide.training
 from slide.distributed import Group
-folder, sizes = sys.argv[1], [int(size) for size in sys.argv[2:]]
 
-def join(rank, size):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store{size}", rank=rank, world_size=size,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    return Group()
-
-def child(rank, size):
-    signal.alarm(100)
-    code = 1
+def child(work, folder, rank, size):
+    done = 1
     try:
-        found = work(join(rank, size))
-        with open(f"{folder}/{size}-{rank}.json", "w") as file:
-            json.dump(found, file)
+        os.dup2(os.open(f"{folder}/{size}-{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
+        signal.alarm(100)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/store{size}", rank=rank, world_size=size,
+            timeout=datetime.timedelta(seconds=60),
+        )
+        finish(work(Group()), folder, rank, size)
         dist.destroy_process_group()
-        code = 0
+        done = 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(code)
-"""
-END = """
-for size in sizes:
-    ranks = []
-    for rank in range(size):
-        ranks.append(os.fork())
-        if not ranks[-1]:
-            child(rank, size)
-    codes = [os.waitpid(rank, 0)[1] for rank in ranks]
-    if any(codes):
-        sys.exit(f"{size} ranks ended with {codes}")
+        os._exit(done)
+
+def finish(found, folder, rank, size):
+    with open(f"{folder}/{size}-{rank}.json", "w") as file:
+        json.dump(found, file)
+
+def answer(code, folder, sizes):
+    names = {"__name__": "ranks"}
+    exec(compile(code, "ranks", "exec"), names)
+    # Here, so that the ranks need not read the kernels from disk again.
+    finish(names["work"](Group.alone()), folder, 0, 1)
+    for size in sizes:
+        ranks = []
+        for rank in range(size):
+            ranks.append(os.fork())
+            if not ranks[-1]:
+                child(names["work"], folder, rank, size)
+        codes = [os.waitpid(rank, 0)[1] for rank in ranks]
+        if any(codes):
+            return f"{size} ranks ended with {codes}"
+
+if os.fork():  # The parent only waits: in its child, kernels are serial already.
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+for line in sys.stdin:
+    try:
+        said = answer(*json.loads(line))
+    except Exception:
+        said = traceback.format_exc()
+    print(json.dumps(said), flush=True)
 """
 
 
-def run_ranks(code, folder, *sizes, seconds=150):
-    """What the ranks of groups return: ``{size: [value of each rank]}``.
+@cache
+def _server():
+    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
+    server = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SERVER],
+        env=os.environ
+        | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(server.communicate)  # It ends with its input.
+    return server
+
+
+def run_ranks(code, folder, *sizes):
+    """What the ranks of groups return: ``{size: [value of each rank]}``; also of one process.
 
     Args:
-        code: Python code that defines ``work(group)``, which returns something for JSON. It runs
-            once, before the ranks are forked, so they share what it makes outside of ``work``.
+        code: Python code that defines ``work(group)``, which returns something for JSON. A rank
+            that takes longer than 100 seconds is ended.
         folder: an empty folder.
-        sizes: numbers of processes, one group after the other.
-        seconds: time after which the test fails.
+        sizes: numbers of processes, at least 2, one group after the other.
     """
-    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
-    command = [sys.executable, "-W", "ignore", "-c", START + code + END, str(folder)]
-    done = subprocess.run(
-        [*command, *map(str, sizes)],
-        env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-    assert not done.returncode, done.stderr
-    return {
-        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
-        for size in sizes
-    }
+    server = _server()
+    server.stdin.write(json.dumps([code, str(folder), sizes]) + "\n")
+    server.stdin.flush()
+    failed = json.loads(server.stdout.readline())
+    said = "\n".join(path.read_text() for path in sorted(folder.glob("*.txt")))
+    assert failed is None, f"{failed}\n{said}"
+    names = {size: [f"{size}-{rank}.json" for rank in range(size)] for size in (1, *sizes)}
+    return {n: [json.loads((folder / name).read_text()) for name in names[n]] for n in names}

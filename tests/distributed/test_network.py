@@ -1,0 +1,233 @@
+"""A network on several processes against one on a single process."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.matrices import make_csr, make_pattern
+from helpers.ranks import run_ranks, several
+
+from slide.distributed.group import Group
+from slide.distributed.network import ShardedNetwork
+from slide.functional.losses import LOSSES
+from slide.nn.losses import ActiveLoss
+from slide.nn.network import SlideNetwork
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.sampling.full import FullSampler
+from slide.training.evaluation import inspect_selection
+
+D, N, B = 200, 60, 32
+SIZES = (2, 3, 4)
+WORK = f"""
+import numpy as np, torch
+from helpers.matrices import make_csr, make_pattern
+from slide import ActiveLoss, FullSampler, RowSparseAdam
+from slide.distributed import ShardedNetwork
+D, N, B = {D}, {N}, {B}
+rng = np.random.default_rng(0)
+COUNTS = {{"feature_counts": rng.zipf(1.5, D), "label_counts": rng.zipf(1.5, N)}}
+BATCHES = [
+    (make_csr(rng, rng.integers(0, 9, B), D), make_pattern(rng, rng.integers(0, 4, B), N))
+    for _ in range(5)
+]
+
+def train(group, name, steps):
+    network = ShardedNetwork(
+        D, [16, 12], N, FullSampler, group, seed=3, dropout=0.2, input_dropout=0.1, **COUNTS
+    )
+    optimizer = RowSparseAdam(network.parameter_groups(0.01, 2.0))
+    group.calls.clear()
+    losses, torch_draws = [], torch.get_rng_state()
+    for step in range(steps):
+        features, labels = BATCHES[step % 5]
+        network.train()
+        loss, active = network.output.loss(network.encode(features), labels, ActiveLoss(name))
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    calls = dict(group.calls)
+    assert torch.equal(torch_draws, torch.get_rng_state())
+    scores, ids = network.predict(BATCHES[0][0], 25)
+    dense = [p.double().sum().item() for p in network.hidden.parameters()]
+    return losses, calls, scores.tolist(), ids.tolist(), dense
+
+def work(group):
+    found = {{name: train(group, name, 6) for name in {[*LOSSES]}}}
+    return found | {{"bce": train(group, "bce", 100)}}
+"""
+
+
+@several
+def test_as_one_process(tmp_path):
+    """Complete sets: the same losses, the same best outputs, and so many messages."""
+    found = run_ranks(WORK, tmp_path, *SIZES)
+    for name in LOSSES:
+        losses, none, scores, ids, _ = found[1][0][name]
+        assert none == {}
+        assert losses[-1] < losses[0]
+        for size in SIZES:
+            every = [rank[name] for rank in found[size]]
+            for rank in every:
+                assert rank == every[0]  # In each bit, on all ranks.
+            np.testing.assert_allclose(every[0][0], losses, rtol=1e-5)
+            np.testing.assert_allclose(every[0][2], scores, rtol=1e-4, atol=1e-5)
+            assert every[0][3] == ids
+            steps = len(losses)
+            calls = {"all_reduce": (3 if name == "decoupled_softmax" else 2) * steps}
+            if "softmax" in name:
+                calls["all_gather"] = steps
+            assert every[0][1] == calls
+
+
+SAMPLED = """
+import numpy as np, torch
+from functools import partial
+from slide import ActiveLoss, ActiveSampler, CSR, LSHProposer, Pattern, RowSparseAdam, SimHash
+from slide.distributed import ShardedNetwork
+LABELS = 150
+
+def draw(rng, rows):
+    labels = rng.integers(0, LABELS, rows)
+    columns = (3 * labels[:, None] + np.arange(3)).astype(np.int32)
+    noise = rng.integers(0, 3 * LABELS, (rows, 1)).astype(np.int32)
+    indices = np.concatenate([columns, noise], 1)
+    features = CSR(4 * np.arange(rows + 1), indices.ravel(), np.ones(4 * rows, np.float32))
+    return features, Pattern(np.arange(rows + 1), labels.astype(np.int32))
+
+def precision(group, seed):
+    family = partial(SimHash, hashes_per_table=3, num_tables=8)
+    proposer = partial(LSHProposer, family=family)
+    sampler = partial(ActiveSampler, proposer=proposer, active=48, mode="shared", seed=seed)
+    network = ShardedNetwork(3 * LABELS, [16], LABELS, sampler, group, seed=seed)
+    optimizer = RowSparseAdam(network.parameter_groups(0.02, 2.0))
+    rng = np.random.default_rng(seed)
+    sizes = []
+    for step in range(50):
+        features, labels = draw(rng, 32)
+        loss, active = network.output.loss(network.encode(features), labels, ActiveLoss("softmax"))
+        sizes.append(len(active.ids))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    features, labels = draw(np.random.default_rng(99), 500)
+    best = network.predict(features, 1)[1][:, 0].numpy()
+    return float((best == labels.indices).mean()), float(np.mean(sizes))
+
+def work(group):
+    return [precision(group, seed) for seed in range(4)]
+"""
+
+
+@several
+def test_sampled_sets_learn_as_well(tmp_path):
+    found = run_ranks(SAMPLED, tmp_path, 2)
+    (alone, size), (both, half) = (np.transpose(found[n][0]) for n in (1, 2))
+    assert found[2][0] == found[2][1]
+    assert half.mean() < 0.65 * size.mean()
+    spread = max(np.ptp(alone), np.ptp(both))
+    assert alone.mean() > 0.3
+    assert abs(both.mean() - alone.mean()) <= spread
+
+
+def draw_batch():
+    rng = np.random.default_rng(0)
+    return make_csr(rng, [5] * B, D), make_pattern(rng, [2] * B, N)
+
+
+def make_pair(**options):
+    """A network on one process, and a `SlideNetwork` with its weights."""
+    sharded = ShardedNetwork(D, [16, 12], N, FullSampler, Group.alone(), **options)
+    plain = SlideNetwork(D, [16, 12], N, FullSampler)
+    state = {name.replace("local.", ""): x for name, x in sharded.state_dict().items()}
+    plain.load_state_dict({name: state[name] for name in plain.state_dict() if name in state})
+    return sharded, plain
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_as_the_network_of_one_process(name):
+    networks, (features, labels) = make_pair(), draw_batch()
+    optimizers = [RowSparseAdam(each.parameter_groups(0.01, 2.0)) for each in networks]
+    losses: list = [[], []]
+    for _ in range(5):
+        for network, optimizer, found in zip(networks, optimizers, losses, strict=True):
+            weights = np.arange(B) / B
+            hidden = network.encode(features)
+            loss, _ = network.output.loss(hidden, labels, ActiveLoss(name), weights)
+            found.append(loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    sharded, plain = networks
+    torch.testing.assert_close(sharded.predict(features, 9), plain.predict(features, 9))
+    torch.testing.assert_close(sharded(features, labels).values, plain(features, labels).values)
+
+
+def test_first_weights():
+    """Their ranges are those of `SlideNetwork`, and they come from the seed alone."""
+    sharded, _ = make_pair(init_scale=3.0, output_scale=0.5, seed=1)
+    plain = SlideNetwork(D, [16, 12], N, FullSampler, init_scale=3.0, output_scale=0.5)
+    for own, other in zip(sharded.layers(), plain.layers(), strict=True):
+        assert own.weight.std() == pytest.approx(other.weight.std().item(), rel=0.1)
+        assert not own.bias.any()
+    torch.manual_seed(7)
+    again, _ = make_pair(init_scale=3.0, output_scale=0.5, seed=1)
+    for own, other in zip(sharded.parameters(), again.parameters(), strict=True):
+        assert torch.equal(own, other)
+    other, _ = make_pair(seed=2)
+    for (name, own), another in zip(sharded.named_parameters(), other.parameters(), strict=True):
+        assert name.endswith("bias") or not torch.equal(own, another)
+
+
+def test_dropout_goes_on_from_its_state():
+    features, _ = draw_batch()
+    network, _ = make_pair(dropout=0.5, input_dropout=0.5)
+    with torch.no_grad():
+        network.encode(features)
+        state = network.state_dict()
+        state = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in state.items()}
+        second = network.encode(features)
+        third = network.encode(features)
+        other, _ = make_pair(dropout=0.5, input_dropout=0.5, seed=0)
+        other.load_state_dict(state)
+        torch.manual_seed(123)
+        assert torch.equal(other.encode(features), second)
+        assert not torch.equal(second, third)
+        network.eval()
+        assert torch.equal(network.encode(features), network.encode(features))
+    assert int(other.draws) == 2
+
+
+def test_selection_of_own_outputs_is_inspected():
+    network, _ = make_pair()
+    features, labels = draw_batch()
+    hidden = network.encode(features)
+    _, active = network.output.loss(hidden, labels, ActiveLoss("bce"))
+    assert inspect_selection(network.output, hidden, active)["selection/recall"] == 1.0
+
+
+def test_parameters_that_have_own_rows():
+    network, _ = make_pair()
+    shared = network.shared_rows()
+    assert set(shared) == {"first.weight", "output.local.weight", "output.local.bias"}
+    for name, parameter in network.named_parameters():
+        if name in shared:
+            assert len(shared[name]) == len(parameter)
+
+
+def test_bad_use():
+    group = Group.alone()
+    with pytest.raises(ValueError, match="hidden layers compute all their neurons"):
+        ShardedNetwork(D, [4], N, FullSampler, group, hidden_samplers=[FullSampler])
+    with pytest.raises(ValueError, match="dropout must be in"):
+        ShardedNetwork(D, [4], N, FullSampler, group, dropout=2.0)
+    group.size = 61
+    with pytest.raises(ValueError, match="61 processes cannot share out 60 labels"):
+        ShardedNetwork(D, [4], N, FullSampler, group)
+    network, _ = make_pair()
+    with pytest.raises(ValueError, match=r"k must be in \[1, 60\], not 61"):
+        network.predict(draw_batch()[0], 61)
+    with pytest.raises(ValueError, match=r"features must lie in \[0, 200\)"):
+        network.encode(make_csr(np.random.default_rng(0), [300], 400))
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 60\)"):
+        network.output.loss(torch.ones(1, 12), [[60]], ActiveLoss("bce"))

@@ -1,0 +1,95 @@
+"""How rows are shared out."""
+
+import numpy as np
+import pytest
+
+from slide.distributed.shares import Shares
+from slide.sparse import CSR, Pattern
+
+N = 5000
+ZIPF = 1e6 / (1 + np.random.default_rng(0).permutation(N))
+COUNTS = {"unknown": None, "zipf": ZIPF, "equal": np.ones(N), "one": np.eye(1, N, 7)[0]}
+
+
+def every(size, counts=None, rows=N):
+    return [Shares("labels", rows, rank, size, counts) for rank in range(size)]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_each_row_has_one_owner(name, size):
+    shares = every(size, COUNTS[name])
+    assert sorted(np.concatenate([each.ids for each in shares])) == list(range(N))
+    numbers = list(map(len, shares))
+    assert max(numbers) - min(numbers) <= 1
+    for own in shares:
+        assert (np.diff(own.ids) > 0).all()
+        assert own.ids.dtype == np.int32
+        assert (own.owners(own.ids) == own.rank).all()
+        assert (own.places(own.ids) == np.arange(len(own))).all()
+        for other in shares:
+            np.testing.assert_array_equal(own.ids_of(other.rank), other.ids)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_every_rank_has_a_row(size):
+    for counts in (None, [9, 0, 0, 0], [9, 9, 9, 9], [0, 0, 0, 0]):
+        assert all(len(each) for each in every(size, counts, rows=4))
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_zipf_rows_are_dealt_evenly(size):
+    """Both the rows that a step touches and its products."""
+    rng = np.random.default_rng(1)
+    share = np.minimum(1, 20 * ZIPF / ZIPF.max())  # Of the samples: a sample has a feature once.
+    shares = Shares("features", N, 0, size, 1000 * share)
+    work = [share[shares.ids_of(rank)].sum() for rank in range(size)]
+    assert max(work) <= 1.01 * np.mean(work)
+    _, columns = (rng.random((64, N)) < share).nonzero()
+    assert shares.evenness(columns) < 1.03
+    assert shares.evenness(np.unique(columns)) < 1.06
+
+
+def test_rows_modulo_the_size_may_be_uneven():
+    counts = np.tile([100, 1], 50)
+    ranks = [Shares("labels", 100, 0, 2, given) for given in (None, counts)]
+    uneven, even = (counts[shares.ids].sum() for shares in ranks)
+    assert (uneven, even) == (5000, 2525)
+
+
+def test_evenness():
+    shares = Shares("labels", 8, 0, 4)
+    assert shares.evenness(np.arange(8)) == 1.0
+    assert shares.evenness(np.array([0, 4])) == 4.0
+    assert shares.evenness(np.array([], np.int32)) == 0.0
+
+
+@pytest.mark.parametrize("counts", [None, [5, 1, 1, 3, 1, 1]])
+def test_own_entries(counts):
+    rng = np.random.default_rng(0)
+    dense = (rng.random((7, 6)) < 0.4) * rng.random((7, 6)).astype(np.float32)
+    rows, columns = dense.nonzero()
+    indptr = np.searchsorted(rows, np.arange(8)).astype(np.int64)
+    indices = columns.astype(np.int32)
+    for own in every(3, counts, rows=6):
+        found = own.own(CSR(indptr, indices, dense[rows, columns]))
+        back = np.zeros((7, 6), np.float32)
+        numbers = np.repeat(np.arange(7), np.diff(found.indptr))
+        back[numbers, own.ids[found.indices]] = found.values
+        np.testing.assert_array_equal(back, dense * np.isin(np.arange(6), own.ids))
+        pattern = own.own(Pattern(indptr, indices))
+        np.testing.assert_array_equal(pattern.indptr, found.indptr)
+        np.testing.assert_array_equal(pattern.indices, found.indices)
+        assert pattern.indices.dtype == np.int32
+    assert every(1, counts, rows=6)[0].own(pattern) is pattern
+
+
+def test_bad_use():
+    with pytest.raises(ValueError, match="5 processes cannot share out 4 labels: start at most 4"):
+        Shares("labels", 4, 0, 5)
+    with pytest.raises(ValueError, match=r"rank must be in \[0, 2\), not 2"):
+        Shares("labels", 4, 2, 2)
+    with pytest.raises(ValueError, match=r"counts \(3,\) do not fit 4 labels"):
+        Shares("labels", 4, 0, 2, [1, 2, 3])
+    with pytest.raises(ValueError, match="counts of labels must be at least 0, not -1"):
+        Shares("labels", 4, 0, 2, [1, 2, 3, -1])
