@@ -37,7 +37,8 @@ def missing() -> str:
         with machines(1, LINKS[0]):
             return ""
     except subprocess.CalledProcessError as error:
-        return f"{' '.join(error.cmd)} did not work: {error.stderr.strip(' .\n')}"
+        said = error.stderr.strip().rstrip(".")
+        return f"{' '.join(error.cmd)} did not work: {said}"
 
 
 @contextmanager
