@@ -65,6 +65,7 @@ ONLY = {
     "safetensors": ("slide.tensor_folder",),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
     "prometheus_client": ("slide.serve.metrics",),
+    "submitit": ("slide.config.ranks",),
     "onnx": (),
     "onnxruntime": (),
 }

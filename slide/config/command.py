@@ -17,7 +17,7 @@ from slide.config.build import build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
-from slide.config.ranks import forget_folder, join_ranks, one_voice
+from slide.config.ranks import forget_folder, join_ranks, note_slurm, one_voice
 from slide.config.resume import asked_for, restarted, resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
@@ -63,6 +63,7 @@ def run_by_hydra(words: Sequence[str]) -> None:
 
     def job(config: DictConfig) -> None:
         nonlocal sweep
+        note_slurm()
         now = HydraConfig.get()
         if now.mode != RunMode.MULTIRUN:
             run_job(config, now.overrides.task)

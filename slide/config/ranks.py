@@ -79,6 +79,18 @@ def join_ranks(config: DictConfig) -> Ranks:
     return _joined[0]
 
 
+def note_slurm() -> None:
+    """Tell each task of a job of Hydra's launcher submitit its place, as torchrun would."""
+    if "RANK" in os.environ or "SUBMITIT_EXECUTOR" not in os.environ:
+        return
+    from submitit import JobEnvironment
+    from submitit.helpers import TorchDistributedEnvironment
+
+    if JobEnvironment().num_tasks > 1:
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+        hush(find_place().rank > 0)
+
+
 @contextmanager
 def one_voice() -> Iterator[None]:
     """Inside of it, an error that ends several processes is said by one of them."""
