@@ -29,8 +29,8 @@ from slide.config.ranks import (
     fit_ranks,
     note_folder,
     once_a_machine,
-    set_threads,
     share_folder,
+    share_threads,
 )
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, transform, validation_split
@@ -132,7 +132,7 @@ def build_trainer(
         summary = trainer.fit()
         ```
     """
-    set_threads(ranks, config.runtime.threads)
+    share_threads(ranks, config.runtime.threads)
     check_used(config, given)
     fit_ranks(ranks, config, given)
     check_settings(config)
@@ -145,7 +145,7 @@ def build_trainer(
     announce_data(data)
     fill_in(config, len(data.train), data.num_labels)
     check_same(ranks, config, data)
-    announce_memory(config, data)
+    announce_memory(config, data, ranks)
     shared, begin = shared_rows(ranks.group, data), clock()
     if not resumed and variants(config, given):
         config = _searched(config, data, given, shared)

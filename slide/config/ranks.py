@@ -20,7 +20,7 @@ from slide.bars import hush, say
 from slide.config.compose import settings
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
-from slide.distributed.launch import Errors, Place, find_place, join, wait_long
+from slide.distributed.launch import Errors, Place, find_place, meet, wait_long
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 _OWN = ("dataset.root", "dataset.cache", "runtime.threads")
@@ -74,7 +74,7 @@ def join_ranks(config: DictConfig) -> Ranks:
         return ALONE
     if not _joined:
         hush(place.rank > 0)
-        store = join(place, config.runtime.get("timeout", _TIMEOUT))
+        store = meet(place, config.runtime.get("timeout", _TIMEOUT))
         _joined.append(Ranks(place, Group(), Errors(place.rank, store)))
     return _joined[0]
 
@@ -103,7 +103,7 @@ def one_voice() -> Iterator[None]:
         raise
 
 
-def set_threads(ranks: Ranks, asked: int) -> None:
+def share_threads(ranks: Ranks, asked: int) -> None:
     """Give this process its share of the cores of the machine.
 
     ``torchrun`` tells each process to use one thread, which slide does not follow.

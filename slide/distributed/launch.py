@@ -93,7 +93,7 @@ class Errors:
             return True
 
 
-def join(place: Place, timeout: float) -> Any:
+def meet(place: Place, timeout: float) -> Any:
     """Wait for the other processes and connect with them, by gloo; returns the store they share.
 
     Args:

@@ -14,7 +14,7 @@ import torch
 
 from slide import CSR, ActiveLoss, ActiveSampler, Pattern, RowSparseAdam, SlideNetwork, runtime
 from slide.distributed import Group, ShardedNetwork
-from slide.distributed.launch import find_place, join
+from slide.distributed.launch import find_place, meet
 from slide.limits import resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5
@@ -122,7 +122,7 @@ def main() -> None:
     runtime.set_threads(1)
     group = Group.alone()
     if place.size > 1:
-        join(place, 300.0)
+        meet(place, 300.0)
         group = Group()
     print(json.dumps(measure(case, group)), flush=True)
     group.barrier()
