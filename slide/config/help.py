@@ -52,7 +52,7 @@ class Page(NamedTuple):
     texts: dict[str, str]
 
 
-class Group(NamedTuple):
+class KeyGroup(NamedTuple):
     """A folder of ``conf/``: pages to choose from, the default first."""
 
     name: str
@@ -108,13 +108,13 @@ def _leaves(tree: object, above: str) -> dict[str, object]:
     return found
 
 
-def read_groups(conf: Path) -> list[Group]:
+def read_groups(conf: Path) -> list[KeyGroup]:
     """The groups in the order of ``train.yaml``."""
     text, groups = (conf / "train.yaml").read_text(), []
     for name, default, about in re.findall(r"^  - (\w+): (\w+)  # (.*)$", text, re.MULTILINE):
         paths = sorted((conf / name).glob("*.yaml"), key=lambda p: (p.stem != default, p.stem))
         pages = {path.stem: read_page(path.read_text(), f"{name}.") for path in paths}
-        groups.append(Group(name, about, default, pages))
+        groups.append(KeyGroup(name, about, default, pages))
     return groups
 
 

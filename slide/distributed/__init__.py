@@ -1,5 +1,6 @@
 """Training on several processes: rows of features and labels are shared out among them."""
 
+from slide.distributed.data_parallel import ShardedSampledLinear as ShardedSampledLinear
 from slide.distributed.group import Group as Group
 from slide.distributed.input_linear import ShardedInputLinear as ShardedInputLinear
 from slide.distributed.network import ShardedNetwork as ShardedNetwork

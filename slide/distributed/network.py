@@ -92,11 +92,10 @@ class ShardedNetwork(SlideNetwork):
             *(hidden[-1], labels, group, sampler, scale, key),
             precision=options.get("precision", "float32"),
         )
-        for number, layer in enumerate(self.hidden):
-            shape = layer.weight.shape
-            rows = np.arange(len(layer.weight))
-            drawn = uniform_rows(self._key(_HIDDEN, number), rows, shape[1], shape[1] ** -0.5)
-            layer.weight.data.copy_(drawn)
+        for number, layer in enumerate(self.layers()[1:-1]):
+            size, width = layer.weight.shape
+            key = self._key(_HIDDEN, number)
+            layer.weight.data.copy_(uniform_rows(key, np.arange(size), width, width**-0.5))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
 
     def _key(self, *what: int) -> int:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_targets
 from slide.distributed.group import Group
-from slide.distributed.sharded_softmax import SOFTMAXES, Targets
+from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
 from slide.functional.active_loss import checked_weights, scaled
 from slide.functional.hard_samples import hardest_count, hardest_first
 from slide.functional.linear import LinearOptions, linear_on_set
@@ -115,12 +115,14 @@ def _own_part(leaves: list[Any], task: Task) -> tuple[Tensor, Tensor | None]:
     """
     loss, fraction = task.loss.record, task.loss.hard_fraction
     products = task.products._replace(sparse_grad=False)
+    x, weight, bias = leaves
+    layer = x, weight, bias, task.active
     if not loss.splits_target and fraction == 1:
-        mean = linear_loss_on_set(*leaves, task.active, loss, 1.0, products, task.weights)
+        mean = linear_loss_on_set(*layer, loss, 1.0, products, task.weights)
         if mean.requires_grad:
             mean.backward()
         return mean.detach(), None
-    scores, logs = linear_on_set(*leaves, task.active, products), task.active.log_weights
+    scores, logs = linear_on_set(*layer, products), task.active.log_weights
     if scores.dtype == torch.bfloat16:
         scores = scores.float()
     if logs is not None:
@@ -149,7 +151,7 @@ def _losses(scores: Tensor, logs: Tensor | None, task: Task) -> tuple[Tensor, Te
     assert targets is not None
     if loss.splits_target:
         return SOFTMAXES[loss.name](
-            scores, logs, Targets.of(targets, task.label_counts), task.group
+            scores, logs, OwnTargets.of(targets, task.label_counts), task.group
         )
     with torch.enable_grad():
         own = loss.dense(scores.requires_grad_(), aimed_at(targets, scores), logs)

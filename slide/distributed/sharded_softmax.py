@@ -16,7 +16,7 @@ from slide.distributed.group import Group
 from slide.sparse import Pattern
 
 
-class Targets(NamedTuple):
+class OwnTargets(NamedTuple):
     """The targets among this rank's scores.
 
     Attributes:
@@ -32,7 +32,7 @@ class Targets(NamedTuple):
     labelled: Tensor
 
     @classmethod
-    def of(cls, targets: Pattern, label_counts: np.ndarray) -> "Targets":
+    def of(cls, targets: Pattern, label_counts: np.ndarray) -> "OwnTargets":
         """From the targets of a set, and ``(B,)`` numbers of labels on all ranks."""
         counts = torch.from_numpy(label_counts)
         own = torch.from_numpy(targets.indptr).diff()
@@ -47,7 +47,7 @@ class Targets(NamedTuple):
 
 
 def _softmax(
-    scores: Tensor, logs: Tensor | None, targets: Targets, group: Group
+    scores: Tensor, logs: Tensor | None, targets: OwnTargets, group: Group
 ) -> tuple[Tensor, Tensor]:
     """`slide.functional.losses.softmax`: log-sum-exp minus the mean of the targets' scores."""
     logits = scores if logs is None else scores + logs
@@ -62,7 +62,7 @@ def _softmax(
 
 
 def _decoupled_softmax(
-    scores: Tensor, logs: Tensor | None, targets: Targets, group: Group
+    scores: Tensor, logs: Tensor | None, targets: OwnTargets, group: Group
 ) -> tuple[Tensor, Tensor]:
     """`slide.functional.losses.decoupled_softmax`: each target against all negatives."""
     at = targets.rows, targets.columns

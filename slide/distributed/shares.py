@@ -44,7 +44,7 @@ class Shares:
         array([1, 3], dtype=int32)
         >>> heavy = [Shares("labels", 5, r, 2, [9, 3, 3, 3, 0]).ids.tolist() for r in (0, 1)]
         >>> heavy
-        [[0, 3, 4], [1, 2]]
+        [[0, 3], [1, 2, 4]]
     """
 
     def __init__(self, what: str, rows: int, rank: int, size: int, counts: object = None):

@@ -120,8 +120,9 @@ def _check_not_replicated(layer: SampledLayer) -> None:
         raise RuntimeError(
             "DistributedDataParallel does not average the row gradients of a "
             f"{type(layer).__name__}, so the processes would train different weights. Wrap the "
-            "layers before it alone, make this one with sparse_grad=True, and call "
-            "torch.distributed.all_reduce on the grad of its parameters before each step"
+            "layers before it alone, and take slide.distributed.ShardedSampledLinear as output "
+            "layer, whose rows the processes share out; or make this one with sparse_grad=True, "
+            "and call torch.distributed.all_reduce on the grad of its parameters before each step"
         )
 
 

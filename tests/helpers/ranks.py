@@ -35,6 +35,7 @@ def child(work, folder, rank, size):
     done = 1
     try:
         os.dup2(os.open(f"{folder}/{size}-{rank}.txt", os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2(2, 1)
         signal.alarm(100)
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/store{size}", rank=rank, world_size=size,
@@ -46,6 +47,7 @@ def child(work, folder, rank, size):
     except BaseException:
         traceback.print_exc()
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(done)
 

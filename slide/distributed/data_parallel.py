@@ -1,0 +1,156 @@
+"""A sampled output layer for data-parallel training: each process brings its own samples."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slide.active_set import ActiveSet
+from slide.distributed.group import Group
+from slide.distributed.output_linear import ShardedOutputLinear
+from slide.distributed.shares import Shares
+from slide.functional.active_loss import checked_weights
+from slide.inputs import as_pattern
+from slide.nn import ActiveLoss
+from slide.nn.network import SamplerFactory
+from slide.runtime import untraced
+from slide.sparse import Pattern, check_labels
+
+
+class ShardedSampledLinear(nn.Module):
+    """An output layer after an encoder in ``DistributedDataParallel``, for very many outputs.
+
+    Each process has its own samples, and owns some of the outputs. Inputs and labels of all
+    processes are gathered, each process computes the scores of its own outputs for all of these
+    samples, and the gradients of the inputs go back to the processes that brought them (An et al.
+    2022, "Killing two birds with one stone: efficient and robust training of face recognition CNNs
+    by partial FC", section 3). No gradient of an output's weight is sent. The layer's parameters
+    are different on each process: keep the layer outside of ``DistributedDataParallel``.
+
+    Args:
+        in_features: H, length of the inputs.
+        out_features: N, number of outputs on all processes together.
+        sampler: makes the sampler of a process's own outputs; see `ShardedOutputLinear`.
+        group: the processes; None: all that ``torch.distributed`` knows.
+        counts: ``(N,)``, how often each output is a label, the same on all processes; see `Shares`.
+        seed: seed of the first weights, the same on all processes.
+        options: ``init_scale``, ``bias``, ``precision`` and ``sparse_grad`` of
+            `slide.SampledLinear`.
+
+    Raises:
+        ValueError: for more processes than outputs, or as in `slide.SampledLinear`.
+        RuntimeError: if ``torch.distributed.init_process_group`` was not called.
+
+    Attributes:
+        rows: the layer of the outputs; ``rows.shares.ids`` are those of this process.
+
+    Example:
+        >>> import slide, torch
+        >>> from slide.distributed import Group, ShardedSampledLinear
+        >>> layer = ShardedSampledLinear(16, 1000, group=Group.alone())
+        >>> x = torch.randn(2, 16, requires_grad=True)  # From an encoder, in fact.
+        >>> loss, _ = layer.loss(x, [[3], [5, 7]], slide.ActiveLoss("softmax"))
+        >>> loss.backward()
+        >>> x.grad.shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        sampler: SamplerFactory | None = None,
+        group: Group | None = None,
+        *,
+        counts: np.ndarray | None = None,
+        seed: int = 0,
+        **options: Any,
+    ):
+        super().__init__()
+        self.group = group or Group()
+        shares = Shares("outputs", out_features, self.group.rank, self.group.size, counts)
+        self.rows = ShardedOutputLinear(
+            in_features, shares, self.group, sampler, seed=seed, **options
+        )
+
+    @untraced
+    def loss(
+        self, x: Tensor, labels: Any, loss: ActiveLoss, weights: Any = None
+    ) -> tuple[Tensor, ActiveSet]:
+        """The mean loss over the samples of all processes, and the active set of this process.
+
+        The loss is the same on all processes. The gradient of ``x`` is that of the loss times the
+        number of processes, since ``DistributedDataParallel`` divides by it: so the encoder gets
+        the gradient that it would get from all samples in one process.
+
+        Args:
+            x: ``(b, H)``, the inputs of this process; b may differ between processes.
+            labels: their targets, b rows in any form that `slide.as_pattern` takes.
+            loss: see `ShardedOutputLinear.loss`.
+            weights: ``(b,)`` factors of the losses of the samples, on all processes or on none.
+
+        Raises:
+            ValueError: see `ShardedOutputLinear.loss`.
+            TypeError: see `ShardedOutputLinear.loss`.
+        """
+        pattern = as_pattern(labels, self.rows.out_features)
+        check_labels("labels", pattern, len(x), self.rows.out_features)
+        factors = checked_weights(weights, len(x))
+        sizes = self._sizes(len(x), len(pattern.indices))
+        counts = [samples for samples, _ in sizes]
+        inputs = _OfAllRanks.apply(x, counts, self.group)
+        if factors is not None:
+            parts = self.group.all_gather(torch.from_numpy(factors), counts)
+            factors = torch.cat(parts).numpy()
+        return self.rows.loss(inputs, self._labels(pattern, sizes), loss, factors)  # type: ignore[arg-type]
+
+    def _sizes(self, *own: int) -> list[list[int]]:
+        """The numbers of each rank."""
+        parts = self.group.all_gather(torch.tensor([own]), [1] * self.group.size)
+        return torch.cat(parts).tolist()
+
+    def _labels(self, own: Pattern, sizes: list[list[int]]) -> Pattern:
+        """The labels of the samples of all ranks; ``sizes`` are numbers of samples and labels."""
+        numbers = np.concatenate([np.diff(own.indptr), own.indices]).astype(np.int32)
+        parts = self.group.all_gather(torch.from_numpy(numbers), [sum(pair) for pair in sizes])
+        lengths = [part[:samples] for part, (samples, _) in zip(parts, sizes, strict=True)]
+        indices = [part[samples:] for part, (samples, _) in zip(parts, sizes, strict=True)]
+        indptr = np.zeros(sum(map(len, lengths)) + 1, np.int64)
+        np.cumsum(torch.cat(lengths).numpy(), out=indptr[1:])
+        return Pattern(indptr, torch.cat(indices).numpy())
+
+    @untraced
+    @torch.no_grad()
+    def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """The k best outputs of each input of this process, out of all N.
+
+        Args:
+            x: ``(b, H)``, the inputs of this process; b may differ between processes.
+            k: number of outputs to return for each input, in [1, N].
+            search: see `slide.SampledLinear.top_k`.
+
+        Returns:
+            Scores and ids (int64), both ``(b, k)``; see `ShardedOutputLinear.top_k`.
+
+        Raises:
+            ValueError: see `slide.SampledLinear.top_k`.
+        """
+        counts = [samples for (samples,) in self._sizes(len(x))]
+        scores, ids = self.rows.top_k(torch.cat(self.group.all_gather(x, counts)), k, search)
+        begin = sum(counts[: self.group.rank])
+        return scores[begin : begin + len(x)], ids[begin : begin + len(x)]
+
+
+class _OfAllRanks(torch.autograd.Function):
+    """The samples of all ranks. Each gets its part of the gradient, times the number of ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, counts: list[int], group: Group):
+        ctx.begin, ctx.count, ctx.size = sum(counts[: group.rank]), len(x), group.size
+        return torch.cat(group.all_gather(x.detach(), counts))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        own = grads[0][ctx.begin : ctx.begin + ctx.count]
+        return own * ctx.size, None, None

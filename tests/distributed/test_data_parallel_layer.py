@@ -1,0 +1,141 @@
+"""The layer after an encoder in DistributedDataParallel against one process with all samples."""
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.ranks import run_ranks, several
+
+from slide.distributed.data_parallel import ShardedSampledLinear
+from slide.distributed.group import Group
+from slide.nn.losses import ActiveLoss
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORK = """
+import numpy as np, torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from slide import ActiveLoss, RowSparseAdam
+from slide.distributed import ShardedSampledLinear
+IN, H, N, B = 7, 6, 30, 11
+rng = np.random.default_rng(0)
+X = torch.from_numpy(rng.normal(size=(4, B, IN))).float()
+LABELS = [[rng.choice(N, rng.integers(0, 4), replace=False).tolist() for _ in range(B)]
+          for _ in range(4)]
+FACTORS = rng.random(B)
+# Ranks bring different numbers of samples, and one brings none.
+BOUNDS = {1: [0, 11], 2: [0, 4, 11], 3: [0, 5, 5, 11]}
+
+def train(group, name):
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(IN, H), nn.Tanh())
+    if group.size > 1:
+        encoder = DistributedDataParallel(encoder)
+    layer = ShardedSampledLinear(H, N, group=group, counts=np.arange(N) ** 2, seed=5)
+    optimizers = [torch.optim.SGD(encoder.parameters(), 0.3), RowSparseAdam(layer.parameters())]
+    own = slice(*BOUNDS[group.size][group.rank : group.rank + 2])
+    losses = []
+    for x, labels in zip(X, LABELS):
+        group.calls.clear()
+        weights = FACTORS[own] if name == "softmax" else None
+        loss, _ = layer.loss(encoder(x[own]), labels[own], ActiveLoss(name), weights)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    calls = dict(group.calls)
+    with torch.no_grad():
+        scores, ids = layer.top_k(encoder(X[0][own]), 9)
+    weights = torch.cat([p.flatten() for p in encoder.parameters()])
+    return losses, weights.tolist(), scores.tolist(), ids.tolist(), calls
+
+def work(group):
+    return [train(group, name) for name in ("bce", "softmax")]
+"""
+
+
+@several
+def test_as_one_process_with_all_samples(tmp_path):
+    found = run_ranks(WORK, tmp_path, 2, 3)
+    for number, (reduced, gathered) in enumerate([(1, 3), (1, 5)]):
+        losses, weights, scores, ids, _ = found[1][0][number]
+        for size in (2, 3):
+            every = [rank[number] for rank in found[size]]
+            for rank in every:
+                np.testing.assert_allclose(rank[0], losses, rtol=1e-5)
+                np.testing.assert_allclose(rank[1], weights, rtol=1e-4, atol=1e-6)
+                # Sizes, inputs, labels; factors and log-sum-exps in the second case.
+                assert rank[4] == {"all_reduce": reduced, "all_gather": gathered}
+            together = [[*chain.from_iterable(rank[i] for rank in every)] for i in (2, 3)]
+            np.testing.assert_allclose(together[0], scores, rtol=1e-4, atol=1e-5)
+            assert together[1] == ids
+
+
+REFUSED = """
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from slide import ActiveLoss
+from slide.distributed import ShardedSampledLinear
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.output = nn.Linear(3, 4), ShardedSampledLinear(4, 8)
+    def forward(self, x, labels):
+        return self.output.loss(self.encoder(x), labels, ActiveLoss("bce"))[0]
+
+def work(group):
+    if group.size == 1:
+        return "alone"
+    model = DistributedDataParallel(Model())
+    try:
+        model(torch.ones(2, 3), [[1], [2]])
+    except RuntimeError as error:
+        return str(error)
+"""
+
+
+@several
+def test_inside_of_data_parallel_it_is_refused(tmp_path):
+    for said in run_ranks(REFUSED, tmp_path, 2)[2]:
+        assert "DistributedDataParallel does not" in said
+        assert "slide.distributed.ShardedSampledLinear" in said
+
+
+EXAMPLE = f"""
+import sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+import data_parallel
+
+def work(group):
+    if group.size == 1:
+        return None
+    sizes = ["--outputs", "300", "--active", "100", "--batch", "32", "--hidden", "32"]
+    return data_parallel.main([*sizes, "--steps", "120"])
+"""
+
+
+@several
+def test_the_example_learns(tmp_path):
+    one, other = run_ranks(EXAMPLE, tmp_path, 2)[2]
+    assert one == other
+    assert one > 0.5
+    assert "% of new samples are right, out of 300 outputs" in (tmp_path / "2-0.txt").read_text()
+
+
+def test_bad_use():
+    layer = ShardedSampledLinear(4, 8, group=Group.alone())
+    x, loss = torch.randn(2, 4), ActiveLoss("bce")
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 8\)"):
+        layer.loss(x, [[8], [1]], loss)
+    with pytest.raises(ValueError, match="3 rows of labels do not fit 2 inputs"):
+        layer.loss(x, [[1], [2], [3]], loss)
+    with pytest.raises(ValueError, match=r"weights \(1,\) do not fit 2 samples"):
+        layer.loss(x, [[1], [2]], loss, [1.0])
+    with pytest.raises(RuntimeError, match="have not joined yet"):
+        ShardedSampledLinear(4, 8)
