@@ -20,9 +20,19 @@ SMALL = (
     "report=false",
 )
 START = """
-import json, os, signal, socket, sys, time, traceback
+import json, os, resource, signal, socket, sys, time, traceback
 import torch.distributed, torch.utils.tensorboard
 from slide.config import command
+
+read_config, known = command.read_config, {}
+
+def read_once(words):
+    '''Composing a configuration takes half of the time of a small run: ranks inherit it.'''
+    if tuple(words) not in known:
+        known[tuple(words)] = read_config(words)
+    return known[tuple(words)].copy()
+
+command.read_config = read_once
 
 class Rank:
     '''A child process that runs the command as torchrun starts it.'''
@@ -33,8 +43,9 @@ class Rank:
         if not self.process:
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **environment}
-            if size > 1:
-                os.environ.update({name: str(value) for name, value in place.items()})
+            if size == 1:
+                place = environment
+            os.environ.update({name: str(value) for name, value in place.items()})
             become(words, said)
 
     def kill(self, number=signal.SIGKILL):
@@ -49,6 +60,11 @@ def become(words, said):
     status = 1
     signal.alarm(120)
     try:
+        if "LIMIT_MB" in os.environ:  # Of memory beside what is there: the size of a machine.
+            with open("/proc/self/statm") as file:
+                there = int(file.read().split()[0]) * resource.getpagesize()
+            most = there + int(os.environ["LIMIT_MB"]) * 2**20
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         with open(said, "w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
@@ -73,6 +89,8 @@ def free_port():
 
 def start(words, size, **environment):
     port = free_port()
+    if isinstance(words[0], str):
+        read_once(command.asked_for(words))
     return [
         Rank(words[r] if isinstance(words[0], list) else words, r, size, port, f"{folder}/said-{r}",
              **environment)
