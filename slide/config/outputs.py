@@ -25,7 +25,7 @@ def write_run_model(trainer: Trainer) -> None:
     at a time.
     """
     network, leads = trainer.network, trainer.together.leads
-    weights = _shared_weights(trainer) if isinstance(network, ShardedNetwork) else None
+    weights = _shared_weights(trainer, network) if isinstance(network, ShardedNetwork) else None
     if not leads:
         return
     data, settings = trainer.data, OmegaConf.load(trainer.folder / CONFIG)
@@ -36,9 +36,9 @@ def write_run_model(trainer: Trainer) -> None:
     write_model(trainer.folder, model, weights=weights)
 
 
-def _shared_weights(trainer: Trainer) -> Written | None:
+def _shared_weights(trainer: Trainer, network: ShardedNetwork) -> Written | None:
     """Write the weights of a network that several processes share; None but on the first one."""
-    network, blocks = trainer.network, whole_blocks(trainer.network)
+    blocks = whole_blocks(network)
     if trainer.together.leads:
         (trainer.folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
         return stream_file(trainer.folder, "network", whole_shapes(network), blocks)

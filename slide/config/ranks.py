@@ -83,8 +83,10 @@ def note_slurm() -> None:
     """Tell each task of a job of Hydra's launcher submitit its place, as torchrun would."""
     if "RANK" in os.environ or "SUBMITIT_EXECUTOR" not in os.environ:
         return
-    from submitit import JobEnvironment
-    from submitit.helpers import TorchDistributedEnvironment
+    from submitit import JobEnvironment  # pyright: ignore[reportMissingImports]
+    from submitit.helpers import (  # pyright: ignore[reportMissingImports]
+        TorchDistributedEnvironment,
+    )
 
     if JobEnvironment().num_tasks > 1:
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False)

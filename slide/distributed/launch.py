@@ -108,7 +108,8 @@ def meet(place: Place, timeout: float) -> Any:
 
     wait, store = timedelta(seconds=timeout), None
     try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=wait))
+        found = dist.rendezvous("env://", timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
+        store, rank, size = next(found)
         store.add("came", 1)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
     except RuntimeError as error:
