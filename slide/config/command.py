@@ -17,7 +17,7 @@ from slide.config.build import build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
-from slide.config.ranks import forget_folder, join_ranks, note_slurm, one_voice
+from slide.config.ranks import LostExit, forget_folder, join_ranks, note_slurm, one_voice
 from slide.config.resume import asked_for, restarted, resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
@@ -115,7 +115,7 @@ def _run(
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     except LostProcessError as error:
-        sys.exit(f"error: {error}")
+        raise LostExit(f"error: {error}") from error
     try:
         with memory_errors():
             summary = trainer.fit()
@@ -125,7 +125,7 @@ def _run(
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {error}")
     except LostProcessError as error:
-        sys.exit(f"error: {error}; {_advice(trainer)}")
+        raise LostExit(f"error: {error}; {_advice(trainer)}") from error
     except KeyboardInterrupt as error:
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     forget_folder(ranks, trainer.folder.parent)

@@ -20,7 +20,7 @@ from slide.bars import hush, say
 from slide.config.compose import settings
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
-from slide.distributed.launch import Errors, Place, find_place, meet, wait_long
+from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 _OWN = ("dataset.root", "dataset.cache", "runtime.threads")
@@ -38,11 +38,13 @@ class Ranks(NamedTuple):
         place: of this process.
         group: all processes.
         errors: lets one of them speak.
+        patient: all processes, for waits of any length.
     """
 
     place: Place = Place()
     group: Group = Group.alone()
     errors: Errors = Errors()
+    patient: Group = Group.alone()
 
     @property
     def leads(self) -> bool:
@@ -75,7 +77,7 @@ def join_ranks(config: DictConfig) -> Ranks:
     if not _joined:
         hush(place.rank > 0)
         store = meet(place, config.runtime.get("timeout", _TIMEOUT))
-        _joined.append(Ranks(place, Group(), Errors(place.rank, store)))
+        _joined.append(Ranks(place, Group(), Errors(place.rank, store), patient_group()))
     return _joined[0]
 
 
@@ -93,6 +95,10 @@ def note_slurm() -> None:
         hush(find_place().rank > 0)
 
 
+class LostExit(SystemExit):
+    """The end of a process because another process of its run has ended."""
+
+
 @contextmanager
 def one_voice() -> Iterator[None]:
     """Inside of it, an error that ends several processes is said by one of them."""
@@ -100,7 +106,7 @@ def one_voice() -> Iterator[None]:
         yield
     except SystemExit as end:
         errors = _joined[0].errors if _joined else Errors(find_place().rank)
-        if isinstance(end.code, str) and not errors.first(end.code):
+        if isinstance(end.code, str) and not errors.first(end.code, isinstance(end, LostExit)):
             sys.exit(1)
         raise
 
@@ -128,7 +134,7 @@ def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
     if ranks.place.local_size == 1 and ranks.group.size == 1:
         return work()
     found = [work()] if ranks.place.local_rank == 0 else []
-    wait_long()
+    ranks.patient.barrier()
     return found[0] if found else work()
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from slide import checks
+from slide.distributed.group import Group
 
 # What torchrun tells each process; Slurm and others may set the same variables.
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -82,12 +83,21 @@ class Errors:
     def __init__(self, rank: int = 0, store: Any = None):
         self._rank, self._store = rank, store
 
-    def first(self, sentence: str) -> bool:
-        """Whether no other process has said this sentence."""
+    def first(self, sentence: str, of_another: bool = False) -> bool:
+        """Whether this process is to say a sentence: no other process has said it.
+
+        Args:
+            sentence: what it has to say.
+            of_another: whether it is about another process that has ended; then it is not said if
+                that one has said why.
+        """
         if self._store is None:
             return self._rank == 0
         name = f"said/{hashlib.sha256(sentence.encode()).hexdigest()}"
         try:
+            if of_another and self._store.add("said", 0):
+                return False
+            self._store.add("said", 1)
             return self._store.add(name, 1) == 1
         except RuntimeError:  # The process that keeps the store has ended: better twice than never.
             return True
@@ -121,11 +131,14 @@ def meet(place: Place, timeout: float) -> Any:
     return store
 
 
-def wait_long() -> None:
-    """Wait for all processes of the run as long as they live: one of them does long work."""
+def patient_group() -> Group:
+    """All processes of the run once more, for waits of any length: one of them does long work.
+
+    All processes call this at the same time, when they have met.
+    """
     import torch.distributed as dist
 
-    dist.monitored_barrier(timeout=timedelta(seconds=_LONG))
+    return Group(dist.new_group(timeout=timedelta(seconds=_LONG)))
 
 
 def _came(store: Any) -> str:

@@ -1,5 +1,6 @@
 """What processes of a run must agree on, and what they say if they do not."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -45,16 +46,28 @@ def test_before_they_meet_the_first_one_speaks():
 
 
 def test_each_sentence_is_said_once():
-    counts = {}
+    counts = Counter()
 
     def add(name, number):
-        counts[name] = counts.get(name, 0) + number
+        counts[name] += number
         return counts[name]
 
     store = SimpleNamespace(add=add)
     assert Errors(3, store).first("wrong")
     assert not Errors(0, store).first("wrong")
     assert Errors(0, store).first("wrong, too")
+    assert not Errors(0, store).first("rank 3 has ended", of_another=True)
+
+
+def test_of_a_process_that_said_nothing_one_other_speaks():
+    counts = Counter()
+
+    def add(name, number):
+        counts[name] += number
+        return counts[name]
+
+    store = SimpleNamespace(add=add)
+    assert [Errors(r, store).first("gone", of_another=True) for r in (1, 2)] == [True, False]
 
 
 @pytest.fixture

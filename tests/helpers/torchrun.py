@@ -20,7 +20,7 @@ SMALL = (
     "report=false",
 )
 START = """
-import json, os, resource, signal, socket, sys, time, traceback
+import contextlib, json, os, resource, signal, socket, sys, time, traceback
 import torch.distributed, torch.utils.tensorboard
 from slide.config import command
 
@@ -89,8 +89,8 @@ def free_port():
 
 def start(words, size, **environment):
     port = free_port()
-    if isinstance(words[0], str):
-        read_once(command.asked_for(words))
+    with contextlib.suppress(ValueError):  # The ranks say so themselves.
+        read_once(command.asked_for(words if isinstance(words[0], str) else words[0]))
     return [
         Rank(words[r] if isinstance(words[0], list) else words, r, size, port, f"{folder}/said-{r}",
              **environment)
