@@ -43,8 +43,10 @@ def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
 
 
 def normal_rows(key: int, ids: np.ndarray, width: int, deviation: float) -> Tensor:
-    """Rows of normal numbers with mean 0 (Box and Muller 1958, "A note on the generation of random
-    normal deviates").
+    """Rows of normal numbers with mean 0.
+
+    They are made in pairs (Box and Muller 1958, "A note on the generation of random normal
+    deviates").
 
     Args:
         key: key of the draws, in [0, 2^64).

@@ -84,6 +84,9 @@ class Group:
         self.seconds, self.bytes_sent = 0.0, 0
         self.calls: Counter[str] = Counter()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
+        return self  # Copies of a network talk to the same processes.
+
     def all_reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
         """Replace a tensor by the sum, or the maximum, of the tensors of all ranks.
 

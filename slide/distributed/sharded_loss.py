@@ -64,7 +64,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     check_targets(task.active, len(x))
     task = task._replace(weights=checked_weights(task.weights, len(x)))
     loss = task.loss.record
-    if loss.splits_target and loss.name not in SOFTMAXES:
+    if task.group.size > 1 and loss.splits_target and loss.name not in SOFTMAXES:
         raise ValueError(
             f"the loss {loss.name} cannot be computed on several processes: its outputs share a "
             f"target; take one of {', '.join(SOFTMAXES)}, or a loss that is a sum over outputs"
@@ -117,8 +117,8 @@ def _own_part(leaves: list[Any], task: Task) -> tuple[Tensor, Tensor | None]:
     products = task.products._replace(sparse_grad=False)
     x, weight, bias = leaves
     layer = x, weight, bias, task.active
-    if not loss.splits_target and fraction == 1:
-        mean = linear_loss_on_set(*layer, loss, 1.0, products, task.weights)
+    if task.group.size == 1 or (not loss.splits_target and fraction == 1):
+        mean = linear_loss_on_set(*layer, loss, fraction, products, task.weights)
         if mean.requires_grad:
             mean.backward()
         return mean.detach(), None

@@ -110,7 +110,7 @@ class SlideNetwork(nn.Module):
         """What the dropout of one pass draws from; None: the generator of torch."""
         return None
 
-    def _activate(self, activation: Activation, draws: torch.Generator | None) -> Tensor:
+    def _activate(self, activation: Activation, draws: torch.Generator | None = None) -> Tensor:
         # ReLU and dropout come before `to_dense`, so that they visit only the active values.
         dropout = self.dropout if self.training else 0.0
         values = relu_dropout(activation.values, dropout, draws)

@@ -75,6 +75,18 @@ def test_odd_shapes(shape):
     assert x.grad.shape == shape
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_draws_of_a_generator(dtype):
+    x, before = torch.ones(300, dtype=dtype), torch.get_rng_state()
+    first, same, other = (
+        relu_dropout(x, 0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert first.dtype == dtype
+
+
 @pytest.mark.parametrize("p", [1.0, -0.1, float("nan"), "x"])
 def test_bad_share(p):
     with pytest.raises(ValueError, match=r"p must be in \[0, 1\), not"):

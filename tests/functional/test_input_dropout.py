@@ -91,3 +91,14 @@ def test_bad_share(p):
         drop_features(rows(), p)
     with pytest.raises(ValueError, match=r"input_dropout must be in \[0, 1\), not"):
         SlideNetwork(40, [8], 10, FullSampler, input_dropout=p)
+
+
+def test_draws_of_a_generator():
+    before = torch.get_rng_state()
+    first, same, other = (
+        drop_features(rows(), 0.5, torch.Generator().manual_seed(seed)).indices
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)

@@ -28,7 +28,7 @@ def several(test):
 SERVER = """
 import datetime, json, os, signal, sys, traceback
 import torch, torch._dynamo, torch.distributed as dist
-import slide, slide.training
+import slide
 from slide.distributed import Group
 
 def child(work, folder, rank, size):
