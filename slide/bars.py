@@ -13,6 +13,8 @@ from tqdm.utils import CallbackIOWrapper
 SHOWN_AFTER = 2.0
 # Seconds between lines where standard error is not a terminal.
 LINE_EVERY = 10.0
+# Whether this process shows no bars and says no sentences.
+_process = {"silent": False}
 
 
 class Bar(tqdm):
@@ -35,7 +37,7 @@ class Bar(tqdm):
         self._lines = not sys.stderr.isatty()
         self._said = self._begun = time.monotonic()
         more = {"mininterval": LINE_EVERY, "ncols": 0} if self._lines else {}
-        more["delay"] = SHOWN_AFTER
+        more["delay"], more["disable"] = SHOWN_AFTER, _process["silent"]
         super().__init__(*arguments, **{"file": sys.stderr, **more, **keywords})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
@@ -91,4 +93,20 @@ def say(sentence: str) -> None:
         >>> from slide.bars import say
         >>> say("step 20: the rate falls until step 30")
     """
-    tqdm.write(sentence, file=sys.stderr)
+    if not _process["silent"]:
+        tqdm.write(sentence, file=sys.stderr)
+
+
+def hush(silent: bool = True) -> None:
+    """Let this process show no bars and say no sentences: another process of its run does.
+
+    Args:
+        silent: False: it shows and says them again.
+
+    Example:
+        >>> from slide.bars import hush, say
+        >>> hush()
+        >>> say("nobody reads this")
+        >>> hush(False)
+    """
+    _process["silent"] = silent

@@ -8,15 +8,16 @@ be read, so this is done when it is asked for.
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from torch import Tensor
 
 from slide.files import write_atomic, write_json
-from slide.runtime import VERSION, versions
+from slide.runtime import VERSION, array_view, versions
 
 SUFFIX = ".safetensors"
 # Files of this size are hashed in some milliseconds.
@@ -42,6 +43,7 @@ def write_folder(
     folder: Path,
     content: Mapping[str, Any],
     files: Mapping[str, Mapping[str, Tensor]],
+    there: Iterable["Written"] = (),
 ) -> None:
     """Write tensors; other files in the folder stay.
 
@@ -52,18 +54,93 @@ def write_folder(
         folder: it is made if it does not exist.
         content: JSON values.
         files: tensors by name, by name of their file without its suffix.
+        there: files that were written before and belong to the folder.
 
     Raises:
         OSError: if a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / kind.list_file).unlink(missing_ok=True)
-    written = {}
-    for name, tensors in files.items():
-        path = folder / f"{name}{SUFFIX}"
-        # A new file in place of the old one: a process that has mapped the old one keeps it.
-        write_atomic(path, lambda file, tensors=tensors: _save(tensors, Path(file.name)))
-        written[path.name] = {"bytes": path.stat().st_size, "sha256": _hash_file(path)}
+    written = [write_file(folder, *file) for file in files.items()]
+    write_list(kind, folder, content, [*there, *written])
+
+
+class Written(NamedTuple):
+    """A file of a folder of tensors, as its list names it."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Written:
+    """Write one file of a folder of tensors, which is to be in its list.
+
+    Args:
+        folder: it must exist.
+        name: of the file, without its suffix.
+        tensors: by name.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    path = folder / f"{name}{SUFFIX}"
+    # A new file in place of the old one: a process that has mapped the old one keeps it.
+    write_atomic(path, lambda file: _save(tensors, Path(file.name)))
+    return written_file(path)
+
+
+def written_file(path: Path) -> Written:
+    """What a list says of a file."""
+    return Written(path.name, path.stat().st_size, _hash_file(path))
+
+
+def stream_file(
+    folder: Path, name: str, shapes: Mapping[str, Sequence[int]], blocks: Iterable[Tensor]
+) -> Written:
+    """Write one file of a folder of tensors without having all of it in memory.
+
+    Args:
+        folder: it must exist.
+        name: of the file, without its suffix.
+        shapes: of the tensors, which are float32, by name.
+        blocks: consecutive rows of the first tensor, then of the second one, and so on; float32.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    path, begin, header = folder / f"{name}{SUFFIX}", 0, {}
+    for key, shape in shapes.items():
+        end = begin + 4 * math.prod(shape)
+        header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # Numbers begin at a multiple of 8 bytes.
+
+    def write(file: IO[bytes]) -> None:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for block in blocks:
+            file.write(array_view(block.contiguous()).astype("<f4", copy=False).data)
+
+    write_atomic(path, write)
+    return written_file(path)
+
+
+def write_list(
+    kind: FolderKind, folder: Path, content: Mapping[str, Any], files: Iterable[Written]
+) -> None:
+    """Write the list of a folder of tensors, and remove files of tensors that are not in it.
+
+    Args:
+        kind: what the folder holds.
+        folder: it holds the files.
+        content: JSON values.
+        files: what `write_file` returned.
+
+    Raises:
+        OSError: if the list cannot be written.
+    """
+    written = {each.name: {"bytes": each.bytes, "sha256": each.sha256} for each in files}
     for path in folder.glob(f"*{SUFFIX}"):
         if path.name not in written:  # Of what was here before.
             path.unlink()

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from slide import bars
-from slide.bars import Bar, say
+from slide.bars import Bar, hush, say
 
 
 class Terminal(io.StringIO):
@@ -75,3 +75,14 @@ def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
     with Bar(total=3):
         say("the rate falls")
     assert stream.getvalue() == "the rate falls\n"
+
+
+def test_a_process_that_is_to_be_silent(capsys):
+    hush()
+    try:
+        say("nothing")
+        assert sum(Bar(range(4), "adding")) == 6
+    finally:
+        hush(False)
+    say("something")
+    assert capsys.readouterr().err == "something\n"

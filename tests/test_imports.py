@@ -33,12 +33,12 @@ ROOMS = {
     "check": "ground kernels structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels structures hashing functional optim data sampling nn ranking",
-    "training": "ground structures data optim search nn ranking",
+    "training": "ground structures data optim search nn distributed ranking",
     "predict": "ground data model training",
     "report": "ground ranking",
     "compare": "ground report",
     "serve": "ground model predict",
-    "config": "ground data optim sampling nn model training report",
+    "config": "ground data optim sampling nn distributed model training report",
     "estimator": "ground data optim sampling nn ranking model training config",
 }
 # Within data, likewise. Its core is what lies in no folder.
@@ -65,6 +65,7 @@ ONLY = {
     "safetensors": ("slide.tensor_folder",),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
     "prometheus_client": ("slide.serve.metrics",),
+    "submitit": ("slide.config.ranks",),
     "onnx": (),
     "onnxruntime": (),
 }

@@ -13,7 +13,13 @@ from safetensors.torch import load_file
 import slide
 from slide import tensor_folder
 from slide.model.folder import read_model_folder
-from slide.tensor_folder import FolderKind, read_folder, read_tensors, write_folder
+from slide.tensor_folder import (
+    FolderKind,
+    read_folder,
+    read_tensors,
+    stream_file,
+    write_folder,
+)
 
 THINGS = FolderKind("thing", "thing.json", format=1)
 
@@ -151,3 +157,14 @@ def test_no_model(tmp_path):
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(FileNotFoundError, match=r"the run has not ended, resume=.* goes on"):
         read_model_folder(tmp_path)
+
+
+def test_a_file_written_in_parts_is_one_written_at_once(tmp_path):
+    tensors = {"weight": torch.randn(7, 3), "bias": torch.randn(5)}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    blocks = [tensors["weight"][:4], tensors["weight"][4:], tensors["bias"]]
+    written = stream_file(tmp_path, "parts", shapes, iter(blocks))
+    write_folder(THINGS, tmp_path, {}, {"whole": tensors}, [written])
+    read_folder(THINGS, tmp_path, verify=True)
+    for name, tensor in read_tensors(tmp_path, "parts").items():
+        assert torch.equal(tensor, tensors[name])

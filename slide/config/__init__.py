@@ -1,8 +1,9 @@
 """From a configuration to a run; the only room that imports Hydra."""
 
-from slide.config.build import build_network, build_optimizer, build_trainer, open_dataset
+from slide.config.build import build_trainer, open_dataset
 from slide.config.compose import find_conf, read_config, user_errors
 from slide.config.defaults import fill_in
+from slide.config.parts import build_network, build_optimizer
 from slide.config.resume import resumed
 
 __all__ = [

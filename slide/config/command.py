@@ -11,16 +11,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from slide.bars import say
 from slide.config.announce import announced_compilation
 from slide.config.build import build_trainer, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
-from slide.config.resume import asked_for, resumed
+from slide.config.ranks import LostExit, forget_folder, join_ranks, note_slurm, one_voice
+from slide.config.resume import asked_for, restarted, resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
-from slide.training import DivergenceError
+from slide.distributed.group import LostProcessError
+from slide.distributed.launch import find_place
+from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.interrupt import exit_status, raised_terminations
 
@@ -43,11 +47,11 @@ def train() -> None:
         print(train_help(_programs()[0]), end="")
     elif any(word.startswith("-") for word in words):
         # Hydra's own options, such as --cfg job and --multirun.
-        with user_errors():
+        with one_voice(), user_errors():
             check_overrides([word for word in words if "=" in word and not word.startswith("-")])
         run_by_hydra(words)
     else:
-        with user_errors():
+        with one_voice(), user_errors():
             config = read_config(asked_for(words))
         run_job(config, words)
 
@@ -59,6 +63,7 @@ def run_by_hydra(words: Sequence[str]) -> None:
 
     def job(config: DictConfig) -> None:
         nonlocal sweep
+        note_slurm()
         now = HydraConfig.get()
         if now.mode != RunMode.MULTIRUN:
             run_job(config, now.overrides.task)
@@ -67,7 +72,7 @@ def run_by_hydra(words: Sequence[str]) -> None:
         sweep.run(overrides, partial(run_job, config, overrides, sweep.words_of(overrides)))
 
     main(job)()
-    if sweep is not None:
+    if sweep is not None and not find_place().rank:
         sweep.finish()
 
 
@@ -91,7 +96,7 @@ def run_job(
     if swept is not None and composed.run_dir is not None and not own:
         composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
     try:
-        with raised_terminations():
+        with one_voice(), raised_terminations():
             return _run(composed, overrides, swept or ())
     except KeyboardInterrupt as error:  # Where nothing is lost.
         _stop("interrupted", error)
@@ -102,28 +107,39 @@ def _run(
 ) -> tuple[dict[str, Any], str]:
     try:
         with user_errors():
+            ranks = join_ranks(composed)
+            composed, overrides = restarted(ranks, composed, overrides)
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
             config = resumed(composed, overrides)
-            trainer = build_trainer(config, given, label_of(swept))
+            trainer = build_trainer(config, given, label_of(swept), ranks)
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
+    except LostProcessError as error:
+        raise LostExit(f"error: {error}") from error
     try:
         with memory_errors():
             summary = trainer.fit()
         write_run_model(trainer)
-        if config.report:
+        if config.report and ranks.leads:
             write_run_report(trainer)
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {error}")
+    except LostProcessError as error:
+        raise LostExit(f"error: {error}; {_advice(trainer)}") from error
     except KeyboardInterrupt as error:
-        program = _programs()[0]
-        there = last_checkpoint(trainer.folder) is not None
-        goes_on = "goes on from the last checkpoint" if there else "begins again"
-        resume = f"{program} resume={trainer.folder}"
-        _stop(f"interrupted after step {trainer.step}; {resume} {goes_on}", error)
-    scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
-    print(*swept, f"{scores}  {trainer.folder}", sep="  ")
+        _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
+    forget_folder(ranks, trainer.folder.parent)
+    if ranks.leads:
+        scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
+        print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
+
+
+def _advice(trainer: Trainer) -> str:
+    """How a run that has not ended goes on."""
+    there = last_checkpoint(trainer.folder) is not None
+    goes_on = "goes on from the last checkpoint" if there else "begins again"
+    return f"{_programs()[0]} resume={trainer.folder} {goes_on}"
 
 
 @announced_compilation()
@@ -162,7 +178,7 @@ DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
 
 
 def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:
-    print(said, file=sys.stderr)
+    say(said)
     raise Interrupted(exit_status(error))
 
 

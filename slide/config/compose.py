@@ -199,6 +199,8 @@ def _unknown(overrides: Sequence[str]) -> str | None:
 def _exists(config: DictConfig, override: Override) -> bool:
     if override.is_add() or override.is_force_add():
         return True
+    if override.key_or_group.startswith(("hydra/", "hydra.")):  # Hydra says what it does not know.
+        return True
     *above, last = override.key_or_group.split(".")
     holder = OmegaConf.select(config, ".".join(above)) if above else config
     return isinstance(holder, DictConfig) and last in holder

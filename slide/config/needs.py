@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from slide import runtime
 from slide.bars import say
+from slide.config.ranks import ALONE, Ranks
 from slide.data import SparseDataset
 from slide.limits import free_memory, in_gib, resident_memory
 from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs
@@ -16,32 +17,34 @@ _WITH_VECTORS = ("slide.FaissProposer", "slide.IndexProposer")
 _CANDIDATES = ("depth", "voted", "associated")
 
 
-def run_sizes(config: DictConfig, data: SparseDataset) -> RunSizes:
-    """What the memory of a run depends on.
+def run_sizes(config: DictConfig, data: SparseDataset, processes: int = 1) -> RunSizes:
+    """What the memory of a process of a run depends on.
 
     Args:
         config: after `slide.config.fill_in`.
         data: the data set.
+        processes: number of processes that share the rows of features and labels.
     """
     trainer, sampler, ranker, split = config.trainer, config.sampler, config.ranker, data.train
-    hidden, labels = tuple(config.network.hidden), data.num_labels
-    every = sampler.active == "all" or sampler.active >= labels
+    hidden, labels = tuple(config.network.hidden), -(-data.num_labels // processes)
+    every = sampler.active == "all" or sampler.active >= data.num_labels
     proposer = None if every else sampler.get("proposer")
     copied = bool(ranker) or trainer.epochs == "auto" or trainer.patience or config.dataset.holdout
     return RunSizes(
         rows=len(split),
-        features=data.num_features,
+        features=-(-data.num_features // processes),
         labels=labels,
         entries=len(split.features.indices),
         targets=len(split.labels.indices),
         hidden=hidden,
         batch=trainer.batch_size,
-        active=labels if every else int(sampler.active),
+        active=labels if every else -(-int(sampler.active) // processes),
         shared=every or sampler.mode == "shared",
         rowwise=bool(config.optimizer.rowwise),
         last_steps=bool(config.optimizer.correct_skipped),
         copied=bool(copied),
-        checkpoints=bool(trainer.checkpoint_every),
+        # Several processes write without a copy.
+        checkpoints=bool(trainer.checkpoint_every) and processes == 1,
         row_index=trainer.evaluation == "index",
         tables=_table_sizes(proposer, hidden[-1], labels),
         vectors=proposer is not None and proposer._target_ in _WITH_VECTORS,
@@ -50,8 +53,8 @@ def run_sizes(config: DictConfig, data: SparseDataset) -> RunSizes:
     )
 
 
-def announce_memory(config: DictConfig, data: SparseDataset) -> None:
-    """Say how much memory the run needs and how much is free.
+def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
+    """Say how much memory the run needs and how much is free; of several processes, each.
 
     If it needs more than is free, the line names the largest parts and what makes them smaller. It
     is no error: parts of the prediction are bounds, and a system can move memory to its disk.
@@ -59,19 +62,23 @@ def announce_memory(config: DictConfig, data: SparseDataset) -> None:
     Args:
         config: after `slide.config.fill_in`.
         data: the data set.
+        ranks: the processes of the run; those of a machine share what is free there.
 
     Raises:
         ValueError: if not even the weights fit.
     """
-    sizes, free = run_sizes(config, data), free_memory()
+    sizes, free = run_sizes(config, data, ranks.group.size), free_memory()
     parts = memory_needs(sizes)
     held = resident_memory()
     needed = sum(parts.values()) + held
+    each = "" if ranks.group.size == 1 else "each process "
     if free is None:
-        say(f"memory    needs about {in_gib(needed)}")
+        say(f"memory    {each}needs about {in_gib(needed)}")
         return
-    there = free + held
-    said = f"needs about {in_gib(needed)}, {in_gib(there)} are free"
+    # What this process holds is not free, but it is part of what it needs.
+    there = free // ranks.place.local_size + held
+    said = f"{each}needs about {in_gib(needed)}, {in_gib(there)} are free"
+    said += " for it" if each else ""
     if parts["weights"] > there:
         raise ValueError(
             f"the weights alone take {in_gib(parts['weights'])}, and {in_gib(there)} are free: "

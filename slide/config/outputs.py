@@ -8,19 +8,43 @@ from omegaconf import OmegaConf
 
 from slide.config.build import CONFIG
 from slide.data import SparseDataset
+from slide.distributed import ShardedNetwork
+from slide.distributed.whole import whole_blocks, whole_shapes
 from slide.model import Model
+from slide.model.folder import MODEL_FILE
 from slide.model.saving import write_model
 from slide.report import Answers, write_report
+from slide.tensor_folder import Written, stream_file
 from slide.training import Trainer
 
 
 def write_run_model(trainer: Trainer) -> None:
-    """Write the trained model into the folder of its run; `slide.load` opens it."""
+    """Write the trained model into the folder of its run; `slide.load` opens it.
+
+    All processes of the run call this. The first one writes, and gets the rows of the others some
+    at a time.
+    """
+    network, leads = trainer.network, trainer.together.leads
+    weights = _shared_weights(trainer, network) if isinstance(network, ShardedNetwork) else None
+    if not leads:
+        return
     data, settings = trainer.data, OmegaConf.load(trainer.folder / CONFIG)
-    parts = trainer.network, trainer.ranker, data.steps
+    parts = network, trainer.ranker, data.steps
     found = cast(dict[str, Any], OmegaConf.to_container(settings))
     text = {"label_names": data.label_names, "vectorizer": data.vectorizer}
-    write_model(trainer.folder, Model(*parts, settings=found, name=data.name, **text))
+    model = Model(*parts, settings=found, name=data.name, **text)
+    write_model(trainer.folder, model, weights=weights)
+
+
+def _shared_weights(trainer: Trainer, network: ShardedNetwork) -> Written | None:
+    """Write the weights of a network that several processes share; None but on the first one."""
+    blocks = whole_blocks(network)
+    if trainer.together.leads:
+        (trainer.folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
+        return stream_file(trainer.folder, "network", whole_shapes(network), blocks)
+    for _ in blocks:
+        pass
+    return None
 
 
 def write_run_report(trainer: Trainer) -> None:

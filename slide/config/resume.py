@@ -5,8 +5,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from slide.config.build import CONFIG
-from slide.config.compose import read_value
+from slide.config.build import CONFIG, folder_parent
+from slide.config.compose import read_config, read_value
+from slide.config.ranks import Ranks, noted_folder, restarts
 
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {
@@ -17,7 +18,7 @@ REPLACEABLE = {
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
     *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
-    "runtime.device",
+    *("runtime.device", "runtime.timeout"),
     *("dataset.root", "dataset.cache", "report"),
 }
 
@@ -77,6 +78,29 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         OmegaConf.update(config, key, new)
     config.run_dir = config.resume = folder
     return config
+
+
+def restarted(
+    ranks: Ranks, composed: DictConfig, overrides: Sequence[str]
+) -> tuple[DictConfig, Sequence[str]]:
+    """Configuration and overrides of processes that ``torchrun`` has started again: a resumed run.
+
+    Args:
+        ranks: the processes of the run.
+        composed: from `slide.config.read_config` with ``overrides``.
+        overrides: of the command line.
+
+    Returns:
+        Both as they are, unless the run has got to its first step before.
+    """
+    if ranks.group.size == 1 or not max(ranks.group.gather(restarts())):
+        return composed, overrides
+    named = composed.resume or composed.run_dir
+    folder = Path(str(named)) if named else noted_folder(ranks, folder_parent(composed))
+    if not ranks.group.broadcast(folder is not None and (folder / CONFIG).exists()):
+        return composed, overrides
+    again = [f"resume={folder}"]
+    return read_config(again), again
 
 
 def _key(override: str) -> str:

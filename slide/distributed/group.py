@@ -14,6 +14,22 @@ from slide.compilation import clock
 _OPERATIONS = ("sum", "max")
 
 
+# What gloo says when another process is gone.
+_LOST = ("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe")
+_SENTENCE = "another process of the run has ended, or did not answer in time (runtime.timeout)"
+
+
+class LostProcessError(RuntimeError):
+    """Another process of the run has ended, or does not answer.
+
+    Example:
+        >>> from slide.distributed.group import LostProcessError
+        >>> raise LostProcessError("another process of the run has ended")
+        Traceback (most recent call last):
+        slide.distributed.group.LostProcessError: another process of the run has ended
+    """
+
+
 class Group:
     """The processes that train one network, over ``torch.distributed``.
 
@@ -165,7 +181,12 @@ class Group:
     def _call(self, name: str, sent: int, *arguments: Any, **keywords: Any) -> None:
         """Call a collective operation, and count it."""
         begin = clock()
-        getattr(dist, name)(*arguments, group=self._processes, **keywords)
+        try:
+            getattr(dist, name)(*arguments, group=self._processes, **keywords)
+        except RuntimeError as error:
+            if not any(word in str(error) for word in _LOST):
+                raise
+            raise LostProcessError(_SENTENCE) from error
         self.seconds += clock() - begin
         self.bytes_sent += sent
         self.calls[name] += 1

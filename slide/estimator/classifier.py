@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_random_state
 
 from slide import checks
-from slide.config.build import start_biases
+from slide.config.parts import start_biases
 from slide.data import SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin

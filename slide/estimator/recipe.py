@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from slide import checks
-from slide.config.build import start_biases
+from slide.config.parts import start_biases
 from slide.data import SparseDataset
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam

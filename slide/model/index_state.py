@@ -29,7 +29,7 @@ _REBUILT = {
 }
 
 
-def index_settings(sampler: Sampler) -> dict[str, Any] | None:
+def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
     """The numbers of an index; None: there is none that can be kept."""
     proposer = getattr(sampler, "proposer", None)
     if type(sampler) is not ActiveSampler or not sampler.holds_index:
@@ -54,7 +54,7 @@ def index_settings(sampler: Sampler) -> dict[str, Any] | None:
     }
 
 
-def index_tensors(sampler: Sampler) -> dict[str, Tensor]:
+def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
     """The arrays of an index; none if it is built again."""
     proposer = getattr(sampler, "proposer", None)
     if index_settings(sampler) is None or not isinstance(proposer, LSHProposer):

@@ -11,7 +11,7 @@ from slide.model.index_state import index_settings, index_tensors
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
 from slide.names import Names
-from slide.tensor_folder import write_folder
+from slide.tensor_folder import Written, write_folder
 
 
 def check_target(folder: Path) -> None:
@@ -22,16 +22,28 @@ def check_target(folder: Path) -> None:
         raise ValueError(f"{folder} holds something else than a model: name a new folder")
 
 
-def write_model(folder: Path, model: Any, dtype: str = "float32") -> None:
-    """Write a `slide.model.Model` beside what is in a folder; see `Model.save`."""
+def write_model(
+    folder: Path, model: Any, dtype: str = "float32", weights: Written | None = None
+) -> None:
+    """Write a `slide.model.Model` beside what is in a folder; see `Model.save`.
+
+    Args:
+        folder: where it is written.
+        model: the model.
+        dtype: of the weights in the file.
+        weights: the file ``network``, if it is there already, with weights in float32: several
+            processes have written it together. None: it is written here.
+    """
     network, ranker = model.network, model.ranker
-    files = {"network": network_tensors(network, dtype)}
+    files = {} if weights else {"network": network_tensors(network, dtype)}
+    # Of several processes each has an index of its own rows, which is of no use to one.
+    sampler = None if weights else network.output.sampler
     content: dict[str, Any] = {
         "name": model.name,
         "features": model.num_features,
         "labels": model.num_labels,
         "network": network_settings(network, dtype),
-        "index": index_settings(network.output.sampler),
+        "index": index_settings(sampler),
         "ranker": None if ranker is None else ranker_settings(ranker),
         "steps": [step.settings() for step in model.steps],
         "label_names": _kind(model.label_names),
@@ -41,7 +53,7 @@ def write_model(folder: Path, model: Any, dtype: str = "float32") -> None:
     if model.vectorizer is not None:
         content["vectorizer"] = model.vectorizer.settings()
         files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
-    if index := index_tensors(network.output.sampler):
+    if index := index_tensors(sampler):
         files["index"] = index
     if ranker is not None:
         files["ranker"] = ranker_tensors(ranker)
@@ -56,7 +68,7 @@ def write_model(folder: Path, model: Any, dtype: str = "float32") -> None:
         if found is not None:
             names |= found.tensors(prefix)
     files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
-    write_folder(MODEL_FOLDER, folder, content, files)
+    write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
 
 
 def _kind(names: Names | None) -> str | None:

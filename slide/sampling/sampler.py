@@ -285,8 +285,9 @@ class ActiveSampler(Sampler):
                 f"{own}"
             )
         if self.proposer is not None:
-            self.proposer.load_state_dict(state["proposer"])
             # A proposer that saves no index is rebuilt.
             self._built = bool(state["proposer"]) and bool(state["rebuilds"])
+            if state["proposer"]:
+                self.proposer.load_state_dict(state["proposer"])
         for name in _COUNTERS:
             setattr(self, name, int(state[name]))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -9,24 +10,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slide.distributed import Group
 from slide.files import sync_folder
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.states import join_state, split_state
-from slide.tensor_folder import read_folder, read_tensors, write_folder
+from slide.states import split_state
+from slide.tensor_folder import write_folder
 from slide.training.checkpoint_folders import (
     CHECKPOINT,
     check_old_checkpoint,
     clear_unfinished,
-    find_checkpoints,
     last_checkpoint,
     next_checkpoint,
     remove_older,
     unfinished,
 )
-from slide.training.divergence import check_weights
+from slide.training.divergence import DivergenceError, check_weights
 from slide.training.plan import Plan
 from slide.training.progress import Counters
+from slide.training.shared_checkpoint import part_of, read_states, write_parts
+from slide.training.shared_state import (
+    assembled,
+    load_network_state,
+    network_state,
+    own_rows,
+    parameter_names,
+    same_rows,
+)
 
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
@@ -48,6 +58,7 @@ class Checkpoint:
         facts: what a checkpoint must agree on with the run that reads it: JSON values by names that
             people understand.
         keep: number of checkpoints that stay, at least 1.
+        group: the processes that share the rows of the network; None: this one has all.
     """
 
     def __init__(
@@ -58,12 +69,15 @@ class Checkpoint:
         plan: Plan | None = None,
         facts: Mapping[str, Any] | None = None,
         keep: int = 1,
+        group: Group | None = None,
     ):
         self.run, self.network, self.facts, self.keep = run, network, dict(facts or {}), keep
+        self.optimizer = optimizer
+        self.group = group or Group.alone()
         # The parts of a checkpoint besides the counters: how to get the state of each part, and how
         # to load it.
         self._parts = {
-            "network": (network.state_dict, network.load_state_dict),
+            "network": (partial(network_state, network), partial(load_network_state, network)),
             "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
@@ -105,6 +119,8 @@ class Checkpoint:
 
     def prepare(self) -> None:
         """Get the memory for the copies of `begin` in the background."""
+        if self.group.size > 1:
+            return
         self.wait()
         _, files = self._packed(Counters())
 
@@ -120,7 +136,8 @@ class Checkpoint:
         """Copy everything, and write the copy in the background, as `write` does.
 
         The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
-        before is still being written, that is waited for.
+        before is still being written, that is waited for. Several processes write at once, each its
+        own part.
 
         Raises:
             DivergenceError: if a weight is NaN or infinite.
@@ -129,6 +146,12 @@ class Checkpoint:
         if not self._is_new(counters):
             return
         values, files = self._packed(counters)
+        if (
+            self.group.size > 1
+        ):  # What the processes tell each other belongs into their main thread.
+            self._install(values, files)
+            self._written = replace(counters)
+            return
         copies = {
             part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
             for part, tensors in files.items()
@@ -185,19 +208,41 @@ class Checkpoint:
         """
         folder = self.last()
         assert folder is not None
-        state = read_checkpoint(folder, self.facts)
+        states = read_states(folder, self.facts)
         try:
+            state = self._state_for_me(states)
             for name, (_, load) in self._parts.items():
                 load(state[name])
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"{folder} does not fit this run: {error}") from error
-        known = [field.name for field in fields(Counters) if field.name in state]
-        return Counters(**{name: state[name] for name in known})
+        known = [field.name for field in fields(Counters) if field.name in states[0]]
+        return Counters(**{name: states[0][name] for name in known})
+
+    def _state_for_me(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """The state of a process with the rows of this one; else it is put together."""
+        parts, rows = [part_of(state) for state in states], own_rows(self.network)
+        for state, part in zip(states, parts, strict=True):
+            if same_rows(part, rows):
+                return state
+        sizes = {
+            "first": self.network.first.in_features,
+            "output": self.network.output.out_features,
+        }
+        names = parameter_names(self.network, self.optimizer)
+        network, optimizer = assembled(parts, rows, sizes, names)
+        return {**states[0], "network": network, "optimizer": optimizer}
 
     def _is_new(self, counters: Counters) -> bool:
         """Whether there is anything to write that was not written."""
         self.wait()
-        check_weights(self.network, counters.step, self.last)
+        said = None
+        try:
+            check_weights(self.network, counters.step, self.last)
+        except DivergenceError as error:
+            said = str(error)
+        for found in self.group.gather(said) if self.group.size > 1 else [said]:
+            if found is not None:
+                raise DivergenceError(found)
         return self._written != counters
 
     def _packed(self, counters: Counters) -> tuple[dict[str, Any], Files]:
@@ -206,49 +251,41 @@ class Checkpoint:
             values[part], tensors = split_state(get(), part)
             if tensors:
                 files[part] = tensors
+        rows = own_rows(self.network)
+        if rows is not None:
+            ids = {name: torch.from_numpy(each) for name, each in rows.items()}
+            values["rows"], files["rows"] = split_state(ids, "rows")
         return values | asdict(counters), files
 
     def _install(
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
-        folder = next_checkpoint(self.run, values["step"])
-        clear_unfinished(self.run)
+        group, leads = self.group, self.group.rank == 0
+        folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
+        if leads:
+            clear_unfinished(self.run)
         try:
             content = {"run": self.facts, "state": values}
-            write_folder(CHECKPOINT, unfinished(folder), content, files)
-            unfinished(folder).rename(folder)
-            sync_folder(folder.parent)
-            remove_older(self.run, self.keep)
+            if group.size > 1:
+                tensors = {name: each for part in files.values() for name, each in part.items()}
+                write_parts(group, unfinished(folder), {"run": self.facts}, values, tensors)
+            else:
+                write_folder(CHECKPOINT, unfinished(folder), content, files)
+            if leads:
+                unfinished(folder).rename(folder)
+                sync_folder(folder.parent)
+                remove_older(self.run, self.keep)
         except OSError as error:
             last = last_checkpoint(self.run)
             kept = f"{last} is kept" if last else "there is no checkpoint before it"
             raise OSError(f"cannot write the checkpoint {folder}: {error}; {kept}") from error
         finally:
-            clear_unfinished(self.run)
+            if leads:
+                clear_unfinished(self.run)
+        group.barrier()
 
 
-def read_checkpoint(folder: Path, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The state in a checkpoint; all files are read and their hashes compared.
-
-    Args:
-        folder: folder of the checkpoint.
-        facts: what it must agree on with the present run; None: nothing.
-
-    Raises:
-        ValueError: if a file is not the one that was written, or a fact differs.
-    """
-    try:
-        content = read_folder(CHECKPOINT, folder, verify=True)
-        files = [Path(name).stem for name in content["files"]]
-        tensors = {n: each for name in files for n, each in read_tensors(folder, name).items()}
-        found, state = content["run"], join_state(content["state"], tensors)
-    except (ValueError, KeyError, OSError) as error:
-        before = [path for path in find_checkpoints(folder.parents[1]) if path != folder]
-        advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
-        raise ValueError(f"{error}{advice}") from error
-    for name, own in (facts or {}).items():
-        if found.get(name) != own:
-            raise ValueError(
-                f"{folder} is of another run: its {name} is {found.get(name)}, not {own}"
-            )
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """The state in a checkpoint that one process wrote; see `read_states`."""
+    (state,) = read_states(folder)
     return state

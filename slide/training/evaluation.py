@@ -201,10 +201,11 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
     """Scalars for the log: `selection_recall`, and the statistics of the sampler.
 
     Args:
-        layer: the layer that chose the set.
+        layer: the layer that chose the set; on several processes, with the rows of this one.
         inputs: ``(B, D)`` float, the inputs that the set was chosen for.
         active: the set.
     """
+    layer = getattr(layer, "local", layer)
     recall = selection_recall(layer, inputs, active)
     without = selection_recall(layer, inputs, active, with_labels=False)
     found = {"selection/recall": recall, "selection/recall_without_labels": without}

@@ -1,10 +1,12 @@
 """One step of training: loss, gradients, update."""
 
+import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from slide.active_set import ActiveSet
 from slide.data import Batch
+from slide.distributed import Group
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.divergence import LastCheckpoint, check_loss
@@ -22,6 +24,7 @@ class Learner:
         counters: counters of the run; each step updates them.
         last: gives the last checkpoint of the run; an error about a loss that is not finite names
             it.
+        group: the processes of the run; None: this one alone.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class Learner:
         scheduler: LRScheduler,
         counters: Counters,
         last: LastCheckpoint,
+        group: Group | None = None,
     ):
         self.network = network
         self.optimizer = optimizer
@@ -39,7 +43,9 @@ class Learner:
         self.scheduler = scheduler
         self.counters = counters
         self.last = last
+        self.group = group or Group.alone()
         self.rate = 0.0  # Learning rate of the last step.
+        self._active = 0.0  # Outputs that this process computed and that `counters` lack.
 
     def forward(self, batch: Batch) -> tuple[Tensor, ActiveSet, Tensor]:
         """The loss (a scalar), the active set of the output layer, and its input ``(B, H)``.
@@ -54,10 +60,19 @@ class Learner:
         value = loss.item()
         check_loss(value, self.counters.step + 1, self.last)
         self.counters.samples += len(batch.rows)
-        self.counters.active_total += active.mean_size()
+        if self.group.size == 1:
+            self.counters.active_total += active.mean_size()
+        self._active += active.mean_size()
         self.counters.loss_total += value
         self.counters.rebuild_seconds += rebuild_seconds(self.network) - rebuilt
         return loss, active, hidden
+
+    def settle(self) -> None:
+        """Add the outputs that the processes of a run have computed to the counters of all."""
+        if self.group.size > 1:
+            own = torch.tensor([self._active], dtype=torch.float64)
+            self.counters.active_total += float(self.group.all_reduce(own))
+            self._active = 0.0
 
     def update(self, loss: Tensor) -> None:
         """Backward, a step of the optimizer, and the learning rates of the next step."""

@@ -114,6 +114,22 @@ class Monitor:
                 file.close()
 
 
+class SilentMonitor(Monitor):
+    """Writes nothing: of the processes of a run, one writes the log."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        """Does nothing."""
+
+    def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 def _step_of(line: str) -> float:
     """The step of a line; infinity for a line that a crash cut off."""
     try:

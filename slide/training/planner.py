@@ -6,12 +6,14 @@ from slide.backend import on_host
 from slide.bars import Bar, say
 from slide.compilation import clock
 from slide.data import Batches, Split, find_known, first_unknown, kind_of
+from slide.distributed import Group
 from slide.nn import SlideNetwork
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
 from slide.training.monitor import Monitor
 from slide.training.plan import Plan
 from slide.training.progress import Counters
+from slide.training.together import Together
 
 _ROWS, _BATCH, _PLACES = 2000, 512, (1, 3, 5)
 
@@ -64,10 +66,11 @@ class Planner:
         plan: the plan to carry on.
         train: the rows that the network learns from.
         held: rows that it does not learn from.
+        together: the processes of the run; None: this one alone.
     """
 
-    def __init__(self, plan: Plan, train: Split, held: Split):
-        self.plan = plan
+    def __init__(self, plan: Plan, train: Split, held: Split, together: Together | None = None):
+        self.plan, self.together = plan, together or Together(Group.alone())
         self.held = None if plan.decay_from else HeldRows(train, held)
 
     def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar) -> None:
@@ -89,7 +92,7 @@ class Planner:
             monitor.write(step, {"held/precision": score})
             plan.note_score(step, score)
             bar.set_description_str(plan.sentence())
-        plan.check_limits(step, counters.train_seconds)
+        plan.check_limits(step, self.together.seconds(counters.train_seconds))
         if plan.decay_from:
             bar.total = plan.total
             bar.set_description_str(plan.sentence())

@@ -6,6 +6,7 @@ from typing import Any
 
 from slide import files
 from slide.data import SparseDataset, Split
+from slide.distributed import Group
 from slide.runtime import peak_memory_mb, versions
 from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
@@ -13,18 +14,22 @@ from slide.training.progress import Counters
 SUMMARY = "summary.json"
 
 
-def write_summary(
-    folder: Path,
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Writes ``summary.json``."""
+    files.write_json(folder / SUMMARY, summary)
+
+
+def summary_of(
     data: SparseDataset,
     splits: tuple[Split, Split],
     counters: Counters,
     steps_per_epoch: int,
     scores: dict[str, float],
+    group: Group,
 ) -> dict[str, Any]:
-    """Writes ``summary.json``, and returns what it holds.
+    """What ``summary.json`` holds.
 
     Args:
-        folder: of the run.
         data: the data set.
         splits: rows that the run trained on, and rows that it was evaluated on.
         counters: at the end of the run. ``train_seconds`` are those of the network, as in the log;
@@ -32,9 +37,12 @@ def write_summary(
             ``compile_seconds``, in which kernels were compiled, are in none of them.
         steps_per_epoch: number of batches in a pass over the rows.
         scores: of the last evaluation.
+        group: the processes of the run. Of several, the summary says how many they were and how
+            long this one exchanged numbers with the others and waited for them.
     """
     train, judged = splits
-    summary = {
+    several = {"processes": group.size, "exchange_seconds": round(group.seconds, 3)}
+    return {
         "dataset": data.name,
         "samples": counters.samples,
         "features": data.num_features,
@@ -56,6 +64,5 @@ def write_summary(
         "peak_rss_mb": peak_memory_mb(),
         "date": time.strftime("%Y-%m-%d"),
         "versions": versions(),
+        **(several if group.size > 1 else {}),
     }
-    files.write_json(folder / SUMMARY, summary)
-    return summary

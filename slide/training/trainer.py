@@ -8,6 +8,7 @@ from typing import Any
 from slide.bars import Bar, say
 from slide.compilation import clock, compile_seconds
 from slide.data import Batches, SparseDataset, fingerprint, validation_split
+from slide.distributed import Group
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
@@ -24,14 +25,15 @@ from slide.training.interrupt import Interrupt, noted_interrupts
 from slide.training.learner import Learner
 from slide.training.lr_schedules import LRSchedule, constant, scheduler_at
 from slide.training.metrics import inverse_propensities
-from slide.training.monitor import Monitor
+from slide.training.monitor import Monitor, SilentMonitor
 from slide.training.options import TrainingOptions
 from slide.training.patience import Patience
 from slide.training.plan import Plan
 from slide.training.planner import Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
 from slide.training.sharing import CoreShare
-from slide.training.summary import write_summary
+from slide.training.summary import summary_of, write_summary
+from slide.training.together import Together
 
 
 class Trainer:
@@ -50,6 +52,8 @@ class Trainer:
         resume: whether to continue from the checkpoint in the folder, if there is one.
         ranker: is trained after the network, and re-ranks its outputs in the last evaluation. None:
             no re-ranking.
+        group: the processes of the run, which share the rows of the network; all of them make a
+            trainer with the same arguments. None: this process alone.
 
     Attributes:
         train_split: rows that the network learns from.
@@ -90,8 +94,10 @@ class Trainer:
         lr_schedule: LRSchedule = constant,
         resume: bool = False,
         ranker: EnsembleRanker | None = None,
+        group: Group | None = None,
     ):
         check_search(network, options.evaluation)
+        group = group or Group.alone()
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
@@ -107,7 +113,7 @@ class Trainer:
             self.plan = Plan(len(self.batches), *limits)
             lr_schedule = self.plan.schedule
         kept = self.plan, self._facts(), options.keep_checkpoints
-        self.checkpoint = Checkpoint(folder, network, optimizer, *kept)
+        self.checkpoint = Checkpoint(folder, network, optimizer, *kept, group)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         if resume and self.checkpoint.found():
             self.counters = self.checkpoint.read()
@@ -120,8 +126,9 @@ class Trainer:
             self.patience = Patience(folder, *most, splits, self.step)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
-        self.learner = Learner(*parts, self.counters, self.checkpoint.last)
-        self.monitor = Monitor(folder, self.step)
+        self.learner = Learner(*parts, self.counters, self.checkpoint.last, group)
+        self.together = Together(group, self.step)
+        self.monitor = Monitor(folder, self.step) if self.together.leads else SilentMonitor()
         self._compiled = self.counters.compile_seconds - compile_seconds()
 
     @property
@@ -146,7 +153,9 @@ class Trainer:
                 a checkpoint.
             OSError: if a file cannot be written.
         """
-        watched = closing(CoreShare(None if self.options.share_cores else 1))
+        # The processes of a run would take each other for strangers.
+        shares = self.options.share_cores and self.together.group.size == 1
+        watched = closing(CoreShare(None if shares else 1))
         with closing(self.monitor), closing(self.checkpoint), watched as cores:
             bars = progress_bar(self.total_steps, self.step)
             with bars as bar, noted_interrupts() as interrupt:
@@ -156,14 +165,17 @@ class Trainer:
                 self.patience.restore(self.network, self.step)
             scores = self._final_scores(cores)
             self._note_compilation()
-        run = self.folder, self.data, (self.train_split, self.eval_split), self.counters
-        return write_summary(*run, len(self.batches), scores)
+        run = self.data, (self.train_split, self.eval_split), self.counters
+        summary = summary_of(*run, len(self.batches), scores, self.together.group)
+        if self.together.leads:
+            write_summary(self.folder, summary)
+        return summary
 
     def _train(self, bar: Bar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
         planner = self.patience
         if self.plan is not None and self.held_split is not None:
-            planner = Planner(self.plan, self.train_split, self.held_split)
+            planner = Planner(self.plan, self.train_split, self.held_split, self.together)
         first, logged, begin = self.step, replace(counters), clock()
         while not self._ended():
             step = self.step
@@ -179,6 +191,7 @@ class Trainer:
             counters.train_seconds += clock() - begin
             bar.update()
             if _due(self.step, options.log_every):
+                learner.settle()
                 scalars = log_scalars(counters, logged, learner.rate, len(self.batches))
                 self.monitor.write(self.step, scalars)
                 bar.set_postfix(bar_values(scalars, scores))
@@ -187,10 +200,12 @@ class Trainer:
                 planner.look(self.network, counters, self.monitor, bar)
             if _due(self.step, options.eval_every) and not self._ended():
                 scores = self.evaluate(options.eval_samples)
-            if interrupt.error is not None:
+            end = self.together.look(self.step, counters.train_seconds, interrupt.error)
+            if end is not None:
                 self.save()
-                raise interrupt.error
+                raise end
             if _due(self.step, options.checkpoint_every):
+                learner.settle()
                 self.checkpoint.begin(counters)
             elif options.checkpoint_every and step == first:  # Now there are moments.
                 self.checkpoint.prepare()
@@ -243,6 +258,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint."""
         self._note_compilation()
+        self.learner.settle()
         self.checkpoint.write(self.counters)
 
     def _facts(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from train_process import ROOT
 
 from slide import Pattern, Proposer, runtime
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
-from slide.config.build import start_biases
+from slide.config.parts import start_biases
 from slide.data import Split
 from slide.kernels.votes import RankedIds
 from slide.training import Trainer

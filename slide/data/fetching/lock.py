@@ -1,11 +1,12 @@
 """One process at a time, by a lock file."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from slide.bars import say
 
 __all__ = ["locked"]
 
@@ -43,7 +44,7 @@ def _acquire(lock: FileLock, what: str) -> bool:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            print(f"waiting for another process that prepares {what}", file=sys.stderr, flush=True)
+            say(f"waiting for another process that prepares {what}")
             lock.acquire()
     except OSError:
         return False

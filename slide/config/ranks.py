@@ -1,0 +1,278 @@
+"""A run of several processes: how they find each other, share a folder, and end.
+
+Each machine has one or more of them, as ``torchrun`` starts them. The first one, rank 0, writes and
+speaks for all.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from uuid import uuid4
+
+from omegaconf import DictConfig, OmegaConf
+
+from slide import runtime
+from slide.bars import hush, say
+from slide.config.compose import settings
+from slide.data import SparseDataset, fingerprint
+from slide.distributed import Group
+from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
+
+# Settings in which processes may differ: where the files of a machine are, and its cores.
+_OWN = ("dataset.root", "dataset.cache", "runtime.threads")
+_TIMEOUT = 600
+# Seconds after which a file that one machine wrote is seen by all others.
+_SEEN_AFTER = 10.0
+_ALONE = "{} needs a run of one process: set {}, or start it without torchrun"
+_T = TypeVar("_T")
+
+
+class Ranks(NamedTuple):
+    """The processes of a run, as this one sees them.
+
+    Attributes:
+        place: of this process.
+        group: all processes.
+        errors: lets one of them speak.
+        patient: all processes, for waits of any length.
+    """
+
+    place: Place = Place()
+    group: Group = Group.alone()
+    errors: Errors = Errors()
+    patient: Group = Group.alone()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and speaks."""
+        return self.group.rank == 0
+
+
+ALONE = Ranks()
+_joined: list[Ranks] = []
+
+
+def join_ranks(config: DictConfig) -> Ranks:
+    """The processes of the run; the first call waits until all are there.
+
+    Args:
+        config: from `slide.config.read_config`.
+
+    Raises:
+        ValueError: if one does not come in time.
+
+    Example:
+        >>> from slide.config import read_config
+        >>> from slide.config.ranks import join_ranks
+        >>> join_ranks(read_config([])).group.size
+        1
+    """
+    place = find_place()
+    if place.size == 1:
+        return ALONE
+    if not _joined:
+        hush(place.rank > 0)
+        store = meet(place, config.runtime.get("timeout", _TIMEOUT))
+        _joined.append(Ranks(place, Group(), Errors(place.rank, store), patient_group()))
+    return _joined[0]
+
+
+def note_slurm() -> None:
+    """Tell each task of a job of Hydra's launcher submitit its place, as torchrun would."""
+    if "RANK" in os.environ or "SUBMITIT_EXECUTOR" not in os.environ:
+        return
+    from submitit import JobEnvironment  # pyright: ignore[reportMissingImports]
+    from submitit.helpers import (  # pyright: ignore[reportMissingImports]
+        TorchDistributedEnvironment,
+    )
+
+    if JobEnvironment().num_tasks > 1:
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+        hush(find_place().rank > 0)
+
+
+class LostExit(SystemExit):
+    """The end of a process because another process of its run has ended."""
+
+
+@contextmanager
+def one_voice() -> Iterator[None]:
+    """Inside of it, an error that ends several processes is said by one of them."""
+    try:
+        yield
+    except SystemExit as end:
+        errors = _joined[0].errors if _joined else Errors(find_place().rank)
+        if isinstance(end.code, str) and not errors.first(end.code, isinstance(end, LostExit)):
+            sys.exit(1)
+        raise
+
+
+def share_threads(ranks: Ranks, asked: int) -> None:
+    """Give this process its share of the cores of the machine.
+
+    ``torchrun`` tells each process to use one thread, which slide does not follow.
+
+    Args:
+        ranks: the processes of the run.
+        asked: threads of a process; 0: the cores of the machine by its processes.
+    """
+    runtime.set_threads(asked)
+    there = ranks.place.local_size
+    if not asked and there > 1:
+        runtime.set_threads(max(runtime.num_threads() // there, 1))
+
+
+def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
+    """The result of ``work``: first of one process of each machine, then of the others.
+
+    What the first one prepares and leaves on the disk, the others find there.
+    """
+    if ranks.place.local_size == 1 and ranks.group.size == 1:
+        return work()
+    found = [work()] if ranks.place.local_rank == 0 else []
+    ranks.patient.barrier()
+    return found[0] if found else work()
+
+
+def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
+    """The folder that the first process makes, on all of them.
+
+    Raises:
+        ValueError: if it is not the same folder for all.
+    """
+    if ranks.group.size == 1:
+        return make()
+    said = []
+    if ranks.leads:
+        try:
+            said = [str(make()), ""]
+        except (ValueError, OSError) as error:  # All end with this error.
+            said = ["", str(error)]
+    name, wrong = ranks.group.broadcast(said)
+    if wrong:
+        raise ValueError(wrong)
+    check_shared(ranks, Path(name))
+    return Path(name)
+
+
+def check_shared(ranks: Ranks, folder: Path) -> None:
+    """Raise ValueError unless all processes see what the first one writes into a folder."""
+    if ranks.group.size == 1:
+        return
+    name = ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
+    if ranks.leads:
+        (folder / name).touch()
+    ranks.group.barrier()
+    end = time.monotonic() + _SEEN_AFTER
+    while not (there := (folder / name).exists()) and time.monotonic() < end:
+        time.sleep(0.2)
+    blind = [rank for rank, seen in enumerate(ranks.group.gather(there)) if not seen]
+    if ranks.leads:
+        (folder / name).unlink()
+    if blind:
+        raise ValueError(
+            f"{_ranks(blind)} cannot see what rank 0 writes into {folder}: the folder of a run "
+            "must be on a disk that all machines share; name one by run_dir="
+        )
+
+
+def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
+    """Raise ValueError unless all processes have the same settings and the same data.
+
+    Args:
+        ranks: the processes of the run.
+        config: of this process.
+        data: the data set, as this process has opened it.
+
+    Raises:
+        ValueError: also if there are more processes than labels or features.
+    """
+    if ranks.group.size == 1:
+        return
+    keys = [key for key in settings(config) if key not in _OWN]
+    own = {key: str(OmegaConf.select(config, key)) for key in keys}
+    for name, split in (("training", data.train), ("test", data.test)):
+        own[f"the number of {name} rows"] = f"{len(split):,}"
+        own[f"the checksum of the {name} rows"] = fingerprint(split)
+    found = ranks.group.gather(own)
+    for rank, other in enumerate(found):
+        for key in {**found[0], **other}:
+            here, there = found[0].get(key, "not set"), other.get(key, "not set")
+            if here != there:
+                raise ValueError(
+                    f"the processes of a run must agree, but {key} is {here} on rank 0 and {there} "
+                    f"on rank {rank}: start all of them with the same words and the same data"
+                )
+    for name, number in (("labels", data.num_labels), ("features", data.num_features)):
+        if ranks.group.size > number:
+            raise ValueError(
+                f"{ranks.group.size} processes cannot share {number} {name}: start at most {number}"
+            )
+
+
+def fit_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> None:
+    """Leave out what a run of several processes does not have, or raise if it was asked for.
+
+    Args:
+        ranks: the processes of the run.
+        config: changed in place.
+        given: keys that a user set.
+
+    Raises:
+        ValueError: for a setting that needs a single process.
+    """
+    if ranks.group.size == 1:
+        return
+    if config.ranker and any(key.partition(".")[0] == "ranker" for key in given):
+        raise ValueError(_ALONE.format("a re-ranker", "ranker=none"))
+    if config.trainer.patience:
+        needs = f"trainer.patience={config.trainer.patience}"
+        raise ValueError(_ALONE.format(needs, "trainer.patience=0"))
+    device, sizes = config.runtime.get("device", "cpu"), config.network.hidden_active
+    if device != "cpu":
+        raise ValueError(_ALONE.format(f"runtime.device={device}", "runtime.device=cpu"))
+    if OmegaConf.is_list(sizes) and any(size is not None for size in sizes):
+        shown = f"network.hidden_active={list(sizes)}"
+        raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))
+    if config.ranker:
+        config.ranker = {}
+        say("re-ranker left out: it works in a run of one process only")
+
+
+def restarts() -> int:
+    """How often ``torchrun`` has started these processes again (``--max-restarts``)."""
+    said = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return int(said) if said.isdecimal() else 0
+
+
+def note_folder(ranks: Ranks, parent: Path, folder: Path) -> None:
+    """Note the folder of a run, where processes that ``torchrun`` starts again look for it."""
+    if ranks.group.size > 1 and ranks.leads:
+        _note(parent).write_text(str(folder))
+
+
+def noted_folder(ranks: Ranks, parent: Path) -> Path | None:
+    """The folder that `note_folder` noted before these processes were started again; or None."""
+    path = _note(parent)
+    found = path.read_text() if ranks.leads and path.exists() else None
+    said = ranks.group.broadcast(found)
+    return None if said is None else Path(said)
+
+
+def forget_folder(ranks: Ranks, parent: Path) -> None:
+    """Remove what `note_folder` wrote: the run has ended."""
+    if ranks.group.size > 1 and ranks.leads:
+        _note(parent).unlink(missing_ok=True)
+
+
+def _note(parent: Path) -> Path:
+    return parent / f".torchrun-{os.environ.get('TORCHELASTIC_RUN_ID', 'none')}"
+
+
+def _ranks(numbers: list[int]) -> str:
+    said = ", ".join(map(str, numbers))
+    return f"rank {said}" if len(numbers) == 1 else f"ranks {said}"

@@ -1,0 +1,65 @@
+"""All rows of a network that several processes share, some at a time."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.distributed.network import ShardedNetwork
+from slide.distributed.shares import Shares
+
+_LOCAL, _OUTPUT = "output.local.", "output."
+# Numbers of a block, about.
+_BLOCK = 1 << 20
+
+
+def whole_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
+    """The shapes of all parameters with the rows of all processes, by their names in one process.
+
+    Example:
+        >>> import slide
+        >>> from slide.distributed import Group, ShardedNetwork
+        >>> from slide.distributed.whole import whole_shapes
+        >>> network = ShardedNetwork(50, [4], 9, slide.FullSampler, Group.alone())
+        >>> whole_shapes(network)["output.weight"]
+        (9, 4)
+    """
+    shared, found = network.shared_rows(), {}
+    for name, weight in network.named_parameters():
+        rows = shared[name].rows if name in shared else len(weight)
+        found[_plain_name(name)] = (rows, *weight.shape[1:])
+    return found
+
+
+def whole_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
+    """Consecutive rows of all parameters, in the order of `whole_shapes`; float32.
+
+    All processes of the network's group must go through them at the same time.
+    """
+    shared = network.shared_rows()
+    for name, weight in network.named_parameters():
+        values = weight.detach().float()
+        if name in shared:
+            yield from _rows_in_order(network, values, shared[name])
+        else:
+            yield values
+
+
+def _rows_in_order(network: ShardedNetwork, own: Tensor, shares: Shares) -> Iterator[Tensor]:
+    width = max(own[0].numel() if len(own) else 1, 1)
+    step = max(_BLOCK // width, 1)
+    for begin in range(0, shares.rows, step):
+        ids = np.arange(begin, min(begin + step, shares.rows))
+        owners = shares.owners(ids)
+        first, last = np.searchsorted(shares.ids, [ids[0], ids[-1] + 1])
+        lengths = np.bincount(owners, minlength=shares.size).tolist()
+        parts = network.group.all_gather(own[first:last], lengths)
+        block = own.new_empty(len(ids), *own.shape[1:])
+        for rank, part in enumerate(parts):
+            block[torch.from_numpy(owners == rank)] = part
+        yield block
+
+
+def _plain_name(name: str) -> str:
+    return _OUTPUT + name.removeprefix(_LOCAL) if name.startswith(_LOCAL) else name

@@ -1,0 +1,119 @@
+"""Several processes that share the rows of one network: speed, memory, messages, and a model.
+
+    python tests/benchmarks/distributed.py            # about ten minutes, on a quiet machine
+    python tests/benchmarks/distributed.py --quick --folder /tmp/trial   # a short trial
+
+Each process has one thread. First all are on this machine; then, where root has ``ip`` and ``tc``,
+each is on a machine of its own: a network namespace with a link of a rate and a delay. Beside these
+figures stand those of a model of the time of a step, which is fitted to one and two processes on
+this machine. Writes results/benchmarks/distributed.{json,md,png}.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from distributed_page import draw_curves, page
+from links import LINKS, Link, machines, missing
+from report import RESULTS, publish
+from rows import commit
+
+ROOT = Path(__file__).resolve().parents[2]
+AMAZON = {"features": 135_909, "labels": 670_091}
+CASES = {
+    "Amazon-670K's shape": {**AMAZON, "batch": 256},
+    "Amazon-670K's shape, batch 1024": {**AMAZON, "batch": 1024},
+    "2^22 labels": {"features": 135_909, "labels": 2**22, "batch": 256},
+}
+SMALL = {"a trial": {"features": 2000, "labels": 20_000, "batch": 64}}
+
+
+def run(case: dict, processes: int, places: Sequence[Sequence[str]] = ()) -> dict:
+    """What the processes of one run measured.
+
+    Args:
+        case: see `rank_steps`.
+        processes: number of processes.
+        places: of each process, what stands before its command; empty: all are on this machine.
+
+    Raises:
+        RuntimeError: if one of them ends with an error.
+    """
+    address, device = ("10.77.0.1", "eth0") if places else ("127.0.0.1", "lo")
+    port = _free_port()
+    started = []
+    for rank in range(processes):
+        told = {"RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": address, "MASTER_PORT": port}
+        told |= {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GLOO_SOCKET_IFNAME": device}
+        told |= {"PYTHONPATH": ROOT, "NUMBA_NUM_THREADS": 1, "OMP_NUM_THREADS": 1}
+        program = Path(__file__).with_name("rank_steps.py")
+        before = places[rank] if places else ()
+        command = [*before, sys.executable, "-W", "ignore", str(program), json.dumps(case)]
+        environment = os.environ | {name: str(value) for name, value in told.items()}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, env=environment, **pipes))
+    said = [process.communicate() for process in started]
+    if any(process.returncode for process in started):
+        raise RuntimeError(f"{processes} processes: {[error for _, error in said]}")
+    return together([json.loads(out) for out, _ in said], case["batch"])
+
+
+def together(ranks: list[dict], batch: int) -> dict:
+    """The figures of all ranks as those of the run: the slowest one, the largest one, means."""
+    most = ("step_ms", "median_ms", "memory", "peak_mb")
+    found = {name: max(rank[name] for rank in ranks) for name in most}
+    for name in ("exchange_ms", "compute_ms", "bytes_sent", "calls"):
+        found[name] = sum(rank[name] for rank in ranks) / len(ranks)
+    numbers = ranks[0]["message_ms"]
+    found["message_ms"] = {n: max(rank["message_ms"][n] for rank in ranks) for n in numbers}
+    return found | {"processes": len(ranks), "samples_s": 1e3 * batch / found["step_ms"]}
+
+
+def measure(cases: dict[str, dict], counts: Sequence[int], links: Sequence[Link]) -> list[dict]:
+    """All runs, one after the other."""
+    found = []
+    for name, case in cases.items():
+        for processes in counts:
+            found.append({"case": name, "link": None, **run(case, processes)})
+            print(name, found[-1], flush=True)
+        for link in links:
+            for processes in counts:
+                if processes > 1:
+                    with machines(processes, link) as places:
+                        one = {"case": name, "link": link.name, **run(case, processes, places)}
+                    found.append(one)
+                    print(name, one, flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, few steps")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--folder", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    steps = min(arguments.steps, 5) if arguments.quick else arguments.steps
+    cases = SMALL if arguments.quick else CASES
+    cases = {name: {**case, "steps": steps, "warm": 5} for name, case in cases.items()}
+    reason = missing()
+    runs = measure(cases, arguments.processes, () if reason else LINKS)
+    found = {"cores": len(os.sched_getaffinity(0)), "steps": steps, "no_links": reason}
+    found |= {"commit": commit(), "cases": cases, "runs": runs}
+    publish("distributed", found, page, arguments.folder)
+    draw_curves(found, arguments.folder / "distributed.png")
+
+
+def _free_port() -> int:
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        return each.getsockname()[1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The page and the plot of `distributed.py`."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from links import LINKS
+from rank_steps import ACTIVE, HIDDEN, NONZEROS
+from report import table
+from step_time import Work, exchange_ms, fit, pays_until, step_ms
+
+# What is predicted and cannot be measured here.
+MOST, FAR = 64, 10**8
+_ROW = 4 * 3 * HIDDEN  # Bytes of a row and its two moments.
+
+
+def runs_of(found: dict, case: str, link: str | None = None) -> dict[int, dict]:
+    """The runs of a case by their number of processes."""
+    chosen = [run for run in found["runs"] if (run["case"], run["link"]) == (case, link)]
+    return {run["processes"]: run for run in chosen}
+
+
+def work_of(found: dict, case: str) -> Work:
+    """The work of a case, fitted to one and two processes on this machine."""
+    runs = runs_of(found, case)
+    return fit(runs[1], runs[2])
+
+
+def measured(found: dict) -> list[dict[str, object]]:
+    """A row for each run on this machine."""
+    rows = []
+    for case in found["cases"]:
+        runs = runs_of(found, case)
+        for processes, run in runs.items():
+            speed = run["samples_s"] / runs[1]["samples_s"]
+            rows.append(
+                {
+                    "network": case,
+                    "processes": processes,
+                    "samples/s": f"{run['samples_s']:,.0f}",
+                    "times one process": f"{speed:.2f}",
+                    "ms a step": f"{run['step_ms']:.1f}",
+                    "exchange": f"{run['exchange_ms']:.2f} ms, "
+                    f"{100 * run['exchange_ms'] / run['step_ms']:.0f} %",
+                    "sent, KB": f"{run['bytes_sent'] / 1e3:,.0f}",
+                    "memory of a process": f"{run['memory'] / 2**20:,.0f} MiB",
+                    "share": f"{run['memory'] / runs[1]['memory']:.2f}",
+                }
+            )
+    return rows
+
+
+def compared(found: dict) -> list[dict[str, object]]:
+    """A row for each run with more than one process: measured, and what the model says."""
+    rows, known = [], {None: None} | {link.name: link for link in LINKS}
+    for run in found["runs"]:
+        if run["processes"] == 1:
+            continue
+        work = work_of(found, run["case"])
+        said = step_ms(work, run["processes"], known[run["link"]], found["cores"])
+        rows.append(
+            {
+                "network": run["case"],
+                "between processes": run["link"] or "this machine",
+                "processes": run["processes"],
+                "measured, ms": f"{run['step_ms']:.1f}",
+                "model, ms": f"{said:.1f}",
+                "error": f"{100 * (said / run['step_ms'] - 1):+.0f} %",
+            }
+        )
+    return rows
+
+
+def predicted(found: dict) -> list[dict[str, object]]:
+    """A row for each network and link: how many machines the model says are worth their price."""
+    rows = []
+    for case in found["cases"]:
+        work = work_of(found, case)
+        for link in LINKS:
+            times = [(p, step_ms(work, p, link)) for p in powers()]
+            best, first = pays_until(times), times[0][1]
+            at = dict(times)
+            rows.append(
+                {
+                    "network": case,
+                    "between machines": link.name,
+                    "pays up to": f"{best} machines",
+                    "then times one": f"{first / at[best]:.1f}",
+                    f"with {MOST} machines": f"{first / at[MOST]:.1f}",
+                    "messages there": f"{exchange_ms(work, MOST, link):.1f} of {at[MOST]:.1f} ms",
+                }
+            )
+    return rows
+
+
+def memory() -> list[dict[str, object]]:
+    """Memory of 10^8 labels on several machines: weights and moments alone."""
+    return [
+        {
+            "machines": processes,
+            "GiB each": f"{FAR * _ROW / processes / 2**30:,.0f}",
+        }
+        for processes in powers()
+    ]
+
+
+def powers() -> list[int]:
+    """1, 2, 4, ... machines."""
+    return [2**i for i in range(MOST.bit_length())]
+
+
+def page(found: dict[str, Any]) -> str:
+    """The page."""
+    links = table(compared(found))
+    if found["no_links"]:
+        links = f"Links with a rate and a delay were not measured: {found['no_links']}.\n\n{links}"
+    return f"""\
+# Several processes
+
+Commit {found["commit"] or "unknown"}. Each process has one thread; the machine has \
+{found["cores"]} cores, so more processes than that take turns. {HIDDEN} hidden units, {NONZEROS} \
+features a row, {ACTIVE:,} active outputs for the batch on all processes together, drawn \
+uniformly; batch 256 where no other is named. Means of {found["steps"]} steps. One process is the \
+ordinary network. Memory is that of weights, moments and indexes, without Python and its \
+libraries. The exchange includes waiting for the slower process.
+
+{table(measured(found))}
+## Networks, and a model of the time of a step
+
+A step is work that the processes share out, work that each does in full, and messages. An \
+all-reduce of b bytes on p processes that stand in a ring passes numbers on 2 (p - 1) times, and \
+each process sends 2 b (p - 1) / p bytes. Work and the handling of messages are fitted to one and \
+two processes on this machine; rate and delay of a link are put in, not fitted. With more \
+processes than cores, work takes longer by their ratio.
+
+{links}
+## A prediction
+
+Nothing here is measured: it is the model above, for machines with one such core each. It assumes \
+that work is shared out evenly, and that a step costs as much with {FAR:,} labels as with the most \
+that were measured. Machines pay as long as twice as many make steps at least 1.2 times as fast.
+
+{table(predicted(found))}
+{FAR:,} labels need this memory for weights and moments, whatever the speed:
+
+{table(memory())}
+![Measured points, and the model's prediction](distributed.png)
+"""
+
+
+def draw_curves(found: dict, path: Path) -> None:
+    """Samples a second against machines: measured points, and the curves of the model."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(LINKS), figsize=(10, 4.5), sharey=True)
+    for link, axes in zip(LINKS, panels, strict=True):
+        for number, (case, sizes) in enumerate(found["cases"].items()):
+            work, color = work_of(found, case), f"C{number}"
+            speed = [1e3 * sizes["batch"] / step_ms(work, p, link) for p in powers()]
+            axes.plot(powers(), speed, "--", color=color, label=f"{case} (prediction)")
+            runs = runs_of(found, case, link.name)
+            points = [(p, run["samples_s"]) for p, run in runs.items() if p <= found["cores"]]
+            if points:
+                axes.plot(*zip(*points, strict=True), "o", color=color)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set(title=link.name, xlabel="machines of one core")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("samples/s")
+    panels[0].legend(fontsize=7)
+    figure.suptitle("A prediction by the model; points are measured")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

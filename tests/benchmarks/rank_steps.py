@@ -1,0 +1,132 @@
+"""One process of `distributed.py`: makes steps of a network that several processes share.
+
+The variables of its environment are those of torchrun. It prints a line of JSON.
+"""
+
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from slide import CSR, ActiveLoss, ActiveSampler, Pattern, RowSparseAdam, SlideNetwork, runtime
+from slide.distributed import Group, ShardedNetwork
+from slide.distributed.launch import find_place, meet
+from slide.limits import resident_memory
+
+HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5
+# Messages that are timed alone: a number, and a batch's gradient of the hidden layer.
+TRIALS = 30
+
+
+def draw(case: dict[str, Any], step: int) -> tuple[CSR, Pattern]:
+    """A batch; few features and labels are frequent, as in the products' sets."""
+    rng, batch = np.random.default_rng(step), case["batch"]
+
+    def ids(number: int, most: int) -> np.ndarray:
+        # The density of rank r falls as r^-0.75; the distinct ones of a row are kept.
+        found = (most * rng.random((batch, number)) ** 4).astype(np.int32)
+        return np.sort(found, axis=1)
+
+    features, labels = ids(NONZEROS, case["features"]), ids(LABELS, case["labels"])
+    kept = [np.unique(row) for row in labels]
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in kept])]).astype(np.int64)
+    values = np.full(features.size, NONZEROS**-0.5, np.float32)
+    rows = CSR(np.arange(batch + 1) * NONZEROS, features.ravel(), values)
+    return rows, Pattern(indptr, np.concatenate(kept))
+
+
+def expected_counts(most: int) -> np.ndarray:
+    """How often each id is drawn, in proportion."""
+    edges = (np.arange(most + 1) / most) ** 0.25
+    return np.diff(edges)
+
+
+def build(case: dict[str, Any], group: Group) -> SlideNetwork:
+    """The network; that of one process is the ordinary one."""
+
+    def sampler(inputs: int, outputs: int) -> ActiveSampler:
+        return ActiveSampler(inputs, outputs, active=min(ACTIVE, case["labels"] // 2))
+
+    shape = case["features"], [HIDDEN], case["labels"], sampler
+    if group.size == 1:
+        return SlideNetwork(*shape, dropout=0.3)
+    counts = {
+        "feature_counts": expected_counts(case["features"]),
+        "label_counts": expected_counts(case["labels"]),
+    }
+    return ShardedNetwork(*shape, group, dropout=0.3, **counts)
+
+
+def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
+    """Seconds of steps, of the exchange in them, and memory."""
+    before = resident_memory()
+    network = build(case, group)
+    rates = network.parameter_groups(0.002, 4.0)
+    optimizer, loss = RowSparseAdam(rates), ActiveLoss("squared_hinge")
+    for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
+        moments = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        for moment in moments:
+            moment.fill_(0)
+        optimizer.state[parameter] = {
+            "step": 0,
+            "exp_avg": moments[0],
+            "exp_avg_sq": moments[1],
+        }
+    batches = [draw(case, step) for step in range(8)]
+    steps, exchange, waits = [], [], []
+    sent = calls = 0
+    for step in range(case["warm"] + case["steps"]):
+        if step == case["warm"]:
+            sent, calls = group.bytes_sent, sum(group.calls.values())
+        features, labels = batches[step % len(batches)]
+        begin, told = time.perf_counter(), group.seconds
+        mean, _ = network.output.loss(network.encode(features), labels, loss)
+        optimizer.zero_grad()
+        mean.backward()
+        optimizer.step()
+        if step >= case["warm"]:
+            steps.append(time.perf_counter() - begin)
+            exchange.append(group.seconds - told)
+            waits.append(steps[-1] - exchange[-1])
+    made = case["steps"]
+    return {
+        "step_ms": 1e3 * statistics.mean(steps),
+        "median_ms": 1e3 * statistics.median(steps),
+        "exchange_ms": 1e3 * statistics.mean(exchange),
+        "compute_ms": 1e3 * statistics.mean(waits),
+        "memory": resident_memory() - before,
+        "peak_mb": runtime.peak_memory_mb(),
+        "bytes_sent": (group.bytes_sent - sent) / made,
+        "calls": (sum(group.calls.values()) - calls) / made,
+        "message_ms": {n: message(group, n) for n in (1, case["batch"] * HIDDEN)},
+    }
+
+
+def message(group: Group, numbers: int) -> float:
+    """Milliseconds of an all-reduce of so many numbers, the median."""
+    times, tensor = [], torch.zeros(numbers)
+    for _ in range(TRIALS if group.size > 1 else 0):
+        group.barrier()
+        begin = time.perf_counter()
+        group.all_reduce(tensor)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times) if times else 0.0
+
+
+def main() -> None:
+    case, place = json.loads(sys.argv[1]), find_place()
+    runtime.set_threads(1)
+    group = Group.alone()
+    if place.size > 1:
+        meet(place, 300.0)
+        group = Group()
+    print(json.dumps(measure(case, group)), flush=True)
+    group.barrier()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What processes of a run must agree on, and what they say if they do not."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from helpers import job
+
+from slide.config import ranks as places
+from slide.config.ranks import Ranks, check_same, fit_ranks, once_a_machine, share_folder
+from slide.distributed.launch import Errors, Place, find_place
+
+TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+TOLD |= {"MASTER_ADDR": "host", "MASTER_PORT": "29400"}
+
+
+def several(gather=None, size=2):
+    """Processes of which only the first one is there; ``gather`` says what the others answer."""
+    group = SimpleNamespace(rank=0, size=size, barrier=lambda: None, broadcast=lambda value: value)
+    group.gather = gather or (lambda value: [value] * size)
+    return Ranks(Place(0, size, 0, size), group)
+
+
+def test_where_torchrun_puts_a_process():
+    assert find_place(TOLD) == Place(1, 4, 1, 2)
+    assert find_place({**TOLD, "MASTER_PORT": ""}).size == 4
+    assert find_place({"RANK": "1", "WORLD_SIZE": "4"}) == Place()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("RANK", "4", "do not fit each other"),
+        ("LOCAL_WORLD_SIZE", "1", "do not fit each other"),
+        ("WORLD_SIZE", "four", "WORLD_SIZE of the environment must be a number, not 'four'"),
+    ],
+)
+def test_variables_that_torchrun_would_not_set(variable, value, said):
+    with pytest.raises(ValueError, match=said):
+        find_place({**TOLD, variable: value})
+
+
+def test_before_they_meet_the_first_one_speaks():
+    assert Errors(0).first("wrong")
+    assert not Errors(1).first("wrong")
+
+
+def test_each_sentence_is_said_once():
+    counts = Counter()
+
+    def add(name, number):
+        counts[name] += number
+        return counts[name]
+
+    store = SimpleNamespace(add=add)
+    assert Errors(3, store).first("wrong")
+    assert not Errors(0, store).first("wrong")
+    assert Errors(0, store).first("wrong, too")
+    assert not Errors(0, store).first("rank 3 has ended", of_another=True)
+
+
+def test_of_a_process_that_said_nothing_one_other_speaks():
+    counts = Counter()
+
+    def add(name, number):
+        counts[name] += number
+        return counts[name]
+
+    store = SimpleNamespace(add=add)
+    assert [Errors(r, store).first("gone", of_another=True) for r in (1, 2)] == [True, False]
+
+
+@pytest.fixture
+def data(tmp_path):
+    return job.make_data(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("seed", "7", "seed is 0 on rank 0 and 7 on rank 1"),
+        ("the number of test rows", "3", "the number of test rows is 40 on rank 0 and 3 on rank 1"),
+        ("the checksum of the training rows", "x", "and x on rank 1"),
+        ("dataset.root", "/elsewhere", None),
+        ("runtime.threads", "5", None),
+    ],
+)
+def test_they_must_have_the_same_settings_and_data(data, key, value, said):
+    config = job.compose()
+
+    def gather(own):
+        return [own, {**own, key: value} if key in own else own]
+
+    if said is None:
+        check_same(several(gather), config, data)
+        return
+    with pytest.raises(ValueError, match=said):
+        check_same(several(gather), config, data)
+
+
+def test_more_processes_than_labels(data):
+    with pytest.raises(ValueError, match="81 processes cannot share 80 labels: start at most 80"):
+        check_same(several(size=81), job.compose(), data)
+
+
+@pytest.mark.parametrize(
+    "word", ["ranker=ensemble", "trainer.patience=2", "network.hidden_active=[8]"]
+)
+def test_what_needs_one_process(word):
+    with pytest.raises(ValueError, match="needs a run of one process"):
+        fit_ranks(several(), job.compose(word), [word.partition("=")[0]])
+
+
+def test_the_default_ranker_is_left_out(capsys):
+    config = job.compose()
+    fit_ranks(several(), config, [])
+    assert not config.ranker
+    assert capsys.readouterr().err == (
+        "re-ranker left out: it works in a run of one process only\n"
+    )
+
+
+def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "_SEEN_AFTER", 0.1)
+    ranks = several(lambda seen: [seen, False])
+    with pytest.raises(ValueError, match="rank 1 cannot see what rank 0 writes into"):
+        share_folder(ranks, lambda: tmp_path)
+    assert share_folder(several(), lambda: tmp_path) == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_the_first_process_ends_all(tmp_path):
+    def make():
+        raise ValueError("the disk is full")
+
+    with pytest.raises(ValueError, match="the disk is full"):
+        share_folder(several(), make)
+
+
+def test_one_process_prepares_at_once():
+    assert once_a_machine(Ranks(), lambda: 3) == 3

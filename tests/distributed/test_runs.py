@@ -1,0 +1,169 @@
+"""``train.py`` on several processes: scores, folders and weights as on any other number."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from helpers.torchrun import torchruns
+
+import slide
+from slide.tensor_folder import read_tensors
+from slide.training.checkpoint_folders import last_checkpoint
+from slide.training.shared_checkpoint import part_of, read_states
+from slide.training.shared_state import assembled
+
+pytestmark = [
+    pytest.mark.compiled_only,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
+]
+# ``SLIDE_RANK_KILLS=50`` kills more often.
+KILLS = int(os.environ.get("SLIDE_RANK_KILLS", "1"))
+RUNS = """
+import random, time
+
+# A run that nothing disturbs, and one that goes on with other numbers of processes.
+words = [*small, "trainer.checkpoint_every=5", "runtime.timeout=8"]
+begin = time.perf_counter()
+found = {"whole": run([*words, f"run_dir={folder}/whole"], 2)}
+length, parts = time.perf_counter() - begin, [*words, f"run_dir={folder}/parts"]
+for size, steps in ((2, 7), (3, 12), (1, 20)):
+    found[f"{size} {steps}"] = run([*parts, f"trainer.max_steps={steps}"], size)
+    parts = [f"resume={folder}/parts"]
+found["again"] = run([f"resume={folder}/whole"], 1)
+
+# Ranks that are killed at a random moment, and started again as torchrun does it.
+draw, killed = random.Random(4), []
+while len(killed) < KILLS:
+    chain = f"chain {len(killed)}"
+    for attempt in range(draw.randint(1, 3)):
+        ranks = start([*words, f"run_dir={folder}/{chain}"], 2, TORCHELASTIC_RESTART_COUNT=attempt)
+        time.sleep(draw.uniform(0.2, 0.9) * length)
+        struck = draw.randrange(2)
+        ranks[struck].kill()
+        begin = time.perf_counter()
+        ended = [rank.wait() for rank in ranks]
+        killed.append({**ended[1 - struck], "seconds": time.perf_counter() - begin})
+        if len(killed) == KILLS:
+            break
+    found[chain] = run([*words, f"run_dir={folder}/{chain}"], 2, TORCHELASTIC_RESTART_COUNT=1)
+
+# A network that one process cannot hold: the limit stands for the memory of a machine.
+large = [word for word in small if not word.startswith(("sampler=", "network.hidden="))]
+large += ["dataset.num_labels=400000", "network.hidden=[64]", "sampler.active=64"]
+large += ["sampler=uniform", "trainer.max_steps=1"]
+limited = {
+    size: run([*large, f"run_dir={folder}/large{size}"], size, LIMIT_MB=300) for size in (1, 2)
+}
+found = {"ended": found, "killed": killed, "limited": limited}
+""".replace("KILLS", str(KILLS))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """What the ranks of all runs said, and the folder of the runs."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MALLOC_ARENA_MAX", "1")  # Threads of gloo would get arenas of their own.
+        return torchruns(RUNS, folder, 200 + 30 * KILLS), folder
+
+
+def lines(folder, name):
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line[name] for line in found if name in line]
+
+
+def test_they_end_well_and_one_process_speaks(runs):
+    for name, ranks in runs[0]["ended"].items():
+        assert [rank["status"] for rank in ranks] == [0] * len(ranks), f"{name}: {ranks}"
+        assert "P@1" in ranks[0]["said"]
+        assert all(not rank["said"] for rank in ranks[1:])
+
+
+def test_resumed_on_other_numbers_of_processes_they_end_as_one_that_nothing_disturbed(runs):
+    whole, parts = (read_tensors(runs[1] / name, "network") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    for name, weight in whole.items():
+        assert (weight - parts[name]).abs().max() < 1e-5, name
+    losses = [lines(runs[1] / name, "train/loss") for name in ("whole", "parts")]
+    assert len(losses[0]) == len(losses[1]) == 20
+    for one, other in zip(*losses, strict=True):
+        assert other == pytest.approx(one, rel=1e-5)
+
+
+def test_moments_come_along_exactly(runs):
+    """Put together from the parts of two processes, they are those of one that has all rows."""
+    whole, parts = (read_states(last_checkpoint(runs[1] / name)) for name in ("chain 0", "parts"))
+    assert (len(whole), len(parts)) == (2, 1)
+    sizes, names = {"first": 90, "output": 60}, ["output.weight", "output.bias", "first.weight"]
+    names.append("first.bias")
+    _, found = assembled([part_of(state) for state in whole], None, sizes, names)
+    for number, state in parts[0]["optimizer"]["state"].items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert (found["state"][number][name] - state[name]).abs().max() < 1e-6
+        assert found["state"][number]["step"] == state["step"] == 20
+
+
+def test_the_others_end_when_a_process_is_killed(runs):
+    for survivor in runs[0]["killed"]:
+        assert survivor["seconds"] < 8 + 20
+        if survivor["status"] == 0:  # The other one was killed when all was done.
+            continue
+        sentences = [line for line in survivor["said"].splitlines() if line.startswith("error: ")]
+        assert len(sentences) == 1, survivor["said"]
+        # Or it was killed before they met.
+        told = "another process of the run has ended", "2 processes were there after 8 seconds"
+        assert any(words in sentences[0] for words in told)
+        assert "Traceback" not in survivor["said"]
+
+
+def test_killed_runs_end_as_others_do(runs):
+    chains = [name for name in runs[0]["ended"] if name.startswith("chain")]
+    assert chains
+    whole = read_tensors(runs[1] / "whole", "network")
+    for chain in chains:
+        for name, weight in read_tensors(runs[1] / chain, "network").items():
+            assert (weight == whole[name]).all(), (chain, name)
+
+
+def test_two_processes_hold_what_one_cannot(runs):
+    (alone,), pair = runs[0]["limited"].values()
+    assert alone["status"] == 1
+    assert "error: there is not enough memory" in alone["said"]
+    assert [rank["status"] for rank in pair] == [0, 0], pair
+    assert "each process needs about" in pair[0]["said"]
+
+
+def test_the_scores_are_those_of_one_process(runs):
+    """One process that goes on with the last checkpoint has nothing to do but to evaluate."""
+    said, again = (
+        runs[0]["ended"][name][0]["said"].splitlines()[-1] for name in ("whole", "again")
+    )
+    assert said.startswith("P@1 0.")
+    assert again == said
+
+
+def test_the_summary_tells_of_the_processes(runs):
+    summary, single = (
+        json.loads((runs[1] / name / "summary.json").read_text()) for name in ("chain 0", "warm")
+    )
+    assert set(summary) - set(single) == {"processes", "exchange_seconds"}
+    assert summary["processes"] == 2
+    assert summary["active_mean"] == 60
+
+
+def test_one_process_opens_the_model(runs):
+    model = slide.load(runs[1] / "parts")
+    assert (model.num_features, model.num_labels) == (90, 60)
+    rows = slide.CSR(np.array([0, 2]), np.array([3, 70], np.int32), np.ones(2, np.float32))
+    labels, scores = model.predict(rows, k=3)
+    assert len(set(labels[0].tolist())) == 3
+    assert (np.diff(scores[0]) <= 0).all()
+
+
+def test_one_folder_with_a_log_of_one_process(runs):
+    for name in ("whole", "chain 0"):
+        folder = runs[1] / name
+        assert lines(folder, "train/loss") != []
+        assert len(list((folder / "checkpoints").iterdir())) == 2
+        assert not list(folder.glob("*.tmp"))

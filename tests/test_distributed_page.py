@@ -1,0 +1,85 @@
+"""The benchmark of several processes: its model of a step, its page, and what it measures."""
+
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from slide.distributed import Group
+
+FOLDER = Path(__file__).parent / "benchmarks"
+CASE = {"features": 200, "labels": 300, "batch": 8, "warm": 1, "steps": 2}
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """The modules of the benchmarks, which import each other by their plain names."""
+    names = ("distributed", "distributed_page", "links", "rank_steps", "step_time")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+
+
+def run(processes, link=None, **more):
+    """Steps of 40 ms shared and 2 ms common work; 2 messages of 0.5 ms and 131 KB at 1 GB/s."""
+    exchange = 0.0 if processes == 1 else 2 * 0.5 + 2 * 0.131072
+    found = {"case": "a", "link": link, "processes": processes, "exchange_ms": exchange}
+    found |= {"compute_ms": 2 + 40 / processes, "memory": 2**30 / processes}
+    found["step_ms"] = found["compute_ms"] + exchange
+    found |= {"samples_s": 256e3 / found["step_ms"], "calls": 2, "bytes_sent": 262_144}
+    messages = {"1": 0.5, "32768": 0.5 + 4 * 32767 / 1e6}
+    return {**found, "message_ms": messages, **more}
+
+
+@pytest.fixture
+def work(bench):
+    return bench.step_time.fit(run(1), run(2))
+
+
+def test_the_model_finds_the_work_that_runs_were_made_of(work):
+    assert work.shared == pytest.approx(40)
+    assert work.common == pytest.approx(2)
+    assert work.handling == 0.5
+    assert work.copying == pytest.approx(1)  # Milliseconds a megabyte.
+
+
+def test_it_says_what_it_was_fitted_to(bench, work):
+    for processes in (1, 2):
+        said = bench.step_time.step_ms(work, processes)
+        assert said == pytest.approx(run(processes)["step_ms"], rel=1e-6)
+    crowded = bench.step_time.step_ms(work, 4, cores=2)
+    assert crowded == pytest.approx(2 * 12 + bench.step_time.exchange_ms(work, 4))
+
+
+def test_a_link_adds_delays_and_bytes(bench, work):
+    link = bench.links.Link("slow", bits=1e9, delay=5e-4)
+    extra = bench.step_time.exchange_ms(work, 4, link) - bench.step_time.exchange_ms(work, 4)
+    # 2 messages are passed on 6 times; each process sends 1.5 times the bytes.
+    assert extra == pytest.approx(2 * 6 * 0.5 + 8 * 1.5 * 262_144 / 1e6)
+
+
+def test_where_it_stops_paying(bench):
+    assert bench.step_time.pays_until([(1, 100), (2, 52), (4, 40), (8, 39), (16, 10)]) == 4
+    assert bench.step_time.pays_until([(1, 100), (2, 99)]) == 1
+
+
+@pytest.mark.parametrize("reason", ["", "this needs root"])
+def test_the_page(bench, tmp_path, reason):
+    link = bench.links.LINKS[0]
+    runs = [run(1), run(2), *([] if reason else [run(2, link.name)])]
+    found = {"cases": {"a": {"batch": 256}}, "runs": runs, "cores": 2, "steps": 3}
+    found |= {"no_links": reason, "commit": "abc"}
+    text = bench.distributed_page.page(found)
+    assert ("were not measured: this needs root" in text) == bool(reason)
+    assert "| a | 2 | 11,005 | 1.81 |" in text
+    assert "Nothing here is measured" in text
+    bench.distributed_page.draw_curves(found, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_it_measures_steps(bench):
+    found = bench.rank_steps.measure(CASE, Group.alone())
+    assert found["step_ms"] >= found["compute_ms"] > 0
+    assert found["exchange_ms"] == found["bytes_sent"] == 0
+    assert bench.distributed.together([found], batch=8)["processes"] == 1
