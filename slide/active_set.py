@@ -39,10 +39,8 @@ def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
     nnz = int(pattern.indptr[-1])
     touched, starts = np.empty(nnz, np.int32), np.empty(nnz + 1, np.int64)
     entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
-    with scratch.alone():
-        distinct = kernels.transpose_pattern(
-            *pattern, scratch.slots(), touched, starts, entries, samples
-        )
+    groups = touched, starts, entries, samples
+    distinct = kernels.transpose_pattern(*pattern, scratch.out_features, *groups)
     return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples, scratch)
 
 
