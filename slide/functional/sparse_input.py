@@ -14,7 +14,6 @@ from slide.inputs import as_csr
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
 from slide.runtime import array_view, profiled, untraced
-from slide.scratch import Scratch
 from slide.sparse import CSR, Pattern, check_pattern
 
 
@@ -23,7 +22,6 @@ def sparse_linear(
     x: Any,
     weight: Tensor,
     bias: Tensor | None,
-    scratch: Scratch | None = None,
     sparse_grad: bool = False,
 ) -> Tensor:
     """``x @ weight + bias`` for a sparse ``x``: sums of the weight rows of its entries.
@@ -34,8 +32,6 @@ def sparse_linear(
         weight: ``(D, H)`` float32 or float64, one row for each feature. Its gradient has rows (see
             `slide.functional`).
         bias: ``(H,)`` or None; its gradient is dense and goes through autograd.
-        scratch: arrays of length D that the backward pass borrows; None: it makes new ones each
-            time, in time proportional to D.
         sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
 
     Returns:
@@ -63,8 +59,7 @@ def sparse_linear(
         check_leaves(weight)
     if plain(weight):
         return PlainSparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
-    scratch = scratch or Scratch(len(weight))
-    return _SparseLinear.apply(x, weight, bias, scratch, sparse_grad)  # type: ignore[return-value]
+    return _SparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
 
 
 class _SparseLinear(torch.autograd.Function):
@@ -75,14 +70,13 @@ class _SparseLinear(torch.autograd.Function):
         x: CSR,
         weight: Tensor,
         bias: Tensor | None,
-        scratch: Scratch,
         sparse_grad: bool,
     ):
         out = torch.zeros(x.num_rows, weight.shape[1], dtype=weight.dtype)
         if bias is not None:
             out += bias.detach()
         kernels.weighted_sum(*x, array_view(weight), array_view(out))
-        ctx.x, ctx.weight, ctx.scratch, ctx.sparse_grad = x, weight, scratch, sparse_grad
+        ctx.x, ctx.weight, ctx.sparse_grad = x, weight, sparse_grad
         return out
 
     @staticmethod
@@ -95,7 +89,7 @@ class _SparseLinear(torch.autograd.Function):
             if visited is not None:
                 x = CSR(*select_rows(x.indptr, visited, x.indices, x.values))
                 vectors = grad[torch.from_numpy(visited)]
-            transposed = transpose(Pattern(x.indptr, x.indices), ctx.scratch)
+            transposed = transpose(Pattern(x.indptr, x.indices), len(ctx.weight))
             gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))
             grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
-        return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None, None
+        return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None

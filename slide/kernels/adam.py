@@ -98,16 +98,33 @@ def _ask_for(state, r):
 
 
 @serial
-def _update_row(state, hyper, rates, r, grad):
-    """Adam on row ``r`` with gradient ``grad`` ``(D,)``, weight decay decoupled (AdamW)."""
-    decay1, decay2 = rates.decay1, rates.decay2
+def _decays(state, hyper, rates, r):
+    """The decay of the two moments of row ``r``; notes the step."""
     if len(state.last_step) > 0:
         last = state.last_step[r]
         state.last_step[r] = hyper.step
         if last > 0:
             kind = state.weight.dtype.type
-            decay1 = kind(hyper.beta1 ** (hyper.step - last))
-            decay2 = kind(hyper.beta2 ** (hyper.step - last))
+            missed = hyper.step - last
+            return kind(hyper.beta1**missed), kind(hyper.beta2**missed)
+    return rates.decay1, rates.decay2
+
+
+@serial
+def _update_entry(state, hyper, rates, r, g):
+    """`_update_row` for rows of one entry, such as those of a bias."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
+    first = decay1 * state.first[r, 0] + rates.gain1 * g
+    second = decay2 * state.second[r, 0] + rates.gain2 * g * g
+    state.first[r, 0], state.second[r, 0] = first, second
+    step = rates.rate * first / (np.sqrt(second) * rates.scale + rates.eps)
+    state.weight[r, 0] = rates.keep * state.weight[r, 0] - step
+
+
+@serial
+def _update_row(state, hyper, rates, r, grad):
+    """Adam on row ``r`` with gradient ``grad`` ``(D,)``, weight decay decoupled (AdamW)."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
     w, m, v = state.weight[r], state.first[r], state.second[r]
     if len(v) == len(w):
         for d in range(len(w)):
@@ -141,7 +158,10 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
         for u in range(chunk * len(ids) // num_chunks, stop):
             if u + AHEAD < stop:
                 _ask_for(state, ids[u + AHEAD])
-            _update_row(state, hyper, rates, ids[u], grads[u])
+            if grads.shape[1] == 1:
+                _update_entry(state, hyper, rates, ids[u], grads[u, 0])
+            else:
+                _update_row(state, hyper, rates, ids[u], grads[u])
 
 
 @parallel
@@ -160,6 +180,13 @@ def adam_factored(state, hyper, factors, num_chunks):
         for u in range(chunk * num_rows // num_chunks, stop):
             if u + AHEAD < stop:
                 _ask_for(state, factors.ids[u + AHEAD])
+            if width == 1:
+                total = factors.vectors.dtype.type(0)
+                for q in range(factors.starts[u], factors.starts[u + 1]):
+                    c = factors.coefficients[factors.entries[q]]
+                    total += c * factors.vectors[factors.samples[q], 0]
+                _update_entry(state, hyper, rates, factors.ids[u], total)
+                continue
             for d in range(width):
                 grad[d] = 0
             for q in range(factors.starts[u], factors.starts[u + 1]):

@@ -15,7 +15,7 @@ product takes time proportional to N.
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
-from slide.kernels.prefetch import AHEAD, prefetch_row
+from slide.kernels.prefetch import AHEAD, AHEAD_ENTRIES, ask_for, prefetch_row
 
 # Bits of an id by which a pass of a radix sort orders: its counters stay in the first-level cache.
 _DIGIT_BITS = 11
@@ -41,6 +41,8 @@ def sampled_product(indptr, ids, vectors, rows, bias, out):
         for p in range(indptr[b], indptr[b + 1]):
             if p + AHEAD < len(ids):
                 prefetch_row(rows, ids[p + AHEAD])
+            if has_bias and p + AHEAD_ENTRIES < len(ids):
+                ask_for(bias, ids[p + AHEAD_ENTRIES])
             row = rows[ids[p]]
             total = vector[0] * row[0]
             for d in range(1, width):
@@ -48,6 +50,37 @@ def sampled_product(indptr, ids, vectors, rows, bias, out):
             if has_bias:
                 total += bias[ids[p]]
             out[p] = total
+
+
+@parallel
+def grouped_product(groups, vectors, rows, bias, num_chunks, out):
+    """`sampled_product` for a pattern whose entries `transpose_pattern` has grouped by row.
+
+    Each row is read once, in the order of memory, while the vectors stay in the cache.
+
+    Args:
+        groups: has ``ids``, ``starts``, ``entries`` and ``samples``.
+        vectors, rows, bias, out: see `sampled_product`.
+        num_chunks: number of runs that the rows are split into.
+    """
+    width, num_rows = vectors.shape[1], len(groups.ids)
+    has_bias = bias.shape[0] > 0
+    for chunk in prange(num_chunks):
+        stop = (chunk + 1) * num_rows // num_chunks
+        for u in range(chunk * num_rows // num_chunks, stop):
+            if u + AHEAD < stop:
+                prefetch_row(rows, groups.ids[u + AHEAD])
+            if has_bias and u + AHEAD_ENTRIES < stop:
+                ask_for(bias, groups.ids[u + AHEAD_ENTRIES])
+            row = rows[groups.ids[u]]
+            for q in range(groups.starts[u], groups.starts[u + 1]):
+                vector = vectors[groups.samples[q]]
+                total = vector[0] * row[0]
+                for d in range(1, width):
+                    total += vector[d] * row[d]
+                if has_bias:
+                    total += bias[groups.ids[u]]
+                out[groups.entries[q]] = total
 
 
 @parallel
@@ -101,11 +134,11 @@ def _sorted_entries(ids, num_rows):
     keys, others = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
     for p in range(len(ids)):
         keys[p] = (np.int64(ids[p]) << 32) | p
-    bits = 0
+    bits = 1
     while (1 << bits) < num_rows:
         bits += 1
     passes = (bits + _DIGIT_BITS - 1) // _DIGIT_BITS
-    digit = (bits + passes - 1) // max(passes, 1)
+    digit = (bits + passes - 1) // passes
     places = np.empty(1 << digit, np.int64)
     for i in range(passes):
         shift, mask = 32 + i * digit, len(places) - 1
