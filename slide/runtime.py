@@ -251,10 +251,11 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     Raises:
         ValueError: if the tensor is not contiguous, or not on the CPU.
     """
-    check_on_cpu("with kernels", tensor)
+    if not tensor.is_cpu:
+        check_on_cpu("with kernels", tensor)
     if not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
-    return tensor.detach().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
 
 
 @functools.cache
