@@ -122,13 +122,13 @@ def _update_entry(state, hyper, rates, r, g):
 
 
 @serial
-def _update_row(state, hyper, rates, r, grad):
-    """Adam on row ``r`` with gradient ``grad`` ``(D,)``, weight decay decoupled (AdamW)."""
+def _update_row(state, hyper, rates, r, factor, vector):
+    """Adam on row ``r`` with gradient ``factor * vector``, weight decay decoupled (AdamW)."""
     decay1, decay2 = _decays(state, hyper, rates, r)
     w, m, v = state.weight[r], state.first[r], state.second[r]
     if len(v) == len(w):
         for d in range(len(w)):
-            g = grad[d]
+            g = factor * vector[d]
             first = decay1 * m[d] + rates.gain1 * g
             second = decay2 * v[d] + rates.gain2 * g * g
             m[d], v[d] = first, second
@@ -136,13 +136,13 @@ def _update_row(state, hyper, rates, r, grad):
                 np.sqrt(second) * rates.scale + rates.eps
             )
         return
-    square = grad.dtype.type(0)
+    square = vector.dtype.type(0)
     for d in range(len(w)):
-        square += grad[d] * grad[d]
-    v[0] = decay2 * v[0] + rates.gain2 * square / len(w)
+        square += vector[d] * vector[d]
+    v[0] = decay2 * v[0] + rates.gain2 * (factor * factor * square / len(w))
     rate = rates.rate / (np.sqrt(v[0]) * rates.scale + rates.eps)
     for d in range(len(w)):
-        m[d] = decay1 * m[d] + rates.gain1 * grad[d]
+        m[d] = decay1 * m[d] + rates.gain1 * (factor * vector[d])
         w[d] = rates.keep * w[d] - rate * m[d]
 
 
@@ -153,7 +153,7 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
     The rows are split into ``num_chunks`` runs.
     """
     for chunk in prange(num_chunks):
-        rates = _rates(hyper, state.weight)
+        rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
         stop = (chunk + 1) * len(ids) // num_chunks
         for u in range(chunk * len(ids) // num_chunks, stop):
             if u + AHEAD < stop:
@@ -161,7 +161,7 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
             if grads.shape[1] == 1:
                 _update_entry(state, hyper, rates, ids[u], grads[u, 0])
             else:
-                _update_row(state, hyper, rates, ids[u], grads[u])
+                _update_row(state, hyper, rates, ids[u], one, grads[u])
 
 
 @parallel
@@ -169,13 +169,13 @@ def adam_factored(state, hyper, factors, num_chunks):
     """`slide.kernels.pattern_products.row_gradient` and `adam_rows` in one pass.
 
     The gradient of a row is summed in a buffer that stays in the cache, and is used at once. So the
-    ``(R, D)`` gradient is never written.
+    ``(R, D)`` gradient is never written. Most rows have one entry, which needs no sum.
     """
     width = factors.vectors.shape[1]
     num_rows = len(factors.ids)
     for chunk in prange(num_chunks):
         grad = np.empty(width, factors.vectors.dtype)
-        rates = _rates(hyper, state.weight)
+        rates, one = _rates(hyper, state.weight), factors.vectors.dtype.type(1)
         stop = (chunk + 1) * num_rows // num_chunks
         for u in range(chunk * num_rows // num_chunks, stop):
             if u + AHEAD < stop:
@@ -187,11 +187,17 @@ def adam_factored(state, hyper, factors, num_chunks):
                     total += c * factors.vectors[factors.samples[q], 0]
                 _update_entry(state, hyper, rates, factors.ids[u], total)
                 continue
+            first = factors.starts[u]
+            if factors.starts[u + 1] == first + 1:
+                c = factors.coefficients[factors.entries[first]]
+                vector = factors.vectors[factors.samples[first]]
+                _update_row(state, hyper, rates, factors.ids[u], c, vector)
+                continue
             for d in range(width):
                 grad[d] = 0
-            for q in range(factors.starts[u], factors.starts[u + 1]):
+            for q in range(first, factors.starts[u + 1]):
                 c = factors.coefficients[factors.entries[q]]
                 vector = factors.vectors[factors.samples[q]]
                 for d in range(width):
                     grad[d] += c * vector[d]
-            _update_row(state, hyper, rates, factors.ids[u], grad)
+            _update_row(state, hyper, rates, factors.ids[u], one, grad)
