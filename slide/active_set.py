@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -14,36 +14,34 @@ from slide.scratch import Scratch
 from slide.sparse import Pattern, check_pattern
 
 
-@dataclass(frozen=True)
-class Transposed:
-    """The entries of a pattern, grouped by id.
+class Transposed(NamedTuple):
+    """The entries of a pattern, grouped by id; kernels take it as it is.
 
     Attributes:
-        ids: ``(R,)`` int32, distinct.
+        ids: ``(R,)`` int32, distinct; those of `transpose` are ascending.
         starts: ``(R + 1,)`` int64, bounds of the groups.
         entries: ``(nnz,)`` int64 positions in the pattern.
         samples: ``(nnz,)`` int32, row of the pattern for each of these positions.
-        scratch: the scratch arrays that `transpose` used.
     """
 
     ids: np.ndarray
     starts: np.ndarray
     entries: np.ndarray
     samples: np.ndarray
-    scratch: Scratch = field(repr=False)
 
 
 @profiled("transpose")
-def transpose(pattern: Pattern, scratch: Scratch) -> Transposed:
-    """Group the entries of ``pattern`` by id, in time proportional to their number."""
+def transpose(pattern: Pattern, num_rows: int) -> Transposed:
+    """Group the entries of ``pattern`` by id, in time proportional to their number.
+
+    All ids must lie in ``[0, num_rows)``.
+    """
     nnz = int(pattern.indptr[-1])
     touched, starts = np.empty(nnz, np.int32), np.empty(nnz + 1, np.int64)
     entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
-    with scratch.alone():
-        distinct = kernels.transpose_pattern(
-            *pattern, scratch.slots(), touched, starts, entries, samples
-        )
-    return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples, scratch)
+    groups = touched, starts, entries, samples
+    distinct = kernels.transpose_pattern(*pattern, num_rows, *groups)
+    return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples)
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class ActiveSet:
     def transposed(self) -> Transposed:
         """The entries grouped by output; shared sets do not have it."""
         assert self.indptr is not None
-        return transpose(Pattern(self.indptr, self.ids), self.scratch)
+        return transpose(Pattern(self.indptr, self.ids), self.out_features)
 
     def row(self, b: int) -> Any:
         """The ids in the set of sample b, of the kind of ``ids``."""

@@ -41,7 +41,13 @@ def plain(*places: Any) -> bool:
     """
     if _chosen["backend"] == "torch":
         return True
-    return any(device_of(place).type != "cpu" for place in places)
+    for place in places:  # A loop, because a step asks this a dozen times.
+        if isinstance(place, Tensor):
+            if not place.is_cpu:
+                return True
+        elif isinstance(place, torch.device) and place.type != "cpu":
+            return True
+    return False
 
 
 @contextmanager

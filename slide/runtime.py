@@ -137,8 +137,7 @@ def num_threads() -> int:
 def one_thread() -> Iterator[None]:
     """Run kernels on one thread within a ``with`` block, for this Python thread alone.
 
-    Waking other threads takes longer than what a single row has for them to do, and much longer
-    where another process has their cores.
+    Waking other threads takes longer than what a single row has for them to do.
     """
     threads = num_threads()
     if threads > 1:
@@ -268,10 +267,11 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     Raises:
         ValueError: if the tensor is not contiguous, or not on the CPU.
     """
-    check_on_cpu("with kernels", tensor)
+    if not tensor.is_cpu:
+        check_on_cpu("with kernels", tensor)
     if not tensor.is_contiguous():
         raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
-    return tensor.detach().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -15,7 +16,19 @@ def build_sampler(config: DictConfig) -> partial[Sampler]:
     """A function that makes a sampler from the numbers of inputs and outputs of a layer."""
     if config.sampler.active == "all":
         return partial(FullSampler)
-    return instantiate(config.sampler)
+    return _unguarded(instantiate(config.sampler))
+
+
+def _unguarded(made: Any) -> Any:
+    """A partial of Hydra as a plain partial, if its function is slide's own.
+
+    Hydra's partials check their function at each call. That takes longer than a schedule, which is
+    called in each step.
+    """
+    if not isinstance(made, partial) or not made.func.__module__.startswith("slide."):
+        return made
+    keywords = {name: _unguarded(value) for name, value in made.keywords.items()}
+    return partial(made.func, *made.args, **keywords)
 
 
 def hidden_samplers(

@@ -15,7 +15,6 @@ from slide.inputs import as_csr
 from slide.nn import Activation
 from slide.runtime import random_key, untraced
 from slide.sampling import FullSampler
-from slide.scratch import Scratch
 from slide.sparse import check_pattern
 
 
@@ -67,7 +66,6 @@ class ShardedInputLinear(nn.Module):
         key, deviation = int(random_key(seed)), init_scale / math.sqrt(out_features)
         self.weight = nn.Parameter(normal_rows(key, shares.ids, out_features, deviation))
         self.bias = nn.Parameter(torch.zeros(out_features))
-        self._scratch = Scratch(len(shares))
 
     @untraced
     def forward(self, x: Any) -> Activation:
@@ -84,7 +82,7 @@ class ShardedInputLinear(nn.Module):
         # Here, so that all ranks raise: one that raised alone would leave the others waiting.
         check_pattern("features", x, None, self.in_features)
         own = self.shares.own(x)
-        sums = F.sparse_linear(own, self.weight, None, self._scratch)
+        sums = F.sparse_linear(own, self.weight, None)
         if self.group.size > 1:
             sums = _SumOverRanks.apply(sums, self.group)
         return Activation(sums + self.bias, self.sampler.select(own, None), own.num_rows)

@@ -19,6 +19,7 @@ from slide.runtime import (
     array_view,
     check_together,
     has_bfloat16,
+    num_threads,
     outside_autocast,
     profiled,
     untraced,
@@ -144,7 +145,8 @@ def linear_on_set(
         check_leaves(weight, bias)
     if active.shared:
         return _SharedLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
-    if not plain(weight) and not torch.is_grad_enabled():
+    kernels_read_it = not plain(weight) and weight.dtype != torch.bfloat16
+    if kernels_read_it and not torch.is_grad_enabled():
         return _on_own_sets(x, weight, bias, active)
     per_sample = PlainPerSampleLinear if plain(weight) else _PerSampleLinear
     return per_sample.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
@@ -161,16 +163,16 @@ def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
 @profiled("output_layer")
 def _on_own_sets(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> Tensor:
     """The products of each sample with the rows of its own set."""
-    ids, rows, added, x = _for_kernels(active, weight, bias, x)
-    out = torch.empty(len(ids), dtype=x.dtype)
-    kernels.sampled_product(
-        active.indptr, ids, array_view(x), array_view(rows), added, array_view(out)
-    )
-    return out.to(weight.dtype)
+    out = torch.empty(len(active.ids), dtype=x.dtype)
+    added = np.empty(0, array_view(out).dtype) if bias is None else array_view(bias)
+    factors = array_view(x.detach().contiguous()), array_view(weight), added
+    kernels.sampled_product(active.indptr, active.ids, *factors, array_view(out))
+    return out
 
 
 class _PerSampleLinear(torch.autograd.Function):
     @staticmethod
+    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -182,7 +184,17 @@ class _PerSampleLinear(torch.autograd.Function):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight)
         ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
-        return _on_own_sets(x, weight, bias, active)
+        groups, rows, added, x = active.transposed, weight.detach(), bias, exact(x.detach())
+        if weight.dtype == torch.bfloat16:
+            at = torch.from_numpy(groups.ids)
+            rows = rows.index_select(0, at).float()
+            added = None if bias is None else bias.detach().index_select(0, at).float()
+            groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
+        out = torch.empty(len(active.ids), dtype=x.dtype)
+        biases = np.empty(0, array_view(out).dtype) if added is None else array_view(added)
+        factors = groups, array_view(x), array_view(rows), biases
+        kernels.grouped_product(*factors, 4 * num_threads(), array_view(out))
+        return out.to(weight.dtype)
 
     @staticmethod
     @once_differentiable
@@ -199,7 +211,7 @@ class _PerSampleLinear(torch.autograd.Function):
         grad_x, grad_weight, grad_bias = None, None, None
         if ctx.needs_input_grad[0]:
             grad_x = torch.zeros_like(x)
-            ids, rows, _, _ = _for_kernels(active, weight, None, x)
+            ids, rows = _for_kernels(active.ids, weight)
             kernels.weighted_sum(active.indptr, ids, grad, array_view(rows), array_view(grad_x))
             if visited is not None:
                 grad_x = scatter_rows(grad_x, visited, num_samples)
@@ -216,20 +228,17 @@ class _PerSampleLinear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None, None
 
 
-def _for_kernels(active: ActiveSet, weight: Tensor, bias: Tensor | None, x: Tensor):
-    """Row numbers, rows, biases (empty without a bias) and inputs, of types that kernels read.
+def _for_kernels(ids: np.ndarray, weight: Tensor) -> tuple[np.ndarray, Tensor]:
+    """Row numbers and rows of a type that kernels read.
 
     Kernels do not read bfloat16. The active rows of a bfloat16 weight are copied to float32.
     """
-    ids, weight, x = active.ids, weight.detach(), exact(x.detach())
+    weight = weight.detach()
     if weight.dtype == torch.bfloat16:
         distinct, ids = np.unique(ids, return_inverse=True)
-        at = torch.from_numpy(distinct)
-        weight = weight.index_select(0, at).float()
-        bias = None if bias is None else bias.detach().index_select(0, at).float()
+        weight = weight.index_select(0, torch.from_numpy(distinct)).float()
         ids = ids.astype(np.int32)
-    none = np.empty(0, array_view(x).dtype)
-    return ids, weight, none if bias is None else array_view(bias), x
+    return ids, weight
 
 
 class _SharedLinear(torch.autograd.Function):

@@ -205,10 +205,10 @@ def _losses_in_blocks(
         part = slice(start, min(start + step, count))
         z, product = scores[: part.stop - start], products[: part.stop - start]
         torch.mm(x[part], rows.T, out=product)
-        if options.rounded != exact:
-            z.copy_(product)
         if bias is not None:
-            z.add_(bias)
+            torch.add(product, bias, out=z)
+        elif options.rounded != exact:
+            z.copy_(product)
         both = z, gradient[part]
         blocks.append(loss_rows(options.loss, active, part, options.kept, both, options.weights))
     return np.concatenate(blocks), gradient

@@ -83,7 +83,7 @@ def weight_gradient(
     entries = np.empty(len(gradient.indices), np.int64)
     samples = np.empty(len(gradient.indices), np.int32)
     group_entries(gradient.indptr, gradient.indices, slots, starts, entries, samples)
-    transposed = Transposed(ids, starts, entries, samples, scratch)
+    transposed = Transposed(ids, starts, entries, samples)
     # A copy: the optimizer computes the product later, and the caller may change x before that.
     vectors = array_view(x.clone(memory_format=torch.contiguous_format))
     return FactoredRowGradient(transposed, gradient.values, vectors)

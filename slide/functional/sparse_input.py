@@ -14,7 +14,6 @@ from slide.inputs import as_csr
 from slide.kernels import pattern_products as kernels
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
 from slide.runtime import array_view, profiled, untraced
-from slide.scratch import Scratch
 from slide.sparse import CSR, Pattern, check_pattern
 
 
@@ -23,7 +22,6 @@ def sparse_linear(
     x: Any,
     weight: Tensor,
     bias: Tensor | None,
-    scratch: Scratch | None = None,
     sparse_grad: bool = False,
 ) -> Tensor:
     """``x @ weight + bias`` for a sparse ``x``: sums of the weight rows of its entries.
@@ -34,8 +32,6 @@ def sparse_linear(
         weight: ``(D, H)`` float32 or float64, one row for each feature. Its gradient has rows (see
             `slide.functional`).
         bias: ``(H,)`` or None; its gradient is dense and goes through autograd.
-        scratch: arrays of length D that the backward pass borrows; None: it makes new ones each
-            time, in time proportional to D.
         sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
 
     Returns:
@@ -65,8 +61,7 @@ def sparse_linear(
         return PlainSparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
     if not torch.is_grad_enabled():
         return _sum_rows(x, weight, bias)
-    scratch = scratch or Scratch(len(weight))
-    return _SparseLinear.apply(x, weight, bias, scratch, sparse_grad)  # type: ignore[return-value]
+    return _SparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
 
 
 @profiled("input_layer")
@@ -85,10 +80,9 @@ class _SparseLinear(torch.autograd.Function):
         x: CSR,
         weight: Tensor,
         bias: Tensor | None,
-        scratch: Scratch,
         sparse_grad: bool,
     ):
-        ctx.x, ctx.weight, ctx.scratch, ctx.sparse_grad = x, weight, scratch, sparse_grad
+        ctx.x, ctx.weight, ctx.sparse_grad = x, weight, sparse_grad
         return _sum_rows(x, weight, bias)
 
     @staticmethod
@@ -101,7 +95,7 @@ class _SparseLinear(torch.autograd.Function):
             if visited is not None:
                 x = CSR(*select_rows(x.indptr, visited, x.indices, x.values))
                 vectors = grad[torch.from_numpy(visited)]
-            transposed = transpose(Pattern(x.indptr, x.indices), ctx.scratch)
+            transposed = transpose(Pattern(x.indptr, x.indices), len(ctx.weight))
             gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))
             grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
-        return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None, None
+        return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None

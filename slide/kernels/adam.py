@@ -98,20 +98,37 @@ def _ask_for(state, r):
 
 
 @serial
-def _update_row(state, hyper, rates, r, grad):
-    """Adam on row ``r`` with gradient ``grad`` ``(D,)``, weight decay decoupled (AdamW)."""
-    decay1, decay2 = rates.decay1, rates.decay2
+def _decays(state, hyper, rates, r):
+    """The decay of the two moments of row ``r``; notes the step."""
     if len(state.last_step) > 0:
         last = state.last_step[r]
         state.last_step[r] = hyper.step
         if last > 0:
             kind = state.weight.dtype.type
-            decay1 = kind(hyper.beta1 ** (hyper.step - last))
-            decay2 = kind(hyper.beta2 ** (hyper.step - last))
+            missed = hyper.step - last
+            return kind(hyper.beta1**missed), kind(hyper.beta2**missed)
+    return rates.decay1, rates.decay2
+
+
+@serial
+def _update_entry(state, hyper, rates, r, g):
+    """`_update_row` for rows of one entry, such as those of a bias."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
+    first = decay1 * state.first[r, 0] + rates.gain1 * g
+    second = decay2 * state.second[r, 0] + rates.gain2 * g * g
+    state.first[r, 0], state.second[r, 0] = first, second
+    step = rates.rate * first / (np.sqrt(second) * rates.scale + rates.eps)
+    state.weight[r, 0] = rates.keep * state.weight[r, 0] - step
+
+
+@serial
+def _update_row(state, hyper, rates, r, factor, vector):
+    """Adam on row ``r`` with gradient ``factor * vector``, weight decay decoupled (AdamW)."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
     w, m, v = state.weight[r], state.first[r], state.second[r]
     if len(v) == len(w):
         for d in range(len(w)):
-            g = grad[d]
+            g = factor * vector[d]
             first = decay1 * m[d] + rates.gain1 * g
             second = decay2 * v[d] + rates.gain2 * g * g
             m[d], v[d] = first, second
@@ -119,13 +136,13 @@ def _update_row(state, hyper, rates, r, grad):
                 np.sqrt(second) * rates.scale + rates.eps
             )
         return
-    square = grad.dtype.type(0)
+    square = vector.dtype.type(0)
     for d in range(len(w)):
-        square += grad[d] * grad[d]
-    v[0] = decay2 * v[0] + rates.gain2 * square / len(w)
+        square += vector[d] * vector[d]
+    v[0] = decay2 * v[0] + rates.gain2 * (factor * factor * square / len(w))
     rate = rates.rate / (np.sqrt(v[0]) * rates.scale + rates.eps)
     for d in range(len(w)):
-        m[d] = decay1 * m[d] + rates.gain1 * grad[d]
+        m[d] = decay1 * m[d] + rates.gain1 * (factor * vector[d])
         w[d] = rates.keep * w[d] - rate * m[d]
 
 
@@ -136,12 +153,15 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
     The rows are split into ``num_chunks`` runs.
     """
     for chunk in prange(num_chunks):
-        rates = _rates(hyper, state.weight)
+        rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
         stop = (chunk + 1) * len(ids) // num_chunks
         for u in range(chunk * len(ids) // num_chunks, stop):
             if u + AHEAD < stop:
                 _ask_for(state, ids[u + AHEAD])
-            _update_row(state, hyper, rates, ids[u], grads[u])
+            if grads.shape[1] == 1:
+                _update_entry(state, hyper, rates, ids[u], grads[u, 0])
+            else:
+                _update_row(state, hyper, rates, ids[u], one, grads[u])
 
 
 @parallel
@@ -149,22 +169,35 @@ def adam_factored(state, hyper, factors, num_chunks):
     """`slide.kernels.pattern_products.row_gradient` and `adam_rows` in one pass.
 
     The gradient of a row is summed in a buffer that stays in the cache, and is used at once. So the
-    ``(R, D)`` gradient is never written.
+    ``(R, D)`` gradient is never written. Most rows have one entry, which needs no sum.
     """
     width = factors.vectors.shape[1]
     num_rows = len(factors.ids)
     for chunk in prange(num_chunks):
         grad = np.empty(width, factors.vectors.dtype)
-        rates = _rates(hyper, state.weight)
+        rates, one = _rates(hyper, state.weight), factors.vectors.dtype.type(1)
         stop = (chunk + 1) * num_rows // num_chunks
         for u in range(chunk * num_rows // num_chunks, stop):
             if u + AHEAD < stop:
                 _ask_for(state, factors.ids[u + AHEAD])
+            if width == 1:
+                total = factors.vectors.dtype.type(0)
+                for q in range(factors.starts[u], factors.starts[u + 1]):
+                    c = factors.coefficients[factors.entries[q]]
+                    total += c * factors.vectors[factors.samples[q], 0]
+                _update_entry(state, hyper, rates, factors.ids[u], total)
+                continue
+            first = factors.starts[u]
+            if factors.starts[u + 1] == first + 1:
+                c = factors.coefficients[factors.entries[first]]
+                vector = factors.vectors[factors.samples[first]]
+                _update_row(state, hyper, rates, factors.ids[u], c, vector)
+                continue
             for d in range(width):
                 grad[d] = 0
-            for q in range(factors.starts[u], factors.starts[u + 1]):
+            for q in range(first, factors.starts[u + 1]):
                 c = factors.coefficients[factors.entries[q]]
                 vector = factors.vectors[factors.samples[q]]
                 for d in range(width):
                     grad[d] += c * vector[d]
-            _update_row(state, hyper, rates, factors.ids[u], grad)
+            _update_row(state, hyper, rates, factors.ids[u], one, grad)

@@ -12,8 +12,14 @@ with sparse input uses the second for its forward pass and the third for its wei
 product takes time proportional to N.
 """
 
+import numpy as np
+
 from slide.kernels.compile import parallel, prange, serial
-from slide.kernels.prefetch import AHEAD, prefetch_row
+from slide.kernels.prefetch import AHEAD, AHEAD_ENTRIES, ask_for, prefetch_row
+
+# Bits of an id by which a pass of a radix sort orders: its counters stay in the first-level cache.
+_DIGIT_BITS = 11
+_ENTRY = (1 << 32) - 1
 
 
 @parallel
@@ -35,6 +41,8 @@ def sampled_product(indptr, ids, vectors, rows, bias, out):
         for p in range(indptr[b], indptr[b + 1]):
             if p + AHEAD < len(ids):
                 prefetch_row(rows, ids[p + AHEAD])
+            if has_bias and p + AHEAD_ENTRIES < len(ids):
+                ask_for(bias, ids[p + AHEAD_ENTRIES])
             row = rows[ids[p]]
             total = vector[0] * row[0]
             for d in range(1, width):
@@ -42,6 +50,37 @@ def sampled_product(indptr, ids, vectors, rows, bias, out):
             if has_bias:
                 total += bias[ids[p]]
             out[p] = total
+
+
+@parallel
+def grouped_product(groups, vectors, rows, bias, num_chunks, out):
+    """`sampled_product` for a pattern whose entries `transpose_pattern` has grouped by row.
+
+    Each row is read once, in the order of memory, while the vectors stay in the cache.
+
+    Args:
+        groups: has ``ids``, ``starts``, ``entries`` and ``samples``.
+        vectors, rows, bias, out: see `sampled_product`.
+        num_chunks: number of runs that the rows are split into.
+    """
+    width, num_rows = vectors.shape[1], len(groups.ids)
+    has_bias = bias.shape[0] > 0
+    for chunk in prange(num_chunks):
+        stop = (chunk + 1) * num_rows // num_chunks
+        for u in range(chunk * num_rows // num_chunks, stop):
+            if u + AHEAD < stop:
+                prefetch_row(rows, groups.ids[u + AHEAD])
+            if has_bias and u + AHEAD_ENTRIES < stop:
+                ask_for(bias, groups.ids[u + AHEAD_ENTRIES])
+            row = rows[groups.ids[u]]
+            for q in range(groups.starts[u], groups.starts[u + 1]):
+                vector = vectors[groups.samples[q]]
+                total = vector[0] * row[0]
+                for d in range(1, width):
+                    total += vector[d] * row[d]
+                if has_bias:
+                    total += bias[groups.ids[u]]
+                out[groups.entries[q]] = total
 
 
 @parallel
@@ -90,14 +129,45 @@ def group_entries(indptr, ids, slots, starts, entries, samples):
 
 
 @serial
-def transpose_pattern(indptr, ids, slots, touched, starts, entries, samples):
+def _sorted_entries(ids, num_rows):
+    """Keys ``id << 32 | entry`` in ascending order: a radix sort of the bits that ids can have."""
+    keys, others = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    for p in range(len(ids)):
+        keys[p] = (np.int64(ids[p]) << 32) | p
+    bits = 1
+    while (1 << bits) < num_rows:
+        bits += 1
+    passes = (bits + _DIGIT_BITS - 1) // _DIGIT_BITS
+    digit = (bits + passes - 1) // passes
+    places = np.empty(1 << digit, np.int64)
+    for i in range(passes):
+        shift, mask = 32 + i * digit, len(places) - 1
+        places[:] = 0
+        for p in range(len(keys)):
+            places[(keys[p] >> shift) & mask] += 1
+        end = np.int64(0)
+        for c in range(len(places)):
+            count = places[c]
+            places[c] = end
+            end += count
+        for p in range(len(keys)):
+            c = (keys[p] >> shift) & mask
+            others[places[c]] = keys[p]
+            places[c] += 1
+        keys, others = others, keys
+    return keys
+
+
+@serial
+def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
     """Group the entries of a pattern by id, in time proportional to ``nnz``.
 
-    The distinct ids are numbered in order of first appearance.
+    The distinct ids are ascending: an optimizer that visits their rows in this order finds the next
+    row on the same page of memory, or a near one.
 
     Args:
         indptr, ids: the pattern.
-        slots: ``(N,)`` int32 scratch, all -1 at entry and again at exit.
+        num_rows: ids are below this number.
         touched: ``(nnz,)`` int32; the first ``R`` get the distinct ids.
         starts: ``(nnz + 1,)`` int64; the first ``R + 1`` get the bounds of the groups.
         entries, samples: see `group_entries`.
@@ -105,15 +175,21 @@ def transpose_pattern(indptr, ids, slots, touched, starts, entries, samples):
     Returns:
         R, the number of distinct ids.
     """
-    distinct = 0
-    for p in range(indptr[-1]):
-        if slots[ids[p]] < 0:
-            slots[ids[p]] = distinct
-            touched[distinct] = ids[p]
+    keys, sample_of = _sorted_entries(ids, num_rows), np.empty(len(ids), np.int32)
+    for b in range(len(indptr) - 1):
+        for p in range(indptr[b], indptr[b + 1]):
+            sample_of[p] = b
+    distinct, last = 0, np.int64(-1)
+    for q in range(len(keys)):
+        p, row = keys[q] & _ENTRY, keys[q] >> 32
+        if row != last:
+            touched[distinct] = row
+            starts[distinct] = q
             distinct += 1
-    group_entries(indptr, ids, slots, starts[: distinct + 1], entries, samples)
-    for u in range(distinct):
-        slots[touched[u]] = -1
+            last = row
+        entries[q] = p
+        samples[q] = sample_of[p]
+    starts[distinct] = len(keys)
     return distinct
 
 

@@ -15,6 +15,8 @@ from slide.kernels.compile import serial
 
 # Rows ahead: enough to hide the latency of memory, few enough to fit into the first-level cache.
 AHEAD = 3
+# The same for single numbers, of which each brings one cache line.
+AHEAD_ENTRIES = 8
 _LINE = 64
 
 

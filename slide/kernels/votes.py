@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.prefetch import ask_for
 from slide.kernels.random import random_below
 
 # In the scratch of a sample's votes.
@@ -24,21 +25,21 @@ class RankedIds(NamedTuple):
 
 
 @serial
-def _most_voted(candidates, num_candidates, votes, histogram, out):
+def _most_voted(candidates, votes, histogram, out):
     """Copy the ids with the most votes to ``out``, as many as it holds; return how many.
 
-    Ties at the threshold are broken by order of arrival. ``histogram`` is scratch, as long as the
-    most votes possible plus one.
+    ``votes`` are those of the candidates. Ties at the threshold are broken by order of arrival.
+    ``histogram`` is scratch, as long as the most votes possible plus one.
     """
     budget = len(out)
     if budget == 0:
         return 0
-    if num_candidates <= budget:
+    if len(candidates) <= budget:
         threshold, ties = 0, 0
     else:
         histogram[:] = 0
-        for i in range(num_candidates):
-            histogram[votes[candidates[i]]] += 1
+        for i in range(len(candidates)):
+            histogram[votes[i]] += 1
         threshold = len(histogram) - 1
         above = 0
         while above + histogram[threshold] <= budget:
@@ -46,16 +47,25 @@ def _most_voted(candidates, num_candidates, votes, histogram, out):
             threshold -= 1
         ties = budget - above
     taken = 0
-    for i in range(num_candidates):
-        v = votes[candidates[i]]
-        if v > threshold:
+    for i in range(len(candidates)):
+        if votes[i] > threshold:
             out[taken] = candidates[i]
             taken += 1
-        elif v == threshold and ties > 0:
+        elif votes[i] == threshold and ties > 0:
             out[taken] = candidates[i]
             taken += 1
             ties -= 1
     return taken
+
+
+@serial
+def _ask_for_buckets(buckets, codes, capacity, b):
+    """Request the buckets of sample b."""
+    size = buckets.pool.shape[1]
+    for l in range(codes.shape[0]):
+        c = codes[l, b]
+        for j in range(0, min(buckets.seen[l, c], capacity), 64 // 4):
+            ask_for(buckets.pool, l * size + buckets.starts[l, c] + j)
 
 
 @parallel
@@ -79,14 +89,21 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
     for run in prange(num_runs):
         count, found = votes[run], candidates[run]
         histogram = np.empty(_MOST_VOTES + 1, np.int64)
-        for b in range(run * num_samples // num_runs, (run + 1) * num_samples // num_runs):
+        tallies = np.empty(len(found), np.uint8)
+        last = (run + 1) * num_samples // num_runs
+        for b in range(run * num_samples // num_runs, last):
+            if b + 1 < last:
+                _ask_for_buckets(buckets, codes, capacity, b + 1)
             first = random_below(key, b, num_tables)
             num_found = 0
             for i in range(num_tables):
                 l = (first + i) % num_tables
                 c = codes[l, b]
                 start = buckets.starts[l, c]
-                for j in range(min(buckets.seen[l, c], capacity)):
+                length = min(buckets.seen[l, c], capacity)
+                for j in range(length):
+                    ask_for(count, buckets.pool[l, start + j])
+                for j in range(length):
                     candidate = buckets.pool[l, start + j]
                     v = count[candidate]
                     if v == 0:
@@ -95,6 +112,7 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
                     if v < _MOST_VOTES:
                         count[candidate] = v + 1
             out = out_ids[b, : out_counts[b]]
-            out_counts[b] = _most_voted(found, num_found, count, histogram, out)
             for i in range(num_found):
+                tallies[i] = count[found[i]]
                 count[found[i]] = 0
+            out_counts[b] = _most_voted(found[:num_found], tallies, histogram, out)

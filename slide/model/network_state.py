@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from slide import checks
 from slide.nn import SlideNetwork
 from slide.sampling import FullSampler
-from slide.scratch import Scratch
 
 DTYPES_OF_FILES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 # Rows of int8 have other names than weights, so that an older slide does not take them for these.
@@ -78,7 +77,7 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
     # and so does PyTorch's device "meta", which imports the compiler.
     network = SlideNetwork(1, hidden, 1, FullSampler)
     first, output = network.first, network.output
-    first.in_features, first._scratch = settings["features"], Scratch(settings["features"])
+    first.in_features = settings["features"]
     output.out_features, output.sampler = outputs, FullSampler(hidden[-1], outputs)
     for number, layer in enumerate(network.layers()):
         shape = layer.out_features, layer.in_features

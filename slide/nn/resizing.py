@@ -11,7 +11,6 @@ from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.optim import resize_rows
 from slide.sampling import ActiveSampler
-from slide.scratch import Scratch
 
 # New outputs begin with a bias that this share of the outputs is below: that of rare labels.
 _RARE = 0.1
@@ -139,7 +138,6 @@ def add_features(
     added = layer.weight.detach().new_empty(count, layer.out_features).normal_(0, scale)
     resize_rows(layer.weight, None, added, optimizer)
     layer.in_features += count
-    layer._scratch = Scratch(layer.in_features)
 
 
 def _take_outputs(layer: SampledLinear) -> None:

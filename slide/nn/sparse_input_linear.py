@@ -14,7 +14,6 @@ from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
-from slide.scratch import Scratch
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -79,7 +78,6 @@ class SparseInputLinear(SampledLayer):
         weight = torch.empty(in_features, out_features, dtype=dtype, device=device)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
-        self._scratch = Scratch(in_features)
 
     @classmethod
     def from_linear(
@@ -129,6 +127,6 @@ class SparseInputLinear(SampledLayer):
             TypeError: for an object that is no matrix.
         """
         x = as_csr(x, self.in_features)
-        values = F.sparse_linear(x, self.weight, self.bias, self._scratch, self.sparse_grad)
+        values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
         active = self._choose(x, self.weight.T, None)
         return Activation(F.gather_active(values, active), active, x.num_rows)

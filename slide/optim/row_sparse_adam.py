@@ -10,6 +10,7 @@ from slide import checks
 from slide.backend import on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
+from slide.optim.base import Optimizer
 from slide.plain.adam import AdamTensors
 from slide.plain.adam import adam_rows as plain_adam_rows
 from slide.row_gradients import (
@@ -26,7 +27,7 @@ from slide.runtime import array_view, num_threads, profiled
 _EMPTY = np.empty(0, np.int32)
 
 
-class RowSparseAdam(torch.optim.Optimizer):
+class RowSparseAdam(Optimizer):
     """Adam (Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1) on rows.
 
     The optimizer uses the row gradients that layers of slide leave on their weights, and also

@@ -1,5 +1,7 @@
 """A network and an optimizer from a configuration, and settings that follow from the data."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from helpers import job
 from slide import FullSampler
 from slide.config import build_network, build_optimizer, fill_in
 from slide.config.defaults import check_used
+from slide.config.samplers import build_sampler
 from slide.sparse import CSR
 
 
@@ -196,3 +199,13 @@ def test_samplers_of_hidden_layers(words, fits):
         return
     with pytest.raises(ValueError, match=r"hidden_active=\[.*\] needs sampler=lsh or sampler=unif"):
         build_network(config, 60, 80)
+
+
+def test_schedules_are_plain_functions():
+    """Hydra's partials check their function at each call, and a step calls the schedules."""
+    config = job.compose("sampler=lsh")
+    fill_in(config, 1000, 4000)
+    sampler = build_sampler(config)
+    schedules = sampler.keywords["rebuild"], sampler.keywords["proposer"].keywords["redraw"]
+    assert [type(schedule) for schedule in (sampler, *schedules)] == [partial] * 3
+    assert schedules[0](6_400) == 1

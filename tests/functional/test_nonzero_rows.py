@@ -18,7 +18,6 @@ from slide.nn import ActiveLoss, hardest
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.scratch import Scratch
 from slide.sparse import CSR, Pattern
 
 B, D, N = 8, 5, 30
@@ -140,7 +139,7 @@ def test_sparse_input():
     weight, bias = draw(N, D), draw(D)
     upstream = torch.zeros(4, D, dtype=torch.float64)
     upstream[2] = torch.arange(D) + 1.0
-    sparse_linear(x, weight, bias, Scratch(N)).backward(upstream)
+    sparse_linear(x, weight, bias).backward(upstream)
     (gradient,) = weight.row_gradients
     assert sorted(gradient.ids) == sorted(x.indices[3:8])
     expected = torch.zeros(N, D, dtype=torch.float64)

@@ -8,7 +8,6 @@ from helpers.matrices import make_csr, to_dense
 
 from slide.functional.sparse_input import sparse_linear
 from slide.row_gradients import dense_gradient
-from slide.scratch import Scratch
 
 
 class TestSparseLinear:
@@ -17,8 +16,7 @@ class TestSparseLinear:
     def test_forward_and_backward(self, lengths, has_bias):
         x = make_csr(np.random.default_rng(0), lengths, N, np.float64)
         weight, bias = draw(N, D, seed=1), draw(D, seed=2)
-        scratch = Scratch(N)
-        out = sparse_linear(x, weight, bias if has_bias else None, scratch)
+        out = sparse_linear(x, weight, bias if has_bias else None)
         expected = to_dense(x, N) @ weight + (bias if has_bias else 0)
         torch.testing.assert_close(out, expected)
         upstream = torch.randn_like(out)
@@ -28,24 +26,11 @@ class TestSparseLinear:
         torch.testing.assert_close(dense_gradient(weight), wanted[0])
         if has_bias:
             torch.testing.assert_close(bias.grad, wanted[1])
-        assert (scratch.slots() == -1).all()
 
     def test_gradcheck_of_the_bias(self):
         x = make_csr(np.random.default_rng(0), [3, 0, 5], N, np.float64)
         weight = draw(N, D, grad=False)
         assert torch.autograd.gradcheck(lambda b: sparse_linear(x, weight, b), draw(D, seed=2))
-
-    def test_makes_scratch_of_its_own(self):
-        x, upstream = (
-            make_csr(np.random.default_rng(0), [3, 2], N, np.float64),
-            draw(2, D, grad=False),
-        )
-        gradients = []
-        for scratch in (None, Scratch(N)):
-            weight = draw(N, D)
-            sparse_linear(x, weight, None, scratch).backward(upstream)
-            gradients.append(dense_gradient(weight))
-        assert torch.equal(*gradients)
 
     def test_malformed_inputs(self):
         x = make_csr(np.random.default_rng(0), [3, 2], N)

@@ -54,11 +54,11 @@ def weighted_sum(indptr, ids, coefficients, rows, start):
 
 
 def transpose(indptr, ids):
-    """``{id: [(entry, sample), ...]}`` in order of first appearance."""
+    """``{id: [(entry, sample), ...]}`` in ascending order of ids."""
     groups = {}
     for b, p in entries_of(indptr):
         groups.setdefault(int(ids[p]), []).append((p, b))
-    return groups
+    return dict(sorted(groups.items()))
 
 
 def row_gradient(indptr, ids, coefficients, vectors):
@@ -68,7 +68,7 @@ def row_gradient(indptr, ids, coefficients, vectors):
         row = out.setdefault(int(ids[p]), np.zeros(vectors.shape[1]))
         for d in range(vectors.shape[1]):
             row[d] += float(coefficients[p]) * float(vectors[b, d])
-    return out
+    return dict(sorted(out.items()))
 
 
 # Hash tables

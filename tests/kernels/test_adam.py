@@ -8,7 +8,6 @@ from helpers.matrices import make_pattern
 from slide.active_set import transpose
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows, Factors
-from slide.scratch import Scratch
 
 HYPER = AdamHyper(lr=0.03, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1, step=7)
 
@@ -69,7 +68,7 @@ def test_adam_factored(lengths, num_chunks, dtype, corrected):
     vectors = rng.standard_normal((len(lengths), 3)).astype(dtype)
     gradient = naive.row_gradient(*pattern, coefficients, vectors)
     expected = expected_state(state, list(gradient), list(gradient.values()))
-    t = transpose(pattern, Scratch(8))
+    t = transpose(pattern, 8)
     factors = Factors(t.ids, t.starts, t.entries, t.samples, coefficients, vectors)
     kernels.adam_factored(state, HYPER, factors, num_chunks)
     assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)

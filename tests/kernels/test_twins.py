@@ -34,6 +34,7 @@ TWINS = {
     "gather_entries": ("naive_arrays.gather_entries", "kernels/test_ragged.py"),
     "gather_ragged": ("naive_arrays.gather_ragged", "kernels/test_ragged.py"),
     "group_entries": ("naive_arrays.group_entries", "kernels/test_pattern_products.py"),
+    "grouped_product": ("naive.sampled_product", "kernels/test_pattern_products.py"),
     "insert": ("naive.Tables", "hashing/test_tables.py"),
     "keep_largest": ("naive_ranking.keep_largest", "kernels/test_largest.py"),
     "keep_largest_bounds": ("naive_ranking.keep_largest", "kernels/test_largest.py"),

@@ -7,7 +7,6 @@ import torch
 from slide.active_set import transpose
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import FactoredRowGradient, RowGradient, add_row_gradient
-from slide.scratch import Scratch
 from slide.sparse import Pattern
 
 OPTIONS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
@@ -44,7 +43,7 @@ def leave_gradient(parameter, gradient, how, generator):
         # The product of a permutation matrix and the gradient's rows in that order.
         indptr, ids = np.arange(num_rows + 1), order.numpy().astype(np.int32)
         vectors = gradient.reshape(num_rows, -1)[order].numpy()
-        transposed = transpose(Pattern(indptr, ids), Scratch(num_rows))
+        transposed = transpose(Pattern(indptr, ids), num_rows)
         add_row_gradient(parameter, FactoredRowGradient(transposed, np.ones(num_rows), vectors))
 
 
