@@ -25,9 +25,8 @@ from slide.config.parts import (
 from slide.config.ranks import (
     ALONE,
     Ranks,
+    check_ranks,
     check_same,
-    fit_ranks,
-    note_folder,
     once_a_machine,
     share_folder,
     share_threads,
@@ -134,7 +133,7 @@ def build_trainer(
     """
     share_threads(ranks, config.runtime.threads)
     check_used(config, given)
-    fit_ranks(ranks, config, given)
+    check_ranks(ranks, config, given)
     check_settings(config)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
@@ -166,8 +165,6 @@ def build_trainer(
         assert isinstance(noted, DictConfig)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
         trainer.monitor.note_settings(_scalars(noted))
-        if config.run_dir is None:
-            note_folder(ranks, folder_parent(config), folder)
     return trainer
 
 

@@ -13,11 +13,18 @@ from omegaconf import DictConfig
 
 from slide.bars import say
 from slide.config.announce import announced_compilation
-from slide.config.build import build_trainer, open_dataset
+from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
-from slide.config.ranks import LostExit, forget_folder, join_ranks, note_slurm, one_voice
+from slide.config.ranks import (
+    LostExit,
+    forget_folder,
+    join_ranks,
+    note_folder,
+    note_slurm,
+    one_voice,
+)
 from slide.config.resume import asked_for, restarted, resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
@@ -58,6 +65,9 @@ def train() -> None:
 
 def run_by_hydra(words: Sequence[str]) -> None:
     """Does what an option of Hydra asks for; with ``--multirun`` (``-m``), runs a sweep."""
+    if find_place().size > 1 and {"-m", "--multirun"} & set(words):
+        with one_voice():
+            sys.exit("error: torchrun starts the processes of one run, and a sweep (-m) has many")
     main = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
     sweep: Sweep | None = None
 
@@ -72,7 +82,7 @@ def run_by_hydra(words: Sequence[str]) -> None:
         sweep.run(overrides, partial(run_job, config, overrides, sweep.words_of(overrides)))
 
     main(job)()
-    if sweep is not None and not find_place().rank:
+    if sweep is not None:
         sweep.finish()
 
 
@@ -112,6 +122,8 @@ def _run(
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
             config = resumed(composed, overrides)
             trainer = build_trainer(config, given, label_of(swept), ranks)
+            if config.run_dir is None:
+                note_folder(ranks, folder_parent(config), trainer.folder, overrides)
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     except LostProcessError as error:

@@ -48,7 +48,7 @@ def run_sizes(config: DictConfig, data: SparseDataset, processes: int = 1) -> Ru
         row_index=trainer.evaluation == "index",
         tables=_table_sizes(proposer, hidden[-1], labels),
         vectors=proposer is not None and proposer._target_ in _WITH_VECTORS,
-        ranker=_ranker_sizes(ranker),
+        ranker=_ranker_sizes(ranker if processes == 1 else None),
         threads=runtime.num_threads(),
     )
 

@@ -4,10 +4,11 @@ Each machine has one or more of them, as ``torchrun`` starts them. The first one
 speaks for all.
 """
 
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -21,12 +22,14 @@ from slide.config.compose import settings
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
+from slide.files import write_json
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
-_OWN = ("dataset.root", "dataset.cache", "runtime.threads")
+OWN = ("dataset.root", "dataset.cache", "runtime.threads")
 _TIMEOUT = 600
-# Seconds after which a file that one machine wrote is seen by all others.
-_SEEN_AFTER = 10.0
+# Seconds after which a file that one machine wrote is seen by all others: network file systems may
+# remember for a minute that it was missing.
+_SEEN_AFTER = 90.0
 _ALONE = "{} needs a run of one process: set {}, or start it without torchrun"
 _T = TypeVar("_T")
 
@@ -170,6 +173,7 @@ def check_shared(ranks: Ranks, folder: Path) -> None:
     end = time.monotonic() + _SEEN_AFTER
     while not (there := (folder / name).exists()) and time.monotonic() < end:
         time.sleep(0.2)
+        os.listdir(folder.parent)  # Some file systems look again only then.
     blind = [rank for rank, seen in enumerate(ranks.group.gather(there)) if not seen]
     if ranks.leads:
         (folder / name).unlink()
@@ -193,7 +197,7 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     """
     if ranks.group.size == 1:
         return
-    keys = [key for key in settings(config) if key not in _OWN]
+    keys = [key for key in settings(config) if key not in OWN]
     own = {key: str(OmegaConf.select(config, key)) for key in keys}
     for name, split in (("training", data.train), ("test", data.test)):
         own[f"the number of {name} rows"] = f"{len(split):,}"
@@ -215,12 +219,12 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             )
 
 
-def fit_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> None:
-    """Leave out what a run of several processes does not have, or raise if it was asked for.
+def check_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> None:
+    """Say what a run of several processes leaves out, or raise if it was asked for.
 
     Args:
         ranks: the processes of the run.
-        config: changed in place.
+        config: of this process.
         given: keys that a user set.
 
     Raises:
@@ -240,7 +244,6 @@ def fit_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> None:
         shown = f"network.hidden_active={list(sizes)}"
         raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))
     if config.ranker:
-        config.ranker = {}
         say("re-ranker left out: it works in a run of one process only")
 
 
@@ -250,22 +253,25 @@ def restarts() -> int:
     return int(said) if said.isdecimal() else 0
 
 
-def note_folder(ranks: Ranks, parent: Path, folder: Path) -> None:
+def note_folder(ranks: Ranks, parent: Path, folder: Path, words: Sequence[str]) -> None:
     """Note the folder of a run, where processes that ``torchrun`` starts again look for it."""
     if ranks.group.size > 1 and ranks.leads:
-        _note(parent).write_text(str(folder))
+        write_json(_note(parent), {"folder": str(folder), "words": list(words)})
 
 
-def noted_folder(ranks: Ranks, parent: Path) -> Path | None:
-    """The folder that `note_folder` noted before these processes were started again; or None."""
+def noted_folder(ranks: Ranks, parent: Path, words: Sequence[str]) -> Path | None:
+    """The folder that `note_folder` noted before these processes were started again; or None.
+
+    That of a run with other words is not this one's.
+    """
     path = _note(parent)
-    found = path.read_text() if ranks.leads and path.exists() else None
-    said = ranks.group.broadcast(found)
+    found = json.loads(path.read_text()) if ranks.leads and path.exists() else {}
+    said = ranks.group.broadcast(found.get("folder") if found.get("words") == list(words) else None)
     return None if said is None else Path(said)
 
 
 def forget_folder(ranks: Ranks, parent: Path) -> None:
-    """Remove what `note_folder` wrote: the run has ended."""
+    """Remove what `note_folder` wrote: the run has ended, or is a new one."""
     if ranks.group.size > 1 and ranks.leads:
         _note(parent).unlink(missing_ok=True)
 

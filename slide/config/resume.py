@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from slide.config.build import CONFIG, folder_parent
 from slide.config.compose import read_config, read_value
-from slide.config.ranks import Ranks, noted_folder, restarts
+from slide.config.ranks import OWN, Ranks, forget_folder, noted_folder, restarts
 
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {
@@ -93,14 +93,17 @@ def restarted(
     Returns:
         Both as they are, unless the run has got to its first step before.
     """
-    if ranks.group.size == 1 or not max(ranks.group.gather(restarts())):
+    if ranks.group.size == 1 or composed.resume is not None:
         return composed, overrides
-    named = composed.resume or composed.run_dir
-    folder = Path(str(named)) if named else noted_folder(ranks, folder_parent(composed))
+    parent, named = folder_parent(composed), composed.run_dir
+    if not max(ranks.group.gather(restarts())):
+        forget_folder(ranks, parent)
+        return composed, overrides
+    folder = Path(str(named)) if named else noted_folder(ranks, parent, overrides)
     if not ranks.group.broadcast(folder is not None and (folder / CONFIG).exists()):
         return composed, overrides
-    again = [f"resume={folder}"]
-    return read_config(again), again
+    again = [f"resume={folder}", *(word for word in overrides if _key(word) in OWN)]
+    return read_config(asked_for(again)), again
 
 
 def _key(override: str) -> str:

@@ -94,16 +94,34 @@ class ShardedSampledLinear(nn.Module):
             ValueError: see `ShardedOutputLinear.loss`.
             TypeError: see `ShardedOutputLinear.loss`.
         """
-        pattern = as_pattern(labels, self.rows.out_features)
-        check_labels("labels", pattern, len(x), self.rows.out_features)
-        factors = checked_weights(weights, len(x))
-        sizes = self._sizes(len(x), len(pattern.indices))
+        pattern, factors, wrong = None, None, None
+        try:
+            pattern = as_pattern(labels, self.rows.out_features)
+            check_labels("labels", pattern, len(x), self.rows.out_features)
+            factors = checked_weights(weights, len(x))
+        except (TypeError, ValueError) as error:
+            wrong = error
+        entries = 0 if pattern is None else len(pattern.indices)
+        found = self._sizes(len(x), entries, wrong is not None, factors is not None)
+        self._check_together(found, wrong)
+        assert pattern is not None
+        sizes = [[samples, entries] for samples, entries, _, _ in found]
         counts = [samples for samples, _ in sizes]
         inputs = _OfAllRanks.apply(x, counts, self.group)
         if factors is not None:
             parts = self.group.all_gather(torch.from_numpy(factors), counts)
             factors = torch.cat(parts).numpy()
         return self.rows.loss(inputs, self._labels(pattern, sizes), loss, factors)  # type: ignore[arg-type]
+
+    def _check_together(self, found: list[list[int]], wrong: Exception | None) -> None:
+        """Raise on all ranks if one has found an error: else the others would wait for it."""
+        if wrong is not None:
+            raise wrong
+        failed = [rank for rank, (_, _, error, _) in enumerate(found) if error]
+        if failed:
+            raise ValueError(f"the samples of rank {failed[0]} have an error, which it tells")
+        if len({weighed for *_, weighed in found}) > 1:
+            raise ValueError("weights are needed on all processes or on none")
 
     def _sizes(self, *own: int) -> list[list[int]]:
         """The numbers of each rank."""

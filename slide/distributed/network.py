@@ -18,6 +18,8 @@ from slide.sampling import FullSampler
 
 # What the keys of draws are for.
 _FIRST, _OUTPUT, _HIDDEN, _DROPOUT = range(4)
+# The layer of a rank's own outputs, in the layer of outputs.
+_LOCAL = "output.local."
 
 
 class ShardedNetwork(SlideNetwork):
@@ -116,3 +118,14 @@ class ShardedNetwork(SlideNetwork):
             for name, _ in self.output.local.named_parameters()  # type: ignore[attr-defined]
         }
         return {"first.weight": self.first.shares, **output}  # type: ignore[dict-item]
+
+
+def plain_name(name: str) -> str:
+    """The name of a parameter or buffer in the network of one process.
+
+    Example:
+        >>> from slide.distributed.network import plain_name
+        >>> plain_name("output.local.bias")
+        'output.bias'
+    """
+    return f"output.{name.removeprefix(_LOCAL)}" if name.startswith(_LOCAL) else name

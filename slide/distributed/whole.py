@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.distributed.network import ShardedNetwork
+from slide.distributed.network import ShardedNetwork, plain_name
 from slide.distributed.shares import Shares
 
-_LOCAL, _OUTPUT = "output.local.", "output."
 # Numbers of a block, about.
 _BLOCK = 1 << 20
 
@@ -28,7 +27,7 @@ def whole_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
     shared, found = network.shared_rows(), {}
     for name, weight in network.named_parameters():
         rows = shared[name].rows if name in shared else len(weight)
-        found[_plain_name(name)] = (rows, *weight.shape[1:])
+        found[plain_name(name)] = (rows, *weight.shape[1:])
     return found
 
 
@@ -39,11 +38,10 @@ def whole_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
     """
     shared = network.shared_rows()
     for name, weight in network.named_parameters():
-        values = weight.detach().float()
         if name in shared:
-            yield from _rows_in_order(network, values, shared[name])
+            yield from _rows_in_order(network, weight.detach(), shared[name])
         else:
-            yield values
+            yield weight.detach().float()
 
 
 def _rows_in_order(network: ShardedNetwork, own: Tensor, shares: Shares) -> Iterator[Tensor]:
@@ -54,12 +52,8 @@ def _rows_in_order(network: ShardedNetwork, own: Tensor, shares: Shares) -> Iter
         owners = shares.owners(ids)
         first, last = np.searchsorted(shares.ids, [ids[0], ids[-1] + 1])
         lengths = np.bincount(owners, minlength=shares.size).tolist()
-        parts = network.group.all_gather(own[first:last], lengths)
-        block = own.new_empty(len(ids), *own.shape[1:])
+        parts = network.group.all_gather(own[first:last].float(), lengths)
+        block = parts[0].new_empty(len(ids), *own.shape[1:])
         for rank, part in enumerate(parts):
             block[torch.from_numpy(owners == rank)] = part
         yield block
-
-
-def _plain_name(name: str) -> str:
-    return _OUTPUT + name.removeprefix(_LOCAL) if name.startswith(_LOCAL) else name

@@ -146,9 +146,7 @@ class Checkpoint:
         if not self._is_new(counters):
             return
         values, files = self._packed(counters)
-        if (
-            self.group.size > 1
-        ):  # What the processes tell each other belongs into their main thread.
+        if self.group.size > 1:  # What the processes tell each other belongs to their main thread.
             self._install(values, files)
             self._written = replace(counters)
             return
@@ -240,10 +238,11 @@ class Checkpoint:
             check_weights(self.network, counters.step, self.last)
         except DivergenceError as error:
             said = str(error)
-        for found in self.group.gather(said) if self.group.size > 1 else [said]:
-            if found is not None:
-                raise DivergenceError(found)
-        return self._written != counters
+        found = self.group.gather([said, self._written != counters])
+        for wrong, _ in found:
+            if wrong is not None:
+                raise DivergenceError(wrong)
+        return found[0][1]  # Of the first process: the seconds of the others may differ.
 
     def _packed(self, counters: Counters) -> tuple[dict[str, Any], Files]:
         values, files = {}, {}

@@ -53,7 +53,7 @@ class Learner:
         Raises:
             DivergenceError: if the loss is NaN or infinite.
         """
-        rebuilt = rebuild_seconds(self.network)
+        rebuilt, exchanged = rebuild_seconds(self.network), self.group.seconds
         self.network.train()
         hidden = self.network.encode(batch.features)
         loss, active = self.network.output.loss(hidden, batch.labels, self.loss, batch.weights)
@@ -65,6 +65,7 @@ class Learner:
         self._active += active.mean_size()
         self.counters.loss_total += value
         self.counters.rebuild_seconds += rebuild_seconds(self.network) - rebuilt
+        self.counters.exchange_seconds += self.group.seconds - exchanged
         return loss, active, hidden
 
     def settle(self) -> None:

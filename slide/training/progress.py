@@ -15,6 +15,8 @@ class Counters:
         active_total: sum over the steps of the mean size of the output layer's active sets.
         loss_total: sum over the steps of the loss.
         train_seconds: seconds of training of the network, with rebuilds and without evaluation.
+        exchange_seconds: the part of ``train_seconds`` in which the processes of a run exchanged
+            numbers and waited for each other.
         rebuild_seconds: the part of ``train_seconds`` in which samplers updated their indexes.
         held_seconds: seconds of evaluation on held-out rows, which decide how long to train.
         eval_seconds: seconds of evaluation on the rows that the run is evaluated on.
@@ -28,6 +30,7 @@ class Counters:
     active_total: float = 0.0
     loss_total: float = 0.0
     train_seconds: float = 0.0
+    exchange_seconds: float = 0.0
     rebuild_seconds: float = 0.0
     held_seconds: float = 0.0
     eval_seconds: float = 0.0

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slide.distributed.network import plain_name
+
 # The layers whose rows are shared, and which of their parameters have a row for each of them.
 _OF_ROWS = {"first": ("weight",), "output": ("weight", "bias")}
 _EXTRA = "output._extra_state"
-# A process' own outputs are a layer in the layer of outputs. In a checkpoint they are called alike.
-_LOCAL, _OUTPUT = "output.local.", "output."
 # What only a network of several processes has: the number of its draws for dropout.
 _DRAWS = "draws"
 
@@ -45,7 +45,7 @@ def own_rows(network: Any) -> dict[str, np.ndarray] | None:
 
 def network_state(network: nn.Module) -> dict[str, Any]:
     """The ``state_dict`` of a network, with the names that it has on any number of processes."""
-    return {_saved_name(name): value for name, value in network.state_dict().items()}
+    return {plain_name(name): value for name, value in network.state_dict().items()}
 
 
 def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
@@ -55,17 +55,13 @@ def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
         found.setdefault(_DRAWS, own[_DRAWS])
     elif _DRAWS in found:
         del found[_DRAWS]
-    names = {_saved_name(name): name for name in own}
+    names = {plain_name(name): name for name in own}
     network.load_state_dict({names.get(name, name): value for name, value in found.items()})
-
-
-def _saved_name(name: str) -> str:
-    return _OUTPUT + name.removeprefix(_LOCAL) if name.startswith(_LOCAL) else name
 
 
 def parameter_names(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """The names of the parameters of a network, in the order of its optimizer."""
-    names = {id(each): _saved_name(name) for name, each in network.named_parameters()}
+    names = {id(each): plain_name(name) for name, each in network.named_parameters()}
     return [names[id(each)] for group in optimizer.param_groups for each in group["params"]]
 
 

@@ -38,10 +38,11 @@ def summary_of(
         steps_per_epoch: number of batches in a pass over the rows.
         scores: of the last evaluation.
         group: the processes of the run. Of several, the summary says how many they were and how
-            long this one exchanged numbers with the others and waited for them.
+            long this one exchanged numbers with the others, and waited for them, in steps.
     """
     train, judged = splits
-    several = {"processes": group.size, "exchange_seconds": round(group.seconds, 3)}
+    exchanged = round(counters.exchange_seconds, 3)
+    several = {"processes": group.size, "exchange_seconds": exchanged}
     return {
         "dataset": data.name,
         "samples": counters.samples,

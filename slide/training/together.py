@@ -39,7 +39,7 @@ class Together:
         self._seconds = self._said = 0.0
 
     def look(
-        self, step: int, seconds: float, error: KeyboardInterrupt | None
+        self, step: int, seconds: float, error: KeyboardInterrupt | None, at_once: bool = False
     ) -> KeyboardInterrupt | None:
         """After each step: what ends the run now, on all processes; None: it goes on.
 
@@ -47,10 +47,11 @@ class Together:
             step: number of steps done.
             seconds: training time of this process so far.
             error: what this process was asked to end with; None: nothing.
+            at_once: whether all look now: after the last step.
         """
         if self.group.size == 1:
             return error
-        if step < self._next:
+        if step < self._next and not at_once:
             return None
         each = (seconds - self._said) / max(step - self._last, 1)
         self._last, self._said = step, seconds

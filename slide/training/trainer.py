@@ -51,7 +51,7 @@ class Trainer:
             rates are those of the `slide.training.plan.Plan`.
         resume: whether to continue from the checkpoint in the folder, if there is one.
         ranker: is trained after the network, and re-ranks its outputs in the last evaluation. None:
-            no re-ranking.
+            no re-ranking. On several processes its rows are held out, and that is all.
         group: the processes of the run, which share the rows of the network; all of them make a
             trainer with the same arguments. None: this process alone.
 
@@ -98,7 +98,7 @@ class Trainer:
     ):
         check_search(network, options.evaluation)
         group = group or Group.alone()
-        self.network, self.ranker, self.data = network, ranker, data
+        self.network, self.ranker, self.data = network, None if group.size > 1 else ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
         self.train_split, self.held_split, self.every_split = rows, None, rows
@@ -212,6 +212,10 @@ class Trainer:
             self.checkpoint.check()
             cores.look()
             begin = clock()  # The time of a step includes making its batch.
+        end = self.together.look(self.step, counters.train_seconds, interrupt.error, at_once=True)
+        if end is not None:
+            self.save()
+            raise end
 
     def _ended(self) -> bool:
         if self.patience is not None and self.patience.ended(self.step):

@@ -1,7 +1,7 @@
 """Several processes that share the rows of one network: speed, memory, messages, and a model.
 
     python tests/benchmarks/distributed.py            # about ten minutes, on a quiet machine
-    python tests/benchmarks/distributed.py --quick --folder /tmp/trial   # a short trial
+    python tests/benchmarks/distributed.py --quick --results FOLDER   # a short trial
 
 Each process has one thread. First all are on this machine; then, where root has ``ip`` and ``tc``,
 each is on a machine of its own: a network namespace with a link of a rate and a delay. Beside these
@@ -96,8 +96,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, few steps")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--folder", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    if arguments.quick and arguments.results == RESULTS:
+        parser.error("--quick makes no page to publish: name another folder by --results")
+    if not {1, 2} <= set(arguments.processes):
+        parser.error("--processes must have 1 and 2: the model is fitted to them")
     steps = min(arguments.steps, 5) if arguments.quick else arguments.steps
     cases = SMALL if arguments.quick else CASES
     cases = {name: {**case, "steps": steps, "warm": 5} for name, case in cases.items()}
@@ -105,8 +109,8 @@ def main() -> None:
     runs = measure(cases, arguments.processes, () if reason else LINKS)
     found = {"cores": len(os.sched_getaffinity(0)), "steps": steps, "no_links": reason}
     found |= {"commit": commit(), "cases": cases, "runs": runs}
-    publish("distributed", found, page, arguments.folder)
-    draw_curves(found, arguments.folder / "distributed.png")
+    publish("distributed", found, page, arguments.results)
+    draw_curves(found, arguments.results / "distributed.png")
 
 
 def _free_port() -> int:

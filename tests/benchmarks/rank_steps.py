@@ -77,7 +77,7 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
             "exp_avg_sq": moments[1],
         }
     batches = [draw(case, step) for step in range(8)]
-    steps, exchange, waits = [], [], []
+    steps, exchange, compute = [], [], []
     sent = calls = 0
     for step in range(case["warm"] + case["steps"]):
         if step == case["warm"]:
@@ -91,13 +91,13 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
         if step >= case["warm"]:
             steps.append(time.perf_counter() - begin)
             exchange.append(group.seconds - told)
-            waits.append(steps[-1] - exchange[-1])
+            compute.append(steps[-1] - exchange[-1])
     made = case["steps"]
     return {
         "step_ms": 1e3 * statistics.mean(steps),
         "median_ms": 1e3 * statistics.median(steps),
         "exchange_ms": 1e3 * statistics.mean(exchange),
-        "compute_ms": 1e3 * statistics.mean(waits),
+        "compute_ms": 1e3 * statistics.mean(compute),
         "memory": resident_memory() - before,
         "peak_mb": runtime.peak_memory_mb(),
         "bytes_sent": (group.bytes_sent - sent) / made,

@@ -7,7 +7,16 @@ import pytest
 from helpers import job
 
 from slide.config import ranks as places
-from slide.config.ranks import Ranks, check_same, fit_ranks, once_a_machine, share_folder
+from slide.config.ranks import (
+    Ranks,
+    check_ranks,
+    check_same,
+    forget_folder,
+    note_folder,
+    noted_folder,
+    once_a_machine,
+    share_folder,
+)
 from slide.distributed.launch import Errors, Place, find_place
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -108,13 +117,11 @@ def test_more_processes_than_labels(data):
 )
 def test_what_needs_one_process(word):
     with pytest.raises(ValueError, match="needs a run of one process"):
-        fit_ranks(several(), job.compose(word), [word.partition("=")[0]])
+        check_ranks(several(), job.compose(word), [word.partition("=")[0]])
 
 
 def test_the_default_ranker_is_left_out(capsys):
-    config = job.compose()
-    fit_ranks(several(), config, [])
-    assert not config.ranker
+    check_ranks(several(), job.compose(), [])
     assert capsys.readouterr().err == (
         "re-ranker left out: it works in a run of one process only\n"
     )
@@ -129,12 +136,29 @@ def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_of_the_first_process_ends_all(tmp_path):
+def test_an_error_of_the_first_process_ends_all():
+    told = []
+
     def make():
         raise ValueError("the disk is full")
 
+    first = several()
+    first.group.broadcast = lambda value: told.append(value) or value
     with pytest.raises(ValueError, match="the disk is full"):
-        share_folder(several(), make)
+        share_folder(first, make)
+    assert told == [["", "the disk is full"]]
+    other = several()
+    other.group.rank, other.group.broadcast = 1, lambda value: told[0]
+    with pytest.raises(ValueError, match="the disk is full"):
+        share_folder(other, lambda: pytest.fail("only the first process makes the folder"))
+
+
+def test_a_folder_is_noted_for_the_words_of_its_run(tmp_path):
+    note_folder(several(), tmp_path, tmp_path / "run", ["seed=1"])
+    assert noted_folder(several(), tmp_path, ["seed=1"]) == tmp_path / "run"
+    assert noted_folder(several(), tmp_path, ["seed=2"]) is None
+    forget_folder(several(), tmp_path)
+    assert noted_folder(several(), tmp_path, ["seed=1"]) is None
 
 
 def test_one_process_prepares_at_once():

@@ -75,6 +75,33 @@ def test_as_one_process_with_all_samples(tmp_path):
             assert together[1] == ids
 
 
+FAILS = """
+import torch
+from slide import ActiveLoss
+from slide.distributed import ShardedSampledLinear
+
+def said(layer, labels, weights=None):
+    try:
+        layer.loss(torch.ones(2, 4), labels, ActiveLoss("bce"), weights)
+    except ValueError as error:
+        return str(error)
+
+def work(group):
+    layer = ShardedSampledLinear(4, 8, group=group)
+    bad = said(layer, [[1], [99 if group.rank else 2]])
+    return bad, said(layer, [[1], [2]], [1.0, 1.0] if group.rank else None), said(layer, [[1], [2]])
+"""
+
+
+@several
+def test_an_error_of_one_process_is_raised_by_all(tmp_path):
+    found = run_ranks(FAILS, tmp_path, 2)[2]
+    assert found[0][0] == "the samples of rank 1 have an error, which it tells"
+    assert "99" in found[1][0]
+    for rank in found:
+        assert rank[1:] == ["weights are needed on all processes or on none", None]
+
+
 REFUSED = """
 import torch
 from torch import nn

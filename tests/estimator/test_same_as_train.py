@@ -30,7 +30,7 @@ def plain(value, depth=0):
         return {key: plain(each, depth + 1) for key, each in value.items()}
     if hasattr(value, "func"):  # A partial function.
         return [plain(value.func), plain(value.args), plain(value.keywords, depth + 1)]
-    if isinstance(value, type(threading.RLock())):
+    if isinstance(value, type(threading.RLock()) | type(threading.Lock())):
         return "lock"  # Its text names a place in memory.
     if callable(value) and hasattr(value, "__qualname__"):
         return value.__qualname__

@@ -6,6 +6,7 @@ import math
 import random
 import threading
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -172,6 +173,22 @@ def test_what_was_written_is_not_written_again(tmp_path):
     trainer.fit()  # A checkpoint is due after the last step, and another one at the end.
     names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
     assert names == ["1-step-8", "2-step-16"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_processes_agree_on_whether_to_write(tmp_path, first):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=3)
+    trainer.monitor.close()
+    checkpoint, counters = trainer.checkpoint, trainer.counters
+    checkpoint.write(counters)
+    told = []
+    # The other process has compiled something since it wrote, and this one has not, or vice versa.
+    other = [None, True]
+    checkpoint.group = SimpleNamespace(
+        size=2, gather=lambda own: told.append(own) or ([other, own] if first else [own, other])
+    )
+    assert checkpoint._is_new(counters) == first
+    assert told == [[None, False]]
 
 
 @pytest.mark.parametrize(
