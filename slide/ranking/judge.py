@@ -12,9 +12,9 @@ _LEAST_HITS = 50
 # Wrong candidates for each true label that the trees learn from, at most.
 _WRONG = 8
 _SETTINGS: dict[str, Any] = {
-    "max_iter": 60,
-    "learning_rate": 0.15,
-    "max_leaf_nodes": 16,
+    "max_iter": 100,
+    "learning_rate": 0.1,
+    "max_leaf_nodes": 31,
     "min_samples_leaf": 50,
     "early_stopping": False,
     "random_state": 0,
