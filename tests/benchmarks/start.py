@@ -94,7 +94,8 @@ def page(found: dict[str, Any]) -> str:
         total = {"in all": f"{row['seconds']:.2f}", "compiling": f"{row['compile_seconds']:.2f}"}
         lines.append(cells | total)
     imported = later["parts"]["import torch"] + later["parts"]["import slide"]
-    words = [each for each in found["overrides"] if "/" not in each]  # No folder of a machine.
+    # No folder of a machine.
+    words = [f"{w.partition('=')[0]}=..." if "/" in w else w for w in found["overrides"]]
     targets = [
         ("start to the end of the first step, s", later["seconds"], TARGET),
         ("importing torch and slide, s", imported, IMPORT_TARGET),
