@@ -29,7 +29,7 @@ ROOMS = {
     "sampling": "ground kernels plain structures hashing search",
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional optim sampling search",
-    "distributed": "ground structures functional sampling nn",
+    "distributed": "ground plain structures functional sampling nn",
     "check": "ground kernels structures functional hashing optim data sampling search",
     "ranking": "ground kernels structures functional data search nn",
     "model": "ground kernels hashing functional optim data sampling nn ranking",

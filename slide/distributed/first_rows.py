@@ -1,17 +1,18 @@
 """First weights that are functions of a key and a row's number.
 
 So they do not depend on how many processes share out the rows, and each process draws only its own.
-The generator is that of `slide.kernels.random`.
+The generator is that of `slide.plain.random`.
 """
+
+import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+from slide.plain.random import random_bits, shifted
+
 _BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
 
 
@@ -34,12 +35,10 @@ def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
         >>> torch.equal(rows[3:], uniform_rows(7, np.array([3, 4]), 3, bound=1.0))
         True
     """
-    out = np.empty((len(ids), width), np.float32)
+    out = torch.empty(len(ids), width)
     for part, bits in _blocks(key, ids, width):
-        out[part] = (bits >> np.uint64(40)).astype(np.float32)  # 24 bits, exactly.
-    out *= np.float32(2 * bound / 2**24)
-    out -= np.float32(bound)
-    return torch.from_numpy(out)
+        out[part] = shifted(bits, 40).float()  # 24 bits, exactly.
+    return out.mul_(2 * bound / 2**24).sub_(bound)
 
 
 def normal_rows(key: int, ids: np.ndarray, width: int, deviation: float) -> Tensor:
@@ -57,26 +56,22 @@ def normal_rows(key: int, ids: np.ndarray, width: int, deviation: float) -> Tens
     Returns:
         ``(n, width)`` float32.
     """
-    out = np.empty((len(ids), width), np.float32)
+    out = torch.empty(len(ids), width)
     half = -(-width // 2)
     for part, bits in _blocks(key, ids, half):
         # In (0, 1], so that the logarithm is finite.
-        share = ((bits >> np.uint64(40)).astype(np.float32) + 1) * np.float32(2**-24)
-        angle = (bits & np.uint64(0xFFFFFF)).astype(np.float32) * np.float32(2 * np.pi / 2**24)
-        length = np.sqrt(-2 * np.log(share)) * np.float32(deviation)
-        out[part, :half] = length * np.cos(angle)
-        out[part, half:] = (length * np.sin(angle))[:, : width - half]
-    return torch.from_numpy(out)
+        share = (shifted(bits, 40).float() + 1) * 2**-24
+        angle = torch.bitwise_and(bits, 0xFFFFFF).float() * (2 * math.pi / 2**24)
+        length = (-2 * share.log()).sqrt() * deviation
+        out[part, :half] = length * angle.cos()
+        out[part, half:] = (length * angle.sin())[:, : width - half]
+    return out
 
 
-def _blocks(key: int, ids: np.ndarray, width: int):
+def _blocks(key: int, ids: np.ndarray, width: int) -> Iterator[tuple[slice, Tensor]]:
     """Slices of rows, and their random bits ``(rows, width)``: one counter for each number."""
-    columns, start = np.arange(1, width + 1, dtype=np.uint64), np.array([key], np.uint64)
-    step = max(1, _BLOCK // max(width, 1))
+    columns, step = torch.arange(width), max(1, _BLOCK // max(width, 1))
     for begin in range(0, len(ids), step):
         part = slice(begin, begin + step)
-        counters = ids[part].astype(np.uint64)[:, None] * np.uint64(width) + columns
-        z = start + counters * _GOLDEN
-        z = (z ^ (z >> _S30)) * _MIX1
-        z = (z ^ (z >> _S27)) * _MIX2
-        yield part, z ^ (z >> _S31)
+        numbers = torch.from_numpy(ids[part].astype(np.int64))
+        yield part, random_bits(key, numbers[:, None] * width + columns)

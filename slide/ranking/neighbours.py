@@ -106,7 +106,8 @@ class Neighbours:
         """
         weighted = self._weighted(features)
         scores, near = sparse_top_k(weighted, self.lists, self.rows.num_rows, self.count)
-        ids, votes, sharp = top_votes(near, scores, self.labels, self.num_labels, k)
+        labels = Pattern(self.labels.indptr, self.labels.indices)
+        ids, votes, sharp = top_votes(near, scores, labels, self.num_labels, k)
         sums = scores.sum(1, keepdims=True), (scores**4).sum(1, keepdims=True)
         return Votes(
             ids,

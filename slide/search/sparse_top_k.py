@@ -140,7 +140,7 @@ def sparse_top_k(
 
 
 def top_votes(
-    near: np.ndarray, weights: np.ndarray, labels: Pattern | CSR, num_labels: int, k: int
+    near: np.ndarray, weights: np.ndarray, labels: Pattern, num_labels: int, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The k labels with the most votes of some rows that are near each row.
 
@@ -176,8 +176,7 @@ def top_votes(
     sums, touched = _borrowed(num_threads(), num_labels)
     ids = np.full((len(near), k), -1, np.int32)
     votes, sharp = np.zeros((2, len(near), k), np.float32)
-    pattern = Pattern(labels.indptr, labels.indices)
-    count_votes(near, weights, pattern, sums, touched, ids, votes, sharp)
+    count_votes(near, weights, labels, sums, touched, ids, votes, sharp)
     _kept.arrays[sums.shape] = sums, touched
     return ids, votes, sharp
 
