@@ -80,8 +80,8 @@ class PartlyBlind(Judge):
         super().__init__(list(COLUMNS.values()))
         self.unseen = [list(COLUMNS).index(name) for name in unseen]
 
-    def fit(self, columns: np.ndarray, hits: np.ndarray) -> "PartlyBlind":
-        super().fit(self._seen(columns), hits)
+    def fit(self, columns: np.ndarray, hits: np.ndarray, weights=None) -> "PartlyBlind":
+        super().fit(self._seen(columns), hits, weights)
         return self
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:
