@@ -1,7 +1,7 @@
 """Which tests run kernels, and two ways to run them: compiled, or with ``NUMBA_DISABLE_JIT=1``.
 
 Tests in the folders and files of `KERNEL_TESTS` get the marker ``kernels``. Continuous integration
-runs them twice more: as plain Python, and with numba's bounds checks.
+runs them once more as plain Python, where an index beyond its array is an error.
 """
 
 from pathlib import Path
