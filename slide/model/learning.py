@@ -13,6 +13,7 @@ from slide.model.growing import grown_ranker, with_features, with_label_ids
 from slide.model.restrict import kept_ranker
 from slide.names import Names
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
+from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
@@ -59,7 +60,8 @@ class LearningMixin:
         """Train the network on: one pass over rows, at a constant learning rate.
 
         The re-ranker is dropped: it judges the scores of the network that was. The moments of the
-        optimizer live as long as the model and are not in its folder.
+        optimizer live as long as the model and are not in its folder. Weights of a folder in
+        bfloat16 or int8 become float32 first, as they do where labels or features come and go.
 
         Args:
             rows: ``(B, D)``, as `predict` takes them.
@@ -135,6 +137,7 @@ class LearningMixin:
         numbers = self._new_numbers(labels)
         count = len(numbers)
         own = np.concatenate([self._outputs(), numbers])
+        make_float32(self.network)
         add_outputs(self.network.output, count, self.optimizer, _OUTPUT_SCALE)
         if self.ranker is not None:
             self.ranker = grown_ranker(self.ranker, labels=count)
@@ -157,6 +160,7 @@ class LearningMixin:
         for number in numbers[~np.isin(numbers, own)]:
             raise ValueError(f"label {number} was removed before")
         places = np.flatnonzero(np.isin(own, numbers))
+        make_float32(self.network)
         kept = remove_outputs(self.network.output, places.tolist(), self.optimizer)
         if self.ranker is not None:
             self.ranker = kept_ranker(self.ranker, kept.astype(np.int32))
@@ -193,6 +197,7 @@ class LearningMixin:
         names, count = _extended(self.feature_names, features, "features")
         steps, seen = with_features(self.steps, count)
         if seen:  # First what may be refused.
+            make_float32(self.network)
             add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
         self.steps = steps
         if self.vectorizer is not None and names is not None:
@@ -268,6 +273,7 @@ def make_trainable(network: SlideNetwork) -> None:
     Args:
         network: changed in place; one that learns already stays as it is.
     """
+    make_float32(network)
     layer = network.output
     if not layer.weight.requires_grad:
         sizes = layer.in_features, layer.out_features
