@@ -1,7 +1,7 @@
 """Rows of weights as they lie in memory or in a file: floats, bfloat16, or int8 with scales.
 
 A model that was saved with short numbers is not converted when it is opened: its rows stay mapped
-from the file, and those that a computation reads become float32 at that moment. `rows_of` gives
+from the file, and those that a computation reads become float32 at that moment. `weight_rows` gives
 searches one view of both, tensors and stored rows.
 """
 
@@ -179,6 +179,6 @@ class TensorRows(NamedTuple):
         return self.weight, bias, ids
 
 
-def rows_of(weight: Tensor | StoredRows) -> TensorRows | StoredRows:
+def weight_rows(weight: Tensor | StoredRows) -> TensorRows | StoredRows:
     """Rows of either kind, for those who only read them."""
     return weight if isinstance(weight, StoredRows) else TensorRows(weight.detach())

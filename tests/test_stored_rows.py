@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from slide.stored_rows import StoredRows, TensorRows, rows_of
+from slide.stored_rows import StoredRows, TensorRows, weight_rows
 
 
 def draw(dtype, num_rows=37, width=6):
@@ -72,8 +72,8 @@ def test_few_rows_are_converted_at_a_time(monkeypatch):
 
 def test_who_reads_rows_gets_either_kind():
     weight, rows = draw("int8")
-    assert rows_of(rows) is rows
-    assert rows_of(torch.nn.Parameter(weight)).tensors[0].requires_grad is False
+    assert weight_rows(rows) is rows
+    assert weight_rows(torch.nn.Parameter(weight)).tensors[0].requires_grad is False
     assert rows.tensors == (rows.codes, rows.scales)
 
 

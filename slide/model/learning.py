@@ -1,6 +1,6 @@
 """A model that goes on learning: further rows, new labels and features, labels that go."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.functional.losses import LOSSES
 from slide.inputs import as_csr, as_pattern
-from slide.model.growing import grown_ranker, with_features, with_label_ids
+from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
 from slide.model.restrict import kept_ranker
 from slide.names import Names
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
@@ -194,7 +194,7 @@ class LearningMixin:
             ValueError: for a name that the model has, names where there are none, or a number where
                 there are names.
         """
-        names, count = _extended(self.feature_names, features, "features")
+        names, count = extended_names(self.feature_names, features, "features")
         steps, seen = with_features(self.steps, count)
         if seen:  # First what may be refused.
             make_float32(self.network)
@@ -228,7 +228,7 @@ class LearningMixin:
             labels = [name for name in names if known.number(name) not in again]
         more = range(0)
         if not again or len(labels):
-            self.label_names, count = _extended(known, labels, "labels")
+            self.label_names, count = extended_names(known, labels, "labels")
             more = range(self.num_labels, self.num_labels + count)
         if len(set(again)) < len(again):
             raise ValueError("a label occurs twice among the new ones")
@@ -280,21 +280,6 @@ def make_trainable(network: SlideNetwork) -> None:
         options = {"active": active_outputs(layer.out_features), "weighting": "none"}
         layer.sampler = ActiveSampler(*sizes, **options)
     network.requires_grad_(True)
-
-
-def _extended(known: Names | None, new: Any, what: str) -> tuple[Names | None, int]:
-    """Names with further ones, and how many these are."""
-    if known is None:
-        if not isinstance(new, int | np.integer):
-            raise ValueError(f"the {what} have no names: say how many are new, not {new!r}")
-        checks.whole(what, new, 1)
-        return None, int(new)
-    if isinstance(new, int | np.integer | str) or not isinstance(new, Iterable | Sequence):
-        raise ValueError(f"the {what} have names: give a list of new names, not {new!r}")
-    found = known.extended(new, what)
-    if len(found) == len(known):
-        raise ValueError(f"add_{what} needs at least one name")
-    return found, len(found) - len(known)
 
 
 def _loss_of(settings: dict[str, Any]) -> str:

@@ -233,7 +233,7 @@ class Model(LearningMixin):
             path: the folder; it is made if it does not exist. A model in it is replaced.
             dtype: type of the weights of the network in the file: ``"float32"``; ``"bfloat16"``,
                 which takes half the space; or ``"int8"`` with a scale for each row, which takes a
-                quarter. They are float32 again when they are opened, which takes time and memory.
+                quarter. They stay so when they are opened; predictions convert what they read.
 
         Raises:
             ValueError: for another dtype, or a folder that holds something else.

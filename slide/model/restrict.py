@@ -25,7 +25,7 @@ def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
     small, at = copy.copy(network), torch.from_numpy(kept.astype(np.int64))
     small._modules = dict(network._modules)
     if isinstance(network.output, StoredLinear):
-        small.output = network.output.kept(at)
+        small._modules["output"] = network.output.kept(at)
         return small
     layer = copy.copy(network.output)
     layer._modules, layer._parameters = dict(layer._modules), dict(layer._parameters)

@@ -150,8 +150,8 @@ def make_float32(network: SlideNetwork) -> None:
         network: changed in place.
     """
     for name in ("first", "output"):
-        layer = getattr(network, name)
-        if isinstance(layer, _StoredLayer):
+        layer: Any = getattr(network, name)
+        if isinstance(layer, StoredInputLinear | StoredLinear):
             setattr(network, name, layer.trainable())
 
 

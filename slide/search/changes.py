@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slide.stored_rows import StoredRows, rows_of
+from slide.stored_rows import StoredRows, weight_rows
 
 # Integers of the sizes of floats.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -12,7 +12,7 @@ _WITNESSES = 64  # Rows that are compared.
 
 def tensors_of(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[Tensor, ...]:
     """What weight and bias are stored in."""
-    return (*rows_of(weight).tensors, *(() if bias is None else (bias.detach(),)))
+    return (*weight_rows(weight).tensors, *(() if bias is None else (bias.detach(),)))
 
 
 def state(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slide.stored_rows import StoredRows, rows_of
+from slide.stored_rows import StoredRows, weight_rows
 
 # A range of lengths has so many times the rows of the next longer one, and the longest at least
 # LEAST_ROWS.
@@ -27,7 +27,7 @@ class WeightRows:
     """
 
     def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None):
-        self.weight, self.bias = rows_of(weight), None if bias is None else bias.detach()
+        self.weight, self.bias = weight_rows(weight), None if bias is None else bias.detach()
 
     def __len__(self) -> int:
         return self.weight.shape[0]

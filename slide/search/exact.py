@@ -7,7 +7,7 @@ from slide.backend import plain
 from slide.kernels.largest import keep_largest
 from slide.runtime import array_view, has_bfloat16
 from slide.search.rounded import rounded_top_k
-from slide.stored_rows import StoredRows, rows_of
+from slide.stored_rows import StoredRows, weight_rows
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rounding pays for no fewer queries and rows, and if no more than this share of the rows is wanted.
@@ -86,7 +86,7 @@ def _plain_search(
     queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` in plain torch, on the device of the weight."""
-    stored = rows_of(weight)
+    stored = weight_rows(weight)
     rows = stored.at_once(max(k, _DEVICE_SCORES // max(1, len(queries))))
     best = queries.new_full((len(queries), 0), -torch.inf)
     ids = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
@@ -105,7 +105,7 @@ def _search(
     queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, best: Tensor, ids: Tensor
 ) -> None:
     # Fewer queries are scored against more rows at a time: each block costs some microseconds.
-    stored = rows_of(weight)
+    stored = weight_rows(weight)
     block = stored.at_once(_ROW_BLOCK * max(1, _QUERY_BLOCK // max(1, len(queries))))
     for start in range(0, stored.shape[0], block):
         rows = stored.block(start, start + block)

@@ -13,7 +13,7 @@ from torch import Tensor
 from slide.kernels.largest import keep_largest_bounds
 from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view
-from slide.stored_rows import StoredRows, TensorRows, rows_of
+from slide.stored_rows import StoredRows, TensorRows, weight_rows
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rows that are kept besides twice k: for most queries fewer may be among the best.
@@ -51,7 +51,7 @@ def rounded_top_k(
         >>> ids.tolist(), proven.tolist()
         ([[0], [1]], [True, True])
     """
-    queries, rows = queries.detach().contiguous(), rows_of(weight)
+    queries, rows = queries.detach().contiguous(), weight_rows(weight)
     bias = torch.zeros(rows.shape[0]) if bias is None else bias.detach()
     # How far rounding may move the score of a query and a row: the product of the two numbers.
     errors = (_SHARE * queries.norm(dim=1)).numpy(), rows.lengths().numpy()
@@ -115,8 +115,9 @@ def _scored(
     indptr = np.concatenate([[0], np.cumsum(wanted.sum(1))]).astype(np.int64)
     weight, added, places = stored.some(ids[wanted].astype(np.int32), bias)
     assert added is not None
-    out, arrays = np.empty(indptr[-1], np.float32), (queries, weight.contiguous(), added)
-    sampled_product(indptr, places, *map(array_view, arrays), out)
+    out = np.empty(indptr[-1], np.float32)
+    arrays = array_view(queries), array_view(weight.contiguous()), array_view(added)
+    sampled_product(indptr, places, *arrays, out)
     scores = np.full(ids.shape, -np.inf, np.float32)
     scores[wanted] = out
     return scores

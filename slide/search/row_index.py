@@ -11,7 +11,7 @@ from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view, check_on_cpu
 from slide.search.changes import kept_state, state, tensors_of
 from slide.search.clusters import WeightRows, near_rows
-from slide.stored_rows import StoredRows, rows_of
+from slide.stored_rows import StoredRows, weight_rows
 
 # How many standard deviations above the mean of a list the score of a row may lie. See `_bounds`.
 _DEVIATIONS = 7.0
@@ -256,7 +256,7 @@ class RowIndex:
     def _best(self, queries: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best of the ids that were found, by their exact scores."""
         known, queries = found.clamp(min=0), queries.to(self.weight.dtype)
-        weight, bias, places = rows_of(self.weight).some(known.numpy(), self.bias)
+        weight, bias, places = weight_rows(self.weight).some(known.numpy(), self.bias)
         known, bias = torch.from_numpy(places), None if bias is None else bias.detach()
         if weight.dtype in (torch.float32, torch.float64) and weight.is_contiguous():
             scores = _products(queries, weight, bias, known)
