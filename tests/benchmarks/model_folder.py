@@ -109,11 +109,11 @@ def page(found: dict) -> str:
         for dtype, row in found["precision"].items()
     ]
     told = ", ".join(f"{key}={value}" for key, value in found["settings"].items())
+    shape = f"{FEATURES:,} features, {HIDDEN} hidden units and {found['labels']:,} labels"
     return (
-        f"# The folder of a model\n\nA network of {FEATURES:,} features, {HIDDEN} hidden units and "
-        f"{found['labels']:,} labels with random weights, exact search, one row after the other, in a new "
-        f"process; files that were just written, threads: {found['threads']}. `open` is without "
-        "`import slide`.\n\n"
+        f"# The folder of a model\n\nA network of {shape} with random weights, exact search, one "
+        "row after the other, in a new process; files that were just written, threads: "
+        f"{found['threads']}. `open` is without `import slide`.\n\n"
         f"{table(opening)}\nA trained run of debian ({told}) with its re-ranker, predicted by "
         f"`slide-predict` in each type, with the start of the process:\n\n{table(precision)}"
     )
@@ -122,9 +122,7 @@ def page(found: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="folder of a run of debian")
-    parser.add_argument(
-        "rows", type=Path, help="test rows with their labels, as slide-predict reads"
-    )
+    parser.add_argument("rows", type=Path, help="its test rows, with their labels")
     parser.add_argument("--labels", type=int, default=LABELS, help="of the random network")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the page")
     arguments = parser.parse_args()
