@@ -191,8 +191,10 @@ class Model(LearningMixin):
             scores, ids = (each.numpy() for each in found)
         else:
             scores, ids, _ = self.ranker.rank(self.network, x, most, search)
-        missing = ((0, 0), (0, k - ids.shape[1]))
         scores = np.where(ids < 0, 0, scores).astype(np.float64)
+        if ids.shape[1] == k:
+            return ids, scores
+        missing = ((0, 0), (0, k - ids.shape[1]))
         return np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
 
     def restricted(self, labels: Iterable[Any]) -> "Model":

@@ -7,7 +7,8 @@ from slide.stored_rows import StoredRows, weight_rows
 
 # Integers of the sizes of floats.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_WITNESSES = 64  # Rows that are compared.
+# Rows that are compared, and numbers of each: they are read anew in each call.
+_WITNESSES, _NUMBERS = 64, 16
 
 
 def tensors_of(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[Tensor, ...]:
@@ -23,6 +24,7 @@ def state(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[list[tuple]
         marks.append((tensor.data_ptr(), version, tensor.shape, tensor.dtype))
         # As integers, since a NaN does not equal itself.
         some = tensor[:: max(1, len(tensor) // _WITNESSES)]
+        some = some[:, :_NUMBERS] if some.ndim > 1 else some
         rows.append(some.view(_BITS[tensor.element_size()]))
     return marks, rows
 

@@ -236,20 +236,15 @@ class RowIndex:
         Distances from the mean in a random direction would have a standard deviation of spread /
         sqrt(D), multiplied by the length of the query.
         """
-        width = x.shape[1]
-        squares = x.square().sum(1)
+        means = self._means
         if self.bias is not None:
-            squares += 1
-        added = None if self.bias is None else self._means[:, width]
+            x = torch.nn.functional.pad(x, (0, 1), value=1.0)
         if len(x) < _FEW:
-            every = torch.arange(len(self._means)).expand(len(x), -1)
-            scores = _products(x, self._means, added, every)
-        elif added is None:
-            scores = x @ self._means.T
+            every = np.tile(np.arange(len(means), dtype=np.int32), len(x))
+            scores = _products(x, means, None, torch.from_numpy(every).view(len(x), -1))
         else:
-            scores = torch.addmm(added, x, self._means[:, :width].T)
-        deviations = _DEVIATIONS / self._means.shape[1] ** 0.5
-        scores.addr_(squares.sqrt(), self._spreads, alpha=deviations)
+            scores = x @ means.T
+        scores.addr_(x.norm(dim=1), self._spreads, alpha=_DEVIATIONS / means.shape[1] ** 0.5)
         scores[:, -1] = torch.inf  # The longest rows are seen by all.
         return scores
 
@@ -275,7 +270,7 @@ def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) 
     out = torch.empty(ids.shape, dtype=queries.dtype)
     none = queries.new_empty(0)
     sampled_product(
-        *(indptr, ids.int().flatten().numpy(), array_view(queries.detach().contiguous())),
+        *(indptr, ids.int().view(-1).numpy(), array_view(queries.detach().contiguous())),
         *(array_view(rows), array_view(none if added is None else added.contiguous())),
         array_view(out.view(-1)),
     )
