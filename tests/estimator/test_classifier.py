@@ -53,6 +53,7 @@ def test_all_forms_of_the_same_targets(rows, fitted):
     assert model.score(X, lists_of(Y, names)) == pytest.approx(precision_at_k(best, labels, 1))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning")
 @pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
 def test_sparse_tensors(rows, fitted, layout):
     X, Y = (torch.from_numpy(part.toarray()) for part in rows)
