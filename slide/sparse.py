@@ -114,7 +114,7 @@ def check_pattern(
         not len(indptr)
         or indptr[0]
         or indptr[-1] != len(indices)
-        or bool((indptr[1:] < indptr[:-1]).any())
+        or (len(indptr) > 2 and bool((indptr[1:] < indptr[:-1]).any()))
     ):
         raise ValueError(f"indptr of {name} must rise from 0 to their number, {len(indices)}")
     # Read without their sign, numbers below 0 are above all others: one pass instead of two.

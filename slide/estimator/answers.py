@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from slide import checks
-from slide.estimator.targets import read_targets
+from slide.estimator.targets import read_targets, without_torch
 from slide.inputs import as_csr
 from slide.model import Model, Predicted
 from slide.sparse import CSR
@@ -106,7 +106,12 @@ class AnswersMixin:
     def _read_rows(self, X: Any, reset: bool, **options: Any) -> CSR:
         """Features as they are; the first rows tell their number and names."""
         found: Any = validate_data(
-            self, X, reset=reset, accept_sparse="csr", dtype="numeric", **options
+            self,
+            without_torch(X),
+            reset=reset,
+            accept_sparse="csr",
+            dtype="numeric",
+            **options,
         )
         return as_csr(found, self.n_features_in_)
 

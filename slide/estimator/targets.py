@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
@@ -29,6 +30,19 @@ class Targets(NamedTuple):
     multilabel: bool
 
 
+def without_torch(x: Any) -> Any:
+    """A sparse tensor of torch, which scikit-learn does not take, as a SciPy matrix.
+
+    Anything else is returned as it is.
+    """
+    if not isinstance(x, torch.Tensor) or x.layout == torch.strided:
+        return x
+    import scipy.sparse
+
+    found = as_csr(x)
+    return scipy.sparse.csr_array((found.values, found.indices, found.indptr), tuple(x.shape))
+
+
 def read_targets(y: Any, classes: Any = None) -> Targets:
     """Targets as numbers of labels.
 
@@ -42,6 +56,7 @@ def read_targets(y: Any, classes: Any = None) -> Targets:
     """
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
+    y = without_torch(y)
     if isinstance(y, CSR | Pattern) or hasattr(y, "tocsr") or hasattr(y, "columns"):
         return _from_matrix(y, classes)
     if _holds_lists(y):

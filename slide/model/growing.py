@@ -1,12 +1,15 @@
 """Models that know more labels and features: the lists of a re-ranker, and what is done to rows."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from slide import checks
 from slide.data import OwnItems, RowTransform
+from slide.names import Names
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR
 
@@ -79,6 +82,21 @@ def with_features(
         found.append(replace(step, num_features=step.num_features + count, tf_idf_weights=weights))
         count = 0 if step.hashed_features else count
     return tuple(found), count
+
+
+def extended_names(known: Names | None, new: Any, what: str) -> tuple[Names | None, int]:
+    """Names with further ones, and how many these are."""
+    if known is None:
+        if not isinstance(new, int | np.integer):
+            raise ValueError(f"the {what} have no names: say how many are new, not {new!r}")
+        checks.whole(what, new, 1)
+        return None, int(new)
+    if isinstance(new, int | np.integer | str) or not isinstance(new, Iterable | Sequence):
+        raise ValueError(f"the {what} have names: give a list of new names, not {new!r}")
+    found = known.extended(new, what)
+    if len(found) == len(known):
+        raise ValueError(f"add_{what} needs at least one name")
+    return found, len(found) - len(known)
 
 
 def _more_rows(matrix: CSR, count: int) -> CSR:

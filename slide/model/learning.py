@@ -1,6 +1,6 @@
 """A model that goes on learning: further rows, new labels and features, labels that go."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,11 @@ from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.functional.losses import LOSSES
 from slide.inputs import as_csr, as_pattern
-from slide.model.growing import grown_ranker, with_features, with_label_ids
+from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
 from slide.model.restrict import kept_ranker
 from slide.names import Names
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
+from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
@@ -59,7 +60,8 @@ class LearningMixin:
         """Train the network on: one pass over rows, at a constant learning rate.
 
         The re-ranker is dropped: it judges the scores of the network that was. The moments of the
-        optimizer live as long as the model and are not in its folder.
+        optimizer live as long as the model and are not in its folder. Weights of a folder in
+        bfloat16 or int8 become float32 first, as they do where labels or features come and go.
 
         Args:
             rows: ``(B, D)``, as `predict` takes them.
@@ -135,6 +137,7 @@ class LearningMixin:
         numbers = self._new_numbers(labels)
         count = len(numbers)
         own = np.concatenate([self._outputs(), numbers])
+        make_float32(self.network)
         add_outputs(self.network.output, count, self.optimizer, _OUTPUT_SCALE)
         if self.ranker is not None:
             self.ranker = grown_ranker(self.ranker, labels=count)
@@ -157,6 +160,7 @@ class LearningMixin:
         for number in numbers[~np.isin(numbers, own)]:
             raise ValueError(f"label {number} was removed before")
         places = np.flatnonzero(np.isin(own, numbers))
+        make_float32(self.network)
         kept = remove_outputs(self.network.output, places.tolist(), self.optimizer)
         if self.ranker is not None:
             self.ranker = kept_ranker(self.ranker, kept.astype(np.int32))
@@ -190,9 +194,10 @@ class LearningMixin:
             ValueError: for a name that the model has, names where there are none, or a number where
                 there are names.
         """
-        names, count = _extended(self.feature_names, features, "features")
+        names, count = extended_names(self.feature_names, features, "features")
         steps, seen = with_features(self.steps, count)
         if seen:  # First what may be refused.
+            make_float32(self.network)
             add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
         self.steps = steps
         if self.vectorizer is not None and names is not None:
@@ -223,7 +228,7 @@ class LearningMixin:
             labels = [name for name in names if known.number(name) not in again]
         more = range(0)
         if not again or len(labels):
-            self.label_names, count = _extended(known, labels, "labels")
+            self.label_names, count = extended_names(known, labels, "labels")
             more = range(self.num_labels, self.num_labels + count)
         if len(set(again)) < len(again):
             raise ValueError("a label occurs twice among the new ones")
@@ -268,27 +273,13 @@ def make_trainable(network: SlideNetwork) -> None:
     Args:
         network: changed in place; one that learns already stays as it is.
     """
+    make_float32(network)
     layer = network.output
     if not layer.weight.requires_grad:
         sizes = layer.in_features, layer.out_features
         options = {"active": active_outputs(layer.out_features), "weighting": "none"}
         layer.sampler = ActiveSampler(*sizes, **options)
     network.requires_grad_(True)
-
-
-def _extended(known: Names | None, new: Any, what: str) -> tuple[Names | None, int]:
-    """Names with further ones, and how many these are."""
-    if known is None:
-        if not isinstance(new, int | np.integer):
-            raise ValueError(f"the {what} have no names: say how many are new, not {new!r}")
-        checks.whole(what, new, 1)
-        return None, int(new)
-    if isinstance(new, int | np.integer | str) or not isinstance(new, Iterable | Sequence):
-        raise ValueError(f"the {what} have names: give a list of new names, not {new!r}")
-    found = known.extended(new, what)
-    if len(found) == len(known):
-        raise ValueError(f"add_{what} needs at least one name")
-    return found, len(found) - len(known)
 
 
 def _loss_of(settings: dict[str, Any]) -> str:

@@ -191,8 +191,10 @@ class Model(LearningMixin):
             scores, ids = (each.numpy() for each in found)
         else:
             scores, ids, _ = self.ranker.rank(self.network, x, most, search)
-        missing = ((0, 0), (0, k - ids.shape[1]))
         scores = np.where(ids < 0, 0, scores).astype(np.float64)
+        if ids.shape[1] == k:
+            return ids, scores
+        missing = ((0, 0), (0, k - ids.shape[1]))
         return np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
 
     def restricted(self, labels: Iterable[Any]) -> "Model":
@@ -233,7 +235,7 @@ class Model(LearningMixin):
             path: the folder; it is made if it does not exist. A model in it is replaced.
             dtype: type of the weights of the network in the file: ``"float32"``; ``"bfloat16"``,
                 which takes half the space; or ``"int8"`` with a scale for each row, which takes a
-                quarter. They are float32 again when they are opened, which takes time and memory.
+                quarter. They stay so when they are opened; predictions convert what they read.
 
         Raises:
             ValueError: for another dtype, or a folder that holds something else.

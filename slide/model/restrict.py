@@ -9,6 +9,7 @@ from torch import nn
 from slide.data import KnownLabels, OwnItems
 from slide.data.transform_steps import keep_labels
 from slide.nn import SlideNetwork
+from slide.nn.stored_layers import StoredLinear
 from slide.ranking import EnsembleRanker
 from slide.sampling import FullSampler
 from slide.sparse import CSR, Pattern
@@ -21,10 +22,13 @@ def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
         network: a trained network.
         kept: ``(n,)`` numbers of outputs.
     """
-    small, layer = copy.copy(network), copy.copy(network.output)
-    small._modules, layer._parameters = dict(network._modules), dict(network.output._parameters)
-    layer._modules = dict(network.output._modules)
-    at = torch.from_numpy(kept.astype(np.int64))
+    small, at = copy.copy(network), torch.from_numpy(kept.astype(np.int64))
+    small._modules = dict(network._modules)
+    if isinstance(network.output, StoredLinear):
+        small._modules["output"] = network.output.kept(at)
+        return small
+    layer = copy.copy(network.output)
+    layer._modules, layer._parameters = dict(layer._modules), dict(layer._parameters)
     for name in ("weight", "bias"):
         values = network.output.get_parameter(name).detach()[at]
         setattr(layer, name, nn.Parameter(values, requires_grad=False))

@@ -13,6 +13,7 @@ from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
     LinearOptions,
+    active_linear,
     check_fits,
     check_linear,
     linear_on_set,
@@ -232,6 +233,11 @@ class SampledLinear(SampledLayer):
             if search == "index":
                 return self.row_index().top_k(x, k)
             return index_top_k(x, self.weight, self.bias, self.candidates(x), k)
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, active: ActiveSet) -> Tensor:
+        """The outputs of an active set, as `slide.active_linear`, without a gradient."""
+        return active_linear(x, self.weight.detach(), self.bias, active)
 
     def row_index(self) -> RowIndex:
         """The index of `top_k` over the rows of the weight as they are now.

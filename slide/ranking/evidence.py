@@ -8,7 +8,6 @@ import torch
 from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.data import KnownLabels, OwnItems
-from slide.functional import active_linear
 from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
@@ -137,7 +136,6 @@ def join(*lists: np.ndarray) -> np.ndarray:
     return ids[:, : int((ids >= 0).sum(1).max(initial=1))]
 
 
-@torch.no_grad()
 def score_ids(network: SlideNetwork, hidden: torch.Tensor, ids: np.ndarray) -> np.ndarray:
     """The network's scores of the outputs ``ids`` ``(B, K)``; 0 for ids below 0.
 
@@ -150,6 +148,5 @@ def score_ids(network: SlideNetwork, hidden: torch.Tensor, ids: np.ndarray) -> n
     indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
     active = ActiveSet(layer.out_features, ids[known].astype(np.int32), indptr)
     out = np.zeros(ids.shape, np.float32)
-    scores = active_linear(hidden, layer.weight.detach(), layer.bias, active)
-    out[known] = on_host(scores.float())
+    out[known] = on_host(layer.scores(hidden, active).float())
     return out

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from slide.stored_rows import StoredRows, weight_rows
+
 # A range of lengths has so many times the rows of the next longer one, and the longest at least
 # LEAST_ROWS.
 GROWTH, LEAST_ROWS = 3, 1_024
@@ -20,19 +22,19 @@ class WeightRows:
     """The rows ``[weight, bias]`` as float32, block by block, since a copy of all is large.
 
     Args:
-        weight: ``(N, D)`` floats.
+        weight: ``(N, D)`` floats, or stored rows.
         bias: ``(N,)`` or None.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None):
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None):
+        self.weight, self.bias = weight_rows(weight), None if bias is None else bias.detach()
 
     def __len__(self) -> int:
-        return len(self.weight)
+        return self.weight.shape[0]
 
     def take(self, numbers: Tensor) -> Tensor:
         """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias."""
-        rows = self.weight[numbers].float()
+        rows = self.weight.take(numbers)
         if self.bias is None:
             return rows
         return torch.cat([rows, self.bias[numbers].float()[:, None]], 1)

@@ -7,6 +7,7 @@ from slide.backend import plain
 from slide.kernels.largest import keep_largest
 from slide.runtime import array_view, has_bfloat16
 from slide.search.rounded import rounded_top_k
+from slide.stored_rows import StoredRows, weight_rows
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rounding pays for no fewer queries and rows, and if no more than this share of the rows is wanted.
@@ -16,7 +17,7 @@ _DEVICE_SCORES = 2**27  # Off the CPU, so many scores are computed at a time.
 
 
 def exact_top_k(
-    queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, for each query.
 
@@ -26,7 +27,8 @@ def exact_top_k(
 
     Args:
         queries: ``(B, D)`` floats.
-        weight: ``(N, D)``, of the type of ``queries``.
+        weight: ``(N, D)``, of the type of ``queries``; or stored rows, which become float32 block
+            by block.
         bias: ``(N,)`` or None.
         k: number of rows to return for each query, in [1, N].
 
@@ -44,9 +46,9 @@ def exact_top_k(
         >>> ids.tolist()
         [[0], [1]]
     """
-    if not 1 <= k <= len(weight):
-        raise ValueError(f"k must be in [1, {len(weight)}], not {k}")
-    if plain(weight):
+    if not 1 <= k <= weight.shape[0]:
+        raise ValueError(f"k must be in [1, {weight.shape[0]}], not {k}")
+    if plain(queries):
         return _plain_search(queries, weight, bias, k)
     if _rounding_pays(queries, weight, k):
         best, ids, proven = rounded_top_k(queries, weight, bias, k)
@@ -58,16 +60,16 @@ def exact_top_k(
     return best.to(queries.dtype), ids.gather(1, order)
 
 
-def _rounding_pays(queries: Tensor, weight: Tensor, k: int) -> bool:
+def _rounding_pays(queries: Tensor, weight: Tensor | StoredRows, k: int) -> bool:
     if queries.dtype != torch.float32 or not has_bfloat16():
         return False
-    many = len(queries) >= _LEAST_QUERIES and len(weight) >= _LEAST_ROWS
-    many = many and weight.shape[1] <= _MOST_COLUMNS
-    return many and k <= _MOST_WANTED * len(weight)
+    rows, columns = weight.shape
+    many = len(queries) >= _LEAST_QUERIES and rows >= _LEAST_ROWS and columns <= _MOST_COLUMNS
+    return many and k <= _MOST_WANTED * rows
 
 
 def _full_search(
-    queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` without rounding, in no particular order."""
     # Shorter floats are compared as float32, because kernels do not read them.
@@ -81,14 +83,15 @@ def _full_search(
 
 
 def _plain_search(
-    queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` in plain torch, on the device of the weight."""
-    rows = max(k, _DEVICE_SCORES // max(1, len(queries)))
+    stored = weight_rows(weight)
+    rows = stored.at_once(max(k, _DEVICE_SCORES // max(1, len(queries))))
     best = queries.new_full((len(queries), 0), -torch.inf)
     ids = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-    for start in range(0, len(weight), rows):
-        scores = queries @ weight[start : start + rows].T
+    for start in range(0, stored.shape[0], rows):
+        scores = queries @ stored.block(start, start + rows).T
         if bias is not None:
             scores = scores + bias[start : start + rows]
         found, places = scores.topk(min(k, scores.shape[1]))
@@ -99,12 +102,13 @@ def _plain_search(
 
 
 def _search(
-    queries: Tensor, weight: Tensor, bias: Tensor | None, best: Tensor, ids: Tensor
+    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, best: Tensor, ids: Tensor
 ) -> None:
     # Fewer queries are scored against more rows at a time: each block costs some microseconds.
-    block = _ROW_BLOCK * max(1, _QUERY_BLOCK // max(1, len(queries)))
-    for start in range(0, len(weight), block):
-        rows = weight[start : start + block]
+    stored = weight_rows(weight)
+    block = stored.at_once(_ROW_BLOCK * max(1, _QUERY_BLOCK // max(1, len(queries))))
+    for start in range(0, stored.shape[0], block):
+        rows = stored.block(start, start + block)
         if bias is None:
             scores = queries @ rows.T
         else:

@@ -13,6 +13,7 @@ from torch import Tensor
 from slide.kernels.largest import keep_largest_bounds
 from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view
+from slide.stored_rows import StoredRows, TensorRows, weight_rows
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rows that are kept besides twice k: for most queries fewer may be among the best.
@@ -26,13 +27,13 @@ _SHORTEST = 1e-12
 
 
 def rounded_top_k(
-    queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, and whether that is proven.
 
     Args:
         queries: ``(B, D)`` float32.
-        weight: ``(N, D)`` float32.
+        weight: ``(N, D)`` float32, or stored rows.
         bias: ``(N,)`` float32, or None.
         k: number of rows to return for each query, in [1, N].
 
@@ -50,51 +51,52 @@ def rounded_top_k(
         >>> ids.tolist(), proven.tolist()
         ([[0], [1]], [True, True])
     """
-    queries, weight = queries.detach().contiguous(), weight.detach().contiguous()
-    biases = np.zeros(len(weight), np.float32) if bias is None else array_view(bias)
+    queries, rows = queries.detach().contiguous(), weight_rows(weight)
+    bias = torch.zeros(rows.shape[0]) if bias is None else bias.detach()
     # How far rounding may move the score of a query and a row: the product of the two numbers.
-    errors = (_SHARE * queries.norm(dim=1)).numpy(), weight.norm(dim=1).numpy()
-    bounds, ids = _largest_bounds(queries, weight, biases, errors, 2 * k + _SPARE)
+    errors = (_SHARE * queries.norm(dim=1)).numpy(), rows.lengths().numpy()
+    bounds, ids = _largest_bounds(queries, rows, array_view(bias), errors, 2 * k + _SPARE)
     with np.errstate(invalid="ignore"):  # Of numbers that are not finite.
         lowest = bounds - 2 * errors[0][:, None] * errors[1][ids]
     # The k-th largest score is at least the k-th largest lower bound.
     least = np.partition(lowest, -k, axis=1)[:, -k, None]
-    scores = _scored(queries, weight, biases, ids, (bounds >= least) & (ids >= 0))
+    scores = _scored(queries, rows, bias, ids, (bounds >= least) & (ids >= 0))
     best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
     found = np.take_along_axis(scores, best, 1)
     # The score of a row that was not kept is at most the least bound that was kept.
-    proven = (found.min(1) >= bounds.min(1)) | (bounds.shape[1] == len(weight))
+    proven = (found.min(1) >= bounds.min(1)) | (bounds.shape[1] == rows.shape[0])
     proven &= (
         np.isfinite(found).all(1)
-        & _has_bounds(queries, errors[0])
-        & _has_bounds(weight, errors[1]).all()
+        & _has_bounds(TensorRows(queries), errors[0])
+        & _has_bounds(rows, errors[1]).all()
     )
     ids = np.take_along_axis(ids, best, 1)
     return torch.from_numpy(found), torch.from_numpy(ids), torch.from_numpy(proven)
 
 
-def _has_bounds(vectors: Tensor, lengths: np.ndarray) -> np.ndarray:
+def _has_bounds(vectors: TensorRows | StoredRows, lengths: np.ndarray) -> np.ndarray:
     """Whether vectors are zero or of a length whose square float32 holds: others have no bounds."""
     known = (lengths > _SHORTEST) & (lengths < 1 / _SHORTEST)
     others = np.flatnonzero(~known)
-    known[others] = ~(vectors[torch.from_numpy(others)] != 0).any(1).numpy()
+    known[others] = ~(vectors.take(torch.from_numpy(others)) != 0).any(1).numpy()
     return known
 
 
 def _largest_bounds(
     queries: Tensor,
-    weight: Tensor,
+    stored: TensorRows | StoredRows,
     biases: np.ndarray,
     errors: tuple[np.ndarray, np.ndarray],
     number: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The largest upper bounds of scores, and their rows: ``(B, number)``, in no order."""
-    shape = len(queries), min(number, len(weight))
+    shape = len(queries), min(number, stored.shape[0])
     bounds, ids = np.full(shape, -np.inf, np.float32), np.full(shape, -1)
     rounded = queries.bfloat16()
-    for first in range(0, len(weight), _ROW_BLOCK):
+    for first in range(0, stored.shape[0], _ROW_BLOCK):
         part = slice(first, first + _ROW_BLOCK)
-        rows, added = weight[part].bfloat16().T, (errors[1][part], biases[part])
+        rows = stored.block(first, first + _ROW_BLOCK).bfloat16().T
+        added = errors[1][part], biases[part]
         for start in range(0, len(queries), _QUERY_BLOCK):
             some = slice(start, start + _QUERY_BLOCK)
             products = array_view((rounded[some] @ rows).float())
@@ -103,12 +105,19 @@ def _largest_bounds(
 
 
 def _scored(
-    queries: Tensor, weight: Tensor, biases: np.ndarray, ids: np.ndarray, wanted: np.ndarray
+    queries: Tensor,
+    stored: TensorRows | StoredRows,
+    bias: Tensor,
+    ids: np.ndarray,
+    wanted: np.ndarray,
 ) -> np.ndarray:
     """The scores of the wanted ids ``(B, K)``; -inf for the others."""
     indptr = np.concatenate([[0], np.cumsum(wanted.sum(1))]).astype(np.int64)
-    rows, out = ids[wanted].astype(np.int32), np.empty(indptr[-1], np.float32)
-    sampled_product(indptr, rows, array_view(queries), array_view(weight), biases, out)
+    weight, added, places = stored.some(ids[wanted].astype(np.int32), bias)
+    assert added is not None
+    out = np.empty(indptr[-1], np.float32)
+    arrays = array_view(queries), array_view(weight.contiguous()), array_view(added)
+    sampled_product(indptr, places, *arrays, out)
     scores = np.full(ids.shape, -np.inf, np.float32)
     scores[wanted] = out
     return scores

@@ -9,19 +9,19 @@ from torch import Tensor
 from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view, check_on_cpu
+from slide.search.changes import kept_state, state, tensors_of
 from slide.search.clusters import WeightRows, near_rows
+from slide.stored_rows import StoredRows, weight_rows
 
 # How many standard deviations above the mean of a list the score of a row may lie. See `_bounds`.
 _DEVIATIONS = 7.0
 # Rows that a query may see in any case, and how many for each candidate.
 _LEAST_SEEN, _SEEN_EACH = 4_096, 128
-# Queries whose bounds are computed at a time, numbers that are gathered at a time, rows compared to
-# find changes, and rows that are rounded at a time.
-_QUERIES, _GATHERED, _WITNESSES, _BLOCK = 512, 2**24, 64, 16_384
+# Queries whose bounds are computed at a time, numbers that are gathered at a time, and rows that
+# are rounded at a time.
+_QUERIES, _GATHERED, _BLOCK = 512, 2**24, 16_384
 # Fewer queries are multiplied by a kernel: waking the threads of a matrix product takes longer.
 _FEW = 8
-# Integers of the sizes of floats.
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # What an index holds, beside weight and bias.
 _ARRAYS, _TENSORS = ("starts", "ids", "codes", "scales", "biases"), ("means", "spreads")
 
@@ -42,7 +42,7 @@ class RowIndex:
     is told of, and no others: see `fits`.
 
     Args:
-        weight: ``(N, D)`` floats, on the CPU.
+        weight: ``(N, D)`` floats, or stored rows, on the CPU.
         bias: ``(N,)`` or None.
         seed: of the draws of k-means.
 
@@ -62,20 +62,21 @@ class RowIndex:
         ([0, 1, 2], torch.Size([3, 2]))
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, seed: int = 0):
-        check_on_cpu("search by an index", weight, *(() if bias is None else (bias,)))
-        if weight.ndim != 2 or not weight.numel() or not weight.is_floating_point():
-            raise ValueError(f"weight must be (N, D) floats, not {weight.dtype} {weight.shape}")
-        if bias is not None and bias.shape != weight.shape[:1]:
-            raise ValueError(f"a bias of shape {bias.shape} does not fit {len(weight)} rows")
+    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None, seed: int = 0):
+        check_on_cpu("search by an index", *tensors_of(weight, bias))
+        shape, dtype = weight.shape, weight.dtype
+        if len(shape) != 2 or not shape.numel() or not dtype.is_floating_point:
+            raise ValueError(f"weight must be (N, D) floats, not {dtype} {shape}")
+        if bias is not None and bias.shape != shape[:1]:
+            raise ValueError(f"a bias of shape {bias.shape} does not fit {shape[0]} rows")
         self.weight, self.bias = weight, bias
-        self._state = _kept_state(weight, bias)  # Before the rows are read, not after.
+        self._state = kept_state(weight, bias)  # Before the rows are read, not after.
         rows = WeightRows(weight, bias)
         lists = near_rows(rows, seed)
         self._starts, self._ids = lists.starts.numpy(), lists.order.int().numpy()
         self._means, self._spreads = lists.means, lists.spreads
-        self._codes = np.empty(tuple(weight.shape), np.int8)
-        self._scales, self._biases = (np.zeros(len(weight), np.float32) for _ in range(2))
+        self._codes = np.empty(tuple(shape), np.int8)
+        self._scales, self._biases = (np.zeros(shape[0], np.float32) for _ in range(2))
         for start, block in zip(range(0, len(rows), _BLOCK), rows.blocks(lists.order), strict=True):
             self._round(slice(start, start + _BLOCK), block)
         self._places: np.ndarray | None = None
@@ -83,7 +84,7 @@ class RowIndex:
 
     @classmethod
     def restored(
-        cls, weight: Tensor, bias: Tensor | None, state: dict[str, np.ndarray]
+        cls, weight: Tensor | StoredRows, bias: Tensor | None, state: dict[str, np.ndarray]
     ) -> "RowIndex":
         """The index of this weight that had this `state_dict`.
 
@@ -94,7 +95,7 @@ class RowIndex:
             shape = state["codes"].shape
             raise ValueError(f"an index of {shape} does not fit rows of {tuple(weight.shape)}")
         index = cls.__new__(cls)
-        index.weight, index.bias, index._state = weight, bias, _kept_state(weight, bias)
+        index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
         for name in _ARRAYS:
             setattr(index, f"_{name}", state[name].copy())
         for name in _TENSORS:
@@ -161,7 +162,7 @@ class RowIndex:
         self._means[lists] = means
         self._spreads[lists] = (squares - means.square().sum(1)).clamp(min=0).sqrt()
 
-    def fits(self, weight: Tensor, bias: Tensor | None) -> bool:
+    def fits(self, weight: Tensor | StoredRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
 
         It compares the tensors themselves, the counters that PyTorch and the optimizers of slide
@@ -170,7 +171,7 @@ class RowIndex:
         """
         if weight is not self.weight or bias is not self.bias:
             return False
-        marks, rows = _state(weight, bias)
+        marks, rows = state(weight, bias)
         same = marks == self._state[0]
         return same and all(map(torch.equal, rows, self._state[1]))
 
@@ -235,27 +236,23 @@ class RowIndex:
         Distances from the mean in a random direction would have a standard deviation of spread /
         sqrt(D), multiplied by the length of the query.
         """
-        width = x.shape[1]
-        squares = x.square().sum(1)
+        means = self._means
         if self.bias is not None:
-            squares += 1
-        added = None if self.bias is None else self._means[:, width]
+            x = torch.nn.functional.pad(x, (0, 1), value=1.0)
         if len(x) < _FEW:
-            every = torch.arange(len(self._means)).expand(len(x), -1)
-            scores = _products(x, self._means, added, every)
-        elif added is None:
-            scores = x @ self._means.T
+            every = np.tile(np.arange(len(means), dtype=np.int32), len(x))
+            scores = _products(x, means, None, torch.from_numpy(every).view(len(x), -1))
         else:
-            scores = torch.addmm(added, x, self._means[:, :width].T)
-        deviations = _DEVIATIONS / self._means.shape[1] ** 0.5
-        scores.addr_(squares.sqrt(), self._spreads, alpha=deviations)
+            scores = x @ means.T
+        scores.addr_(x.norm(dim=1), self._spreads, alpha=_DEVIATIONS / means.shape[1] ** 0.5)
         scores[:, -1] = torch.inf  # The longest rows are seen by all.
         return scores
 
     def _best(self, queries: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best of the ids that were found, by their exact scores."""
         known, queries = found.clamp(min=0), queries.to(self.weight.dtype)
-        weight, bias = self.weight.detach(), None if self.bias is None else self.bias.detach()
+        weight, bias, places = weight_rows(self.weight).some(known.numpy(), self.bias)
+        known, bias = torch.from_numpy(places), None if bias is None else bias.detach()
         if weight.dtype in (torch.float32, torch.float64) and weight.is_contiguous():
             scores = _products(queries, weight, bias, known)
         else:
@@ -273,27 +270,8 @@ def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) 
     out = torch.empty(ids.shape, dtype=queries.dtype)
     none = queries.new_empty(0)
     sampled_product(
-        *(indptr, ids.int().flatten().numpy(), array_view(queries.detach().contiguous())),
+        *(indptr, ids.int().view(-1).numpy(), array_view(queries.detach().contiguous())),
         *(array_view(rows), array_view(none if added is None else added.contiguous())),
         array_view(out.view(-1)),
     )
     return out
-
-
-def _state(weight: Tensor, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
-    """Marks of two tensors, and views of some of their rows, which change when the tensors do."""
-    marks, rows = [], []
-    for tensor in (weight,) if bias is None else (weight, bias):
-        tensor = tensor.detach()
-        version = None if tensor.is_inference() else tensor._version
-        marks.append((tensor.data_ptr(), version, tensor.shape, tensor.dtype))
-        # As integers, since a NaN does not equal itself.
-        some = tensor[:: max(1, len(tensor) // _WITNESSES)]
-        rows.append(some.view(_BITS[tensor.element_size()]))
-    return marks, rows
-
-
-def _kept_state(weight: Tensor, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
-    """The same, with copies of the rows."""
-    marks, rows = _state(weight, bias)
-    return marks, [each.clone() for each in rows]

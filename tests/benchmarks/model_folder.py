@@ -6,6 +6,7 @@ Random weights of the shape of Amazon-670K, and a trained run of the data set de
     python tests/benchmarks/model_folder.py results/debian/for_model_folder datasets/debian/test.txt
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -15,9 +16,9 @@ import time
 from pathlib import Path
 
 import torch
-from report import publish, table
+from report import RESULTS, publish, table
 
-from slide import FullSampler, SlideNetwork
+from slide import FullSampler, SlideNetwork, runtime
 from slide.model import Model, load
 
 FEATURES, HIDDEN, LABELS, NONZEROS = 135_909, 512, 670_091, 75
@@ -55,10 +56,10 @@ def open_elsewhere(folder: Path) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def measure_opening(folder: Path) -> dict[str, dict[str, float]]:
+def measure_opening(folder: Path, labels: int) -> dict[str, dict[str, float]]:
     """Seconds and bytes of a large network with random weights."""
     torch.manual_seed(0)
-    model, found = Model(SlideNetwork(FEATURES, [HIDDEN], LABELS, FullSampler)), {}
+    model, found = Model(SlideNetwork(FEATURES, [HIDDEN], labels, FullSampler)), {}
     for dtype in DTYPES:
         begin = time.perf_counter()
         model.save(folder / dtype, dtype)
@@ -108,28 +109,34 @@ def page(found: dict) -> str:
         for dtype, row in found["precision"].items()
     ]
     told = ", ".join(f"{key}={value}" for key, value in found["settings"].items())
+    shape = f"{FEATURES:,} features, {HIDDEN} hidden units and {found['labels']:,} labels"
     return (
-        f"# The folder of a model\n\nA network of {FEATURES:,} features, {HIDDEN} hidden units and "
-        f"{LABELS:,} labels with random weights, exact search, one row after the other, in a new "
-        f"process; files that were just written, threads: {found['threads']}. `open` is without "
-        "`import slide`.\n\n"
+        f"# The folder of a model\n\nA network of {shape} with random weights, exact search, one "
+        "row after the other, in a new process; files that were just written, threads: "
+        f"{found['threads']}. `open` is without `import slide`.\n\n"
         f"{table(opening)}\nA trained run of debian ({told}) with its re-ranker, predicted by "
         f"`slide-predict` in each type, with the start of the process:\n\n{table(precision)}"
     )
 
 
 def main() -> None:
-    from slide import runtime
-
-    run, rows = map(Path, sys.argv[1:3])
-    with tempfile.TemporaryDirectory() as folder:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="folder of a run of debian")
+    parser.add_argument("rows", type=Path, help="its test rows, with their labels")
+    parser.add_argument("--labels", type=int, default=LABELS, help="of the random network")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the page")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder, settings = Path(name), load(arguments.run).settings
         found = {
             "threads": runtime.num_threads(),
-            "opening": measure_opening(Path(folder)),
-            "settings": {key: load(run).settings[group][key] for group, key in SHOWN},
-            "precision": measure_precision(run, rows, Path(folder)),
+            "labels": arguments.labels,
+            "opening": measure_opening(folder, arguments.labels),
+            "settings": {key: settings[group][key] for group, key in SHOWN},
+            "precision": measure_precision(arguments.run, arguments.rows, folder),
         }
-    publish("model_folder", found, page)
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    publish("model_folder", found, page, arguments.results)
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def test_a_quarter_of_the_size(raw, tmp_path):
     rows = raw.test.features
     assert_same(opened.predict(rows), Model(twin, ranker).predict(rows))
     opened.save(tmp_path / "again", dtype="int8")  # Rounded weights are not rounded further.
-    assert_same(load(tmp_path / "again").predict(rows).labels, opened.predict(rows).labels)
+    assert_same(load(tmp_path / "again").predict(rows), opened.predict(rows))
     network.output.weight.data[2, 1] = torch.inf
     with pytest.raises(ValueError, match="weights that are not finite cannot be saved as int8"):
         model.save(tmp_path / "other", dtype="int8")

@@ -1,0 +1,162 @@
+"""Layers whose weights stay in a file as short numbers; they predict, and do not learn."""
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slide import checks
+from slide.active_set import ActiveSet
+from slide.functional import active_linear, sparse_linear
+from slide.inputs import as_csr
+from slide.nn.activation import Activation
+from slide.nn.network import SlideNetwork
+from slide.nn.sampled_linear import SEARCHES, SampledLinear
+from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.sampling import FullSampler, Sampler
+from slide.search import RowIndex, exact_top_k, index_top_k
+from slide.sparse import CSR, check_pattern
+from slide.stored_rows import StoredRows
+
+_Layer = TypeVar("_Layer", SparseInputLinear, SampledLinear)
+
+
+class _StoredLayer(nn.Module):
+    """A weight as `StoredRows`, and a bias ``(number of outputs,)``."""
+
+    codes: Tensor
+    scales: Tensor | None
+
+    def __init__(self, rows: StoredRows, bias: Tensor, in_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, len(bias)
+        self.register_buffer("codes", rows.codes, persistent=False)
+        self.register_buffer("scales", rows.scales, persistent=False)
+        self.bias = nn.Parameter(bias, requires_grad=False)
+        self.sampler: Sampler = FullSampler(in_features, len(bias))
+
+    @property
+    def rows(self) -> StoredRows:
+        """The weight as it is stored."""
+        return StoredRows(self.codes, self.scales)
+
+    @property
+    def weight(self) -> Tensor:
+        """A copy of the weight as float32."""
+        return self.rows.float()
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {self.codes.dtype}"
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """A state that `trainable` layers take: the weight is float32."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = self.weight
+
+
+class StoredInputLinear(_StoredLayer):
+    """`slide.SparseInputLinear` of stored rows: it reads the rows of the features of its inputs.
+
+    Args:
+        rows: ``(D, H)``.
+        bias: ``(H,)`` float32.
+    """
+
+    def __init__(self, rows: StoredRows, bias: Tensor):
+        super().__init__(rows, bias, rows.shape[0])
+
+    def forward(self, x: Any) -> Activation:
+        """See `slide.SparseInputLinear.forward`."""
+        x = as_csr(x, self.in_features)
+        check_pattern("features", x, None, self.in_features)
+        weight, _, columns = self.rows.some(x.indices, None)
+        values = sparse_linear(CSR(x.indptr, columns, x.values), weight, self.bias)
+        return Activation(values, self.sampler.select(x, None), x.num_rows)
+
+    def trainable(self) -> SparseInputLinear:
+        """The layer with float32 weights."""
+        # Made with one feature: drawing the first weights of all takes seconds.
+        return _with_weight(SparseInputLinear(1, self.out_features), self)
+
+
+class StoredLinear(_StoredLayer):
+    """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some.
+
+    Args:
+        rows: ``(N, D)``.
+        bias: ``(N,)`` float32.
+    """
+
+    _index: RowIndex | None = None
+    _whole: SampledLinear | None = None
+
+    def __init__(self, rows: StoredRows, bias: Tensor):
+        super().__init__(rows, bias, rows.shape[1])
+
+    def forward(self, x: Tensor, labels: Any = None) -> Activation:
+        """All outputs of ``x`` ``(B, D)``; ``labels`` do not change them."""
+        active, step = FullSampler(self.in_features, self.out_features), self.rows.at_once(2**14)
+        starts = range(0, self.out_features, step)
+        parts = [x @ self.rows.block(begin, begin + step).T for begin in starts]
+        return Activation(torch.cat(parts, 1) + self.bias, active.select(x, labels), len(x))
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, active: ActiveSet) -> Tensor:
+        """See `slide.SampledLinear.scores`."""
+        assert isinstance(active.ids, np.ndarray)
+        weight, bias, ids = self.rows.some(active.ids, self.bias)
+        return active_linear(x, weight, bias, ActiveSet(len(weight), ids, active.indptr))
+
+    @torch.no_grad()
+    def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """See `slide.SampledLinear.top_k`; ``"sampler"`` converts all rows in its first call."""
+        checks.one_of("search", search, SEARCHES)
+        x = x.float()
+        if search == "exact":
+            return exact_top_k(x, self.rows, self.bias, k)
+        if search == "index":
+            return self.row_index().top_k(x, k)
+        layer = self._whole = self.trainable() if self._whole is None else self._whole
+        return index_top_k(x, layer.weight, self.bias, layer.candidates(x), k)
+
+    def row_index(self) -> RowIndex:
+        """See `slide.SampledLinear.row_index`."""
+        index = self._index
+        if index is None or not index.fits(index.weight, self.bias):
+            index = self._index = RowIndex(self.rows, self.bias)
+        return index
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_index": None, "_whole": None}
+
+    def to_linear(self) -> nn.Linear:
+        """An ``nn.Linear`` with float32 copies of weight and bias."""
+        return self.trainable().to_linear()
+
+    def kept(self, numbers: Tensor) -> "StoredLinear":
+        """A layer with some of the outputs."""
+        return StoredLinear(self.rows.kept(numbers), self.bias.detach()[numbers])
+
+    def trainable(self) -> SampledLinear:
+        """The layer with float32 weights."""
+        return _with_weight(SampledLinear(self.in_features, 1), self)
+
+
+def make_float32(network: SlideNetwork) -> None:
+    """Put float32 layers in place of those of stored rows, so that a network can be trained.
+
+    Args:
+        network: changed in place.
+    """
+    for name in ("first", "output"):
+        layer: Any = getattr(network, name)
+        if isinstance(layer, StoredInputLinear | StoredLinear):
+            setattr(network, name, layer.trainable())
+
+
+def _with_weight(layer: _Layer, stored: Any) -> _Layer:
+    layer.in_features, layer.out_features = stored.in_features, stored.out_features
+    layer.weight, layer.bias = nn.Parameter(stored.weight, requires_grad=False), stored.bias
+    layer.sampler = stored.sampler
+    return layer.train(stored.training)

@@ -1,0 +1,206 @@
+"""Models in bfloat16 and int8: their rows stay in the file, and answers are those of float32."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+import slide
+from slide.data import holdout
+from slide.model import Model, load
+from slide.model.folder import MODEL_FOLDER
+from slide.nn.stored_layers import make_float32
+from slide.ranking import EnsembleRanker
+from slide.tensor_folder import read_folder, read_tensors, write_folder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+NAMES = {"bfloat16": ["weight"], "int8": ["weight.int8", "weight.scales"]}
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
+
+
+@pytest.fixture(scope="module", params=["network alone", "with its ranker"])
+def folders(raw, request, tmp_path_factory):
+    """A model in both types."""
+    torch.manual_seed(0)
+    network = slide.SlideNetwork(60, [8, 7], 80, slide.FullSampler)
+    ranker = None
+    if request.param == "with its ranker":
+        train, held = holdout(raw.train, 0.5, seed=0)
+        ranker = EnsembleRanker(depth=10).fit(network, train, held, every=raw.train)
+    folder = tmp_path_factory.mktemp("models")
+    model = Model(network, ranker, label_names=[f"label {n}" for n in range(80)])
+    for dtype in NAMES:
+        model.save(folder / dtype, dtype)
+    return folder
+
+
+def both(folder, dtype):
+    """A model as it is opened, and with all weights converted first."""
+    opened, converted = load(folder / dtype), load(folder / dtype)
+    make_float32(converted.network)
+    return opened, converted
+
+
+def assert_same(one, other):
+    for found, expected in zip(one, other, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@DTYPES
+@pytest.mark.parametrize("search", ["exact", "index"])
+@pytest.mark.parametrize("rows", [1, 30])
+def test_answers_are_those_of_converted_weights(folders, raw, dtype, search, rows):
+    found, expected = both(folders, dtype)
+    x = raw.test.slice(0, rows).features
+    assert_same(found.predict(x, 7, search), expected.predict(x, 7, search))
+    for layer, other in zip(found.network.layers(), expected.network.layers(), strict=True):
+        assert torch.equal(layer.weight, other.weight)
+        assert (layer.in_features, layer.out_features) == (other.in_features, other.out_features)
+
+
+@DTYPES
+def test_rows_stay_short(folders, dtype):
+    network = load(folders / dtype).network
+    codes = [network.first.codes, network.output.codes]
+    assert {each.dtype for each in codes} == {getattr(torch, dtype)}
+    assert {tuple(each.shape) for each in codes} == {(60, 8), (80, 7)}
+    assert network.hidden[0].weight.dtype == torch.float32
+    assert not any(p.requires_grad for p in network.parameters())
+    assert not any(layer.training for layer in network.layers())
+    assert dtype in repr(network)
+
+
+@DTYPES
+def test_what_is_made_of_it_is_as_made_of_float32(folders, raw, dtype, tmp_path):
+    found, expected = both(folders, dtype)
+    x = raw.test.features
+    some = [f"label {n}" for n in range(5, 80, 3)]
+    small, other = found.restricted(some), expected.restricted(some)
+    assert_same(small.predict(x), other.predict(x))
+    assert small.network.output.codes.dtype == getattr(torch, dtype)
+    assert_same(pickle.loads(pickle.dumps(found)).predict(x), expected.predict(x))
+    twin, whole = found.network.to_torch(3), expected.network.to_torch(3)
+    for one, same in zip(twin.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(one, same)
+    state = found.network.state_dict()
+    expected.network.load_state_dict(state)
+    assert torch.equal(state["output.weight"], expected.network.output.weight)
+    scores = found.network(x).to_dense()
+    torch.testing.assert_close(scores, expected.network(x).to_dense())
+    found.save(tmp_path / "again", dtype)  # What is stored is not rounded again.
+    for name, tensor in read_tensors(folders / dtype, "network").items():
+        assert torch.equal(read_tensors(tmp_path / "again", "network")[name], tensor)
+
+
+@DTYPES
+def test_it_learns_on_in_float32(folders, raw, dtype):
+    models = both(folders, dtype)
+    for change in (
+        lambda model: model.add_labels(["new"]),
+        lambda model: model.remove_labels(["label 3"]),
+        lambda model: model.add_features(2),
+        lambda model: model.partial_fit(np.eye(62)[:9], [["new"], ["label 4"], []] * 3),
+    ):
+        for model in models:
+            torch.manual_seed(0)
+            change(model)
+        wide = np.zeros((30, models[0].num_features), np.float32)
+        rows = raw.test.features
+        wide[np.repeat(np.arange(30), np.diff(rows.indptr)), rows.indices] = rows.values
+        scores = [model.predict(wide).scores for model in models]
+        np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-6)
+    assert type(models[0].network.first) is slide.SparseInputLinear
+    assert type(models[0].network.output) is slide.SampledLinear
+
+
+@DTYPES
+def test_the_index_of_a_sampler(raw, dtype, tmp_path):
+    def sampler(width, outputs):
+        return slide.ActiveSampler(width, outputs, slide.LSHProposer, active=20)
+
+    torch.manual_seed(0)
+    network = slide.SlideNetwork(60, [8], 80, sampler)
+    network.output.top_k(torch.randn(2, 8), 3, "sampler")
+    Model(network).save(tmp_path / "short", dtype)
+    found, expected = both(tmp_path, "short")
+    x = raw.test.features
+    for _ in range(2):
+        assert_same(found.predict(x, search="sampler"), expected.predict(x, search="sampler"))
+    assert found.network.output.codes.dtype == getattr(torch, dtype)
+
+
+@DTYPES
+def test_wrong_rows_get_the_same_sentence(folders, dtype):
+    model = load(folders / dtype)
+    far = slide.CSR(np.array([0, 1]), np.array([60], np.int32), np.ones(1, np.float32))
+    for call in (model.predict, model.network.predict):
+        with pytest.raises(ValueError, match=r"features must lie in \[0, 60\)"):
+            call(far)
+    with pytest.raises(ValueError, match="search must be one of exact, index, sampler"):
+        model.network.predict(np.eye(60)[:1], search="fast")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("output.weight.int8", lambda t: t.float(), "must be torch.int8, but is torch.float32"),
+        ("output.weight.scales", lambda t: t.double(), "must be torch.float32, but is torch.float"),
+        ("output.weight.scales", lambda t: t[1:], r"must be \(80,\), but is \(79,\)"),
+        ("first.weight.scales", lambda t: None, r"must be \(60,\), but is missing"),
+        ("first.weight.int8", lambda t: None, r"first.weight must be \(60, 8\), but is missing"),
+        ("hidden.0.bias", lambda t: t.half(), "must be torch.float32, but is torch.float16"),
+    ],
+)
+def test_damaged_files(folders, tmp_path, name, change, message):
+    content = read_folder(MODEL_FOLDER, folders / "int8")
+    tensors = {
+        key: tensor.clone() for key, tensor in read_tensors(folders / "int8", "network").items()
+    }
+    tensors[name] = change(tensors[name])
+    del content["files"]
+    content |= {"ranker": None, "label_names": None}
+    kept = {key: tensor for key, tensor in tensors.items() if tensor is not None}
+    write_folder(MODEL_FOLDER, tmp_path / "m", content, {"network": kept})
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "m")
+
+
+def test_memory_stays_in_the_file(tmp_path):
+    """A process that opens it, and predicts, has a few pages of its own: float32 would be 25 MB."""
+    network = slide.SlideNetwork(500, [64], 100_000, slide.FullSampler)
+    for dtype in ("bfloat16", "int8"):
+        Model(network).save(tmp_path / dtype, dtype)
+    code = """
+import json, sys, slide, numpy as np
+def own():
+    with open("/proc/self/smaps_rollup") as file:
+        lines = dict(line.split(":") for line in file if "kB" in line)
+    return sum(int(lines[f"Private_{kind}"].split()[0]) for kind in ("Clean", "Dirty")) / 1e3
+small = slide.Model(slide.SlideNetwork(500, [64], 5000, slide.FullSampler))
+small.predict(np.eye(500)[:3])  # Imports and kernels.
+found = {}
+for dtype in ("bfloat16", "int8"):
+    before = own()
+    model = slide.load(f"{sys.argv[1]}/{dtype}")
+    opened = own() - before
+    model.predict(np.eye(500)[:3])
+    with open("/proc/self/maps") as file:
+        mapped = any(f"{dtype}/network.safetensors" in line for line in file)
+    found[dtype] = [opened, mapped]
+print(json.dumps(found))
+"""
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, cwd=job.ROOT, capture_output=True, text=True, check=True)
+    for opened, mapped in json.loads(done.stdout).values():
+        assert opened < 6
+        assert mapped
