@@ -232,8 +232,6 @@ def check_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> Non
     """
     if ranks.group.size == 1:
         return
-    if config.ranker and any(key.partition(".")[0] == "ranker" for key in given):
-        raise ValueError(_ALONE.format("a re-ranker", "ranker=none"))
     if config.trainer.patience:
         needs = f"trainer.patience={config.trainer.patience}"
         raise ValueError(_ALONE.format(needs, "trainer.patience=0"))
@@ -243,8 +241,6 @@ def check_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> Non
     if OmegaConf.is_list(sizes) and any(size is not None for size in sizes):
         shown = f"network.hidden_active={list(sizes)}"
         raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))
-    if config.ranker:
-        say("re-ranker left out: it works in a run of one process only")
 
 
 def restarts() -> int:

@@ -162,16 +162,27 @@ class Group:
         sends = self.rank == root
         text = _encoded(value) if sends else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(text)])
-        self._broadcast(length, root)
+        self.broadcast_tensor(length, root)
         if not sends:
             text = torch.empty(int(length), dtype=torch.uint8)
-        self._broadcast(text, root)
-        return _decoded(text)
+        return _decoded(self.broadcast_tensor(text, root))
 
-    def _broadcast(self, tensor: Tensor, root: int) -> None:
+    def broadcast_tensor(self, tensor: Tensor, root: int = 0) -> Tensor:
+        """Replace a tensor by that of rank ``root``.
+
+        Args:
+            tensor: contiguous; of one shape and type on all ranks. It is changed in place.
+            root: a rank.
+
+        Returns:
+            ``tensor``.
+        """
+        if self.size == 1:
+            return tensor
         sender = root if self._processes is None else dist.get_global_rank(self._processes, root)
         sent = tensor.nbytes if self.rank == root else 0
         self._call("broadcast", sent, tensor, src=sender)
+        return tensor
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""

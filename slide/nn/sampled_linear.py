@@ -4,15 +4,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
     LinearOptions,
+    active_linear,
     check_fits,
     check_linear,
     linear_on_set,
@@ -232,6 +235,26 @@ class SampledLinear(SampledLayer):
             if search == "index":
                 return self.row_index().top_k(x, k)
             return index_top_k(x, self.weight, self.bias, self.candidates(x), k)
+
+    @untraced
+    @torch.no_grad()
+    def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
+        """The scores of some outputs of each input.
+
+        Args:
+            x: ``(B, D)``.
+            ids: ``(B, K)`` integers below N, each output at most once in a row; below 0: none.
+
+        Returns:
+            ``(B, K)`` float32, 0 where there is no output.
+        """
+        known = ids >= 0
+        indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
+        active = ActiveSet(self.out_features, ids[known].astype(np.int32), indptr)
+        out = np.zeros(ids.shape, np.float32)
+        scores = active_linear(x, self.weight.detach(), self.bias, active)
+        out[known] = on_host(scores.float())
+        return out
 
     def row_index(self) -> RowIndex:
         """The index of `top_k` over the rows of the weight as they are now.

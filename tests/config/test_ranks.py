@@ -113,18 +113,11 @@ def test_more_processes_than_labels(data):
 
 
 @pytest.mark.parametrize(
-    "word", ["ranker=ensemble", "trainer.patience=2", "network.hidden_active=[8]"]
+    "word", ["trainer.patience=2", "network.hidden_active=[8]"]
 )
 def test_what_needs_one_process(word):
     with pytest.raises(ValueError, match="needs a run of one process"):
         check_ranks(several(), job.compose(word), [word.partition("=")[0]])
-
-
-def test_the_default_ranker_is_left_out(capsys):
-    check_ranks(several(), job.compose(), [])
-    assert capsys.readouterr().err == (
-        "re-ranker left out: it works in a run of one process only\n"
-    )
 
 
 def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
