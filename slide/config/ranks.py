@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from uuid import uuid4
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
-from slide.bars import hush, say
+from slide.bars import hush
 from slide.config.compose import settings
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
@@ -219,28 +219,32 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             )
 
 
-def check_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> None:
-    """Say what a run of several processes leaves out, or raise if it was asked for.
+def check_ranks(ranks: Ranks, config: DictConfig) -> None:
+    """Raise ValueError for a setting that needs a single process.
 
     Args:
         ranks: the processes of the run.
         config: of this process.
-        given: keys that a user set.
 
     Raises:
         ValueError: for a setting that needs a single process.
     """
     if ranks.group.size == 1:
         return
-    if config.trainer.patience:
-        needs = f"trainer.patience={config.trainer.patience}"
-        raise ValueError(_ALONE.format(needs, "trainer.patience=0"))
     device, sizes = config.runtime.get("device", "cpu"), config.network.hidden_active
     if device != "cpu":
         raise ValueError(_ALONE.format(f"runtime.device={device}", "runtime.device=cpu"))
-    if OmegaConf.is_list(sizes) and any(size is not None for size in sizes):
-        shown = f"network.hidden_active={list(sizes)}"
-        raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))
+    first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
+    looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)
+    if first is not None or looked_up:
+        how = (
+            "begin it with null: the first layer computes all its neurons"
+            if first is not None
+            else "set sampler=uniform: hidden neurons can be drawn, and not looked up"
+        )
+        raise ValueError(
+            f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
+        )
 
 
 def restarts() -> int:

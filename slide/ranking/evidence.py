@@ -111,7 +111,12 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     of_row = np.empty((len(ids), 3), np.float32)
     of_row[:, 0], of_row[:, 1], of_row[:, 2] = np.diff(features.indptr), votes.nearest, votes.mean
     fill_evidence(
-        *(ids, starts, network.output.scores_of(hidden, ids), experts.classifiers.scores(features, ids)),
+        *(
+            ids,
+            starts,
+            network.output.scores_of(hidden, ids),
+            experts.classifiers.scores(features, ids),
+        ),
         (votes.ids, votes.shares, votes.sharp),
         (gone, going),
         *(experts.frequency, of_row, columns),

@@ -129,7 +129,7 @@ class Trainer:
         if options.patience and self.held_split is not None:
             splits = self.train_split, self.held_split
             most = options.patience, len(self.batches)
-            self.patience = Patience(folder, *most, splits, self.step)
+            self.patience = Patience(folder, *most, splits, self.step, group)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
         self.learner = Learner(*parts, self.counters, self.checkpoint.last, group)
@@ -242,7 +242,8 @@ class Trainer:
 
     def _train_ranker(self, network: Any) -> None:
         ranker, train, held = self.ranker, self.train_split, self.held_split
-        assert ranker is not None and held is not None
+        assert ranker is not None
+        assert held is not None
         ranker.prepare()
         begin = clock()
         say(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")

@@ -49,7 +49,8 @@ while len(killed) < KILLS:
     found[chain] = run([*words, f"run_dir={folder}/{chain}"], 2, TORCHELASTIC_RESTART_COUNT=1)
 
 # A rank that is killed while the first one trains the re-ranker; then one process judges anew.
-ranked = [*(word for word in words if word != "ranker=none"), "runtime.deterministic=true"]
+others = [word for word in words if word not in ("ranker=none", "trainer.epochs=2")]
+ranked = [*others, "trainer.epochs=8", "trainer.patience=1", "runtime.deterministic=true"]
 ranks = start([*ranked, f"run_dir={folder}/ranked"], 2)
 while "re-ranker: learns" not in open(ranks[0].said).read():
     time.sleep(0.01)
@@ -58,6 +59,9 @@ struck = [rank.wait() for rank in ranks]
 found["ranked"] = run([*ranked, f"run_dir={folder}/ranked"], 2, TORCHELASTIC_RESTART_COUNT=1)
 shutil.copytree(f"{folder}/ranked", f"{folder}/ranked alone")
 found["ranked alone"] = run([f"resume={folder}/ranked alone"], 1)
+
+auto = [*others, "ranker=none", "trainer.epochs=auto", "trainer.max_epochs=3"]
+found["auto"] = run([*auto, f"run_dir={folder}/auto"], 2)
 
 # A network that one process cannot hold: the limit stands for the memory of a machine.
 large = [word for word in small if not word.startswith(("sampler=", "network.hidden="))]
@@ -179,9 +183,14 @@ def test_a_kill_while_the_re_ranker_learns(runs):
     assert sorted(codes) == [-9, 1], runs[0]["struck"]
     said = runs[0]["struck"][codes.index(1)]["said"]
     assert said.count("error: another process of the run has ended") == 1, said
-    again = runs[0]["ended"]["ranked"][0]["said"]
-    assert "re-ranker: learns" in again
+    for name in ("ranked", "ranked alone"):
+        again = runs[0]["ended"][name][0]["said"]
+        assert "the weights of step 56 are kept\nre-ranker: learns" in again
     assert lines(runs[1] / "ranked", "reranked/p_at_1") != []
+
+
+def test_they_find_the_number_of_epochs(runs):
+    assert "the rate falls until step" in runs[0]["ended"]["auto"][0]["said"]
 
 
 def test_the_summary_tells_of_the_processes(runs):
