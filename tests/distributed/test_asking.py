@@ -20,7 +20,7 @@ def work(group):
     rng = np.random.default_rng(0)
     shape = 40, [8], 30, FullSampler, group
     network = ShardedNetwork(*shape, seed=3, label_counts=rng.zipf(1.5, 30))
-    rows = make_csr(rng, [3, 0, 6, 2], 40)
+    rows = make_csr(rng, [3, 1, 6, 2], 40)
     ids = np.array([[29, -1, 4], [-1, -1, -1], [0, 1, 2], [7, 8, -1]])
     # Alone, and then by the first one, with as many questions as it likes.
     hidden = network.embed(rows)
