@@ -22,6 +22,11 @@ KILLS = int(os.environ.get("SLIDE_RANK_KILLS", "1"))
 RUNS = """
 import random, shutil, time
 
+# Ranks inherit the libraries and kernels of the re-ranker.
+bare = [word for word in small if word not in ("ranker=none", "trainer.epochs=2")]
+sys.argv = ["train.py", *bare, "trainer.epochs=1", f"run_dir={folder}/ranker"]
+command.train()
+
 # A run that nothing disturbs, and one that goes on with other numbers of processes.
 words = [*small, "trainer.checkpoint_every=5", "runtime.timeout=8"]
 begin = time.perf_counter()
@@ -49,7 +54,7 @@ while len(killed) < KILLS:
     found[chain] = run([*words, f"run_dir={folder}/{chain}"], 2, TORCHELASTIC_RESTART_COUNT=1)
 
 # A rank that is killed while the first one trains the re-ranker; then one process judges anew.
-others = [word for word in words if word not in ("ranker=none", "trainer.epochs=2")]
+others = [*bare, "trainer.checkpoint_every=5", "runtime.timeout=8"]
 ranked = [*others, "trainer.epochs=8", "trainer.patience=1", "runtime.deterministic=true"]
 ranks = start([*ranked, f"run_dir={folder}/ranked"], 2)
 while "re-ranker: learns" not in open(ranks[0].said).read():
