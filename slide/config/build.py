@@ -155,7 +155,7 @@ def build_trainer(
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
     folder = share_folder(ranks, partial(_make_folder, config, label))
     announce_run(config, data.num_labels, folder)
-    more = schedule, resumed, ranker, ranks.group, ranks.patient
+    more = schedule, resumed, ranker, ranks.group
     trainer = Trainer(*parts, _options(config), folder, *more)
     trainer.counters.search_seconds += search_seconds
     if config.network.prior_bias and trainer.step == 0:

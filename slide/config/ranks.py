@@ -41,13 +41,11 @@ class Ranks(NamedTuple):
         place: of this process.
         group: all processes.
         errors: lets one of them speak.
-        patient: all processes, for waits of any length.
     """
 
     place: Place = Place()
     group: Group = Group.alone()
     errors: Errors = Errors()
-    patient: Group = Group.alone()
 
     @property
     def leads(self) -> bool:
@@ -80,7 +78,9 @@ def join_ranks(config: DictConfig) -> Ranks:
     if not _joined:
         hush(place.rank > 0)
         store = meet(place, config.runtime.get("timeout", _TIMEOUT))
-        _joined.append(Ranks(place, Group(), Errors(place.rank, store), patient_group()))
+        group = Group()
+        group.patient = patient_group()
+        _joined.append(Ranks(place, group, Errors(place.rank, store)))
     return _joined[0]
 
 
@@ -137,7 +137,7 @@ def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
     if ranks.place.local_size == 1 and ranks.group.size == 1:
         return work()
     found = [work()] if ranks.place.local_rank == 0 else []
-    ranks.patient.barrier()
+    ranks.group.patient.barrier()
     return found[0] if found else work()
 
 

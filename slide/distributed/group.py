@@ -49,6 +49,7 @@ class Group:
         size: number of processes.
         seconds: time spent in the operations so far, in seconds; it includes waiting for others.
         bytes_sent: bytes that this process sent so far, if the ranks stand in a ring, as with gloo.
+        patient: the same processes, for waits of any length; else the group itself.
         calls: how often each collective operation of ``torch.distributed`` was called so far, by
             its name.
 
@@ -83,6 +84,7 @@ class Group:
     def _reset(self) -> None:
         self.seconds, self.bytes_sent = 0.0, 0
         self.calls: Counter[str] = Counter()
+        self.patient: Group = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
         return self  # Copies of a network talk to the same processes.

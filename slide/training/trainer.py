@@ -56,7 +56,6 @@ class Trainer:
             no re-ranking. Of several processes, the first one trains it.
         group: the processes of the run, which share the rows of the network; all of them make a
             trainer with the same arguments. None: this process alone.
-        patient: the same processes, for waits of any length. None: ``group``.
 
     Attributes:
         train_split: rows that the network learns from.
@@ -98,12 +97,10 @@ class Trainer:
         resume: bool = False,
         ranker: EnsembleRanker | None = None,
         group: Group | None = None,
-        patient: Group | None = None,
     ):
         check_search(network, options.evaluation)
         group = group or Group.alone()
         self.network, self.ranker, self.data = network, ranker, data
-        self._patient = patient or group
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
         self.train_split, self.held_split, self.every_split = rows, None, rows
@@ -233,12 +230,13 @@ class Trainer:
         if self.ranker is None or self.held_split is None:
             return self.evaluate()
         scores: dict[str, float] = {}
-        with asked_by_first(self.network, self._patient) as network:
+        patient = self.together.group.patient
+        with asked_by_first(self.network, patient) as network:
             if network is not None:
                 self._train_ranker(network)
                 cores.look()
                 scores = self.evaluate(ranker=self.ranker, network=network)
-        return self._patient.broadcast(scores)
+        return patient.broadcast(scores)
 
     def _train_ranker(self, network: Any) -> None:
         ranker, train, held = self.ranker, self.train_split, self.held_split
