@@ -54,10 +54,11 @@ while len(killed) < KILLS:
     found[chain] = run([*words, f"run_dir={folder}/{chain}"], 2, TORCHELASTIC_RESTART_COUNT=1)
 
 # A rank that is killed while the first one trains the re-ranker; then one process judges anew.
-others = [*bare, "trainer.checkpoint_every=5", "runtime.timeout=8"]
+others = [*bare, "trainer.checkpoint_every=5", "runtime.timeout=30"]
 ranked = [*others, "trainer.epochs=8", "trainer.patience=1", "runtime.deterministic=true"]
 ranks = start([*ranked, f"run_dir={folder}/ranked"], 2)
-while "re-ranker: learns" not in open(ranks[0].said).read():
+begin = time.perf_counter()
+while "re-ranker: learns" not in open(ranks[0].said).read() and time.perf_counter() < begin + 90:
     time.sleep(0.01)
 ranks[KILLS % 2].kill()
 struck = [rank.wait() for rank in ranks]
@@ -85,7 +86,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MALLOC_ARENA_MAX", "1")  # Threads of gloo would get arenas of their own.
-        return torchruns(RUNS, folder, 200 + 30 * KILLS), folder
+        return torchruns(RUNS, folder, 260 + 30 * KILLS), folder
 
 
 def lines(folder, name):
