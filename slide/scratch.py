@@ -31,7 +31,7 @@ class Scratch:
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
-        self._user, self._turns = threading.RLock(), threading.Lock()
+        self._user, self._turns, self._readers = threading.RLock(), threading.Condition(), 0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -53,9 +53,25 @@ class Scratch:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """A part of a prediction that other threads wait for, and then do again."""
+        """A part that changes an index; other threads that change or search it wait."""
         with self._turns:
+            self._turns.wait_for(lambda: not self._readers)
             yield
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """A part that searches an index; others may search it, too, and those that change it wait.
+
+        It must not change the index itself.
+        """
+        with self._turns:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._turns:
+                self._readers -= 1
+                self._turns.notify_all()
 
     def slots(self) -> np.ndarray:
         """``(N,)`` int32, all -1."""

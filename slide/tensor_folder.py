@@ -183,6 +183,26 @@ def read_folder(kind: FolderKind, folder: Path, verify: bool = False) -> dict[st
     return content
 
 
+def check_files(
+    kind: FolderKind, folder: Path, content: Mapping[str, Any], names: Iterable[str]
+) -> None:
+    """Read some files of a folder and compare their hashes.
+
+    Args:
+        kind: what the folder holds.
+        folder: the folder.
+        content: what `read_folder` returned.
+        names: of the files.
+
+    Raises:
+        FileNotFoundError: if one is missing.
+        ValueError: if one is not the file that was written.
+    """
+    for name in names:
+        said = content["files"][name]
+        _check_file(kind, folder / name, said["bytes"], said["sha256"], verify=True)
+
+
 def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
     """The tensors of a file, as memory maps: changes of them stay in this process.
 

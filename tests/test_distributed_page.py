@@ -78,6 +78,27 @@ def test_the_page(bench, tmp_path, reason):
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
+def test_the_page_anew(bench, tmp_path, monkeypatch):
+    found = {"cases": {"a": {"batch": 256}}, "runs": [run(1), run(2)], "cores": 2, "steps": 3}
+    found |= {"no_links": "", "commit": "abc", "date": "2020-02-02"}
+    bench.distributed.write(found, tmp_path)
+    made = (tmp_path / "distributed.md").read_text()
+    assert "2020-02-02" in made
+    assert " 1 machines" not in made
+    (tmp_path / "distributed.md").unlink()
+    monkeypatch.setattr("sys.argv", ["distributed.py", "--render", "--results", str(tmp_path)])
+    bench.distributed.main()
+    assert (tmp_path / "distributed.md").read_text() == made
+
+
+def test_machines_of_a_killed_run_are_removed(bench, monkeypatch):
+    said, there = [], "slide-1\nslide-sw (id: 3)\nslide-0 (id: 1)\nslide-x\nvpn\n"
+    monkeypatch.setattr(bench.links, "_run", lambda *words: said.append(words[2:]) or there)
+    bench.links.clear()
+    assert [words[0] for words in said] == ["list", "del", "del", "del"]
+    assert {words[1] for words in said[1:]} == {"slide-0", "slide-1", "slide-sw"}
+
+
 def test_it_measures_steps(bench):
     found = bench.rank_steps.measure(CASE, Group.alone())
     assert found["step_ms"] >= found["compute_ms"] > 0

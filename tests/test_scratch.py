@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import pytest
 
@@ -38,3 +39,44 @@ class TestScratch:
         other = duplicate(scratch)
         assert other.out_features == 3
         assert not other.marks(1).any()
+
+
+class TestTurns:
+    def test_searches_run_beside_each_other(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            assert in_thread(lambda: searched(scratch)).wait(30)
+
+    def test_a_change_waits_for_searches_and_they_for_it(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            changed = in_thread(lambda: changes(scratch))
+            assert not changed.wait(0.05)
+        assert changed.wait(30)
+        with scratch.in_turn():
+            found = in_thread(lambda: searched(scratch))
+            assert not found.wait(0.05)
+        assert found.wait(30)
+
+    def test_after_an_error_others_go_on(self):
+        scratch = Scratch(3)
+        with pytest.raises(ValueError, match="wrong"), scratch.beside():
+            raise ValueError("wrong")
+        assert in_thread(lambda: changes(scratch)).wait(30)
+
+
+def searched(scratch):
+    with scratch.beside():
+        pass
+
+
+def changes(scratch):
+    with scratch.in_turn():
+        pass
+
+
+def in_thread(call):
+    """An event that is set when another thread has done something."""
+    done = threading.Event()
+    threading.Thread(target=lambda: call() or done.set(), daemon=True).start()
+    return done

@@ -133,7 +133,7 @@ def build_trainer(
     """
     share_threads(ranks, config.runtime.threads)
     check_used(config, given)
-    check_ranks(ranks, config, given)
+    check_ranks(ranks, config)
     check_settings(config)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)

@@ -10,21 +10,23 @@ from slide.bars import say
 from slide.config.ranks import ALONE, Ranks
 from slide.data import SparseDataset
 from slide.limits import free_memory, in_gib, resident_memory
-from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs
+from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs, peak_memory
 
 # Proposers whose index has a vector for each output.
 _WITH_VECTORS = ("slide.FaissProposer", "slide.IndexProposer")
 _CANDIDATES = ("depth", "voted", "associated")
 
 
-def run_sizes(config: DictConfig, data: SparseDataset, processes: int = 1) -> RunSizes:
+def run_sizes(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> RunSizes:
     """What the memory of a process of a run depends on.
 
     Args:
         config: after `slide.config.fill_in`.
         data: the data set.
-        processes: number of processes that share the rows of features and labels.
+        ranks: the processes that share the rows of features and labels. The first one trains the
+            re-ranker.
     """
+    processes = ranks.group.size
     trainer, sampler, ranker, split = config.trainer, config.sampler, config.ranker, data.train
     hidden, labels = tuple(config.network.hidden), -(-data.num_labels // processes)
     every = sampler.active == "all" or sampler.active >= data.num_labels
@@ -48,7 +50,7 @@ def run_sizes(config: DictConfig, data: SparseDataset, processes: int = 1) -> Ru
         row_index=trainer.evaluation == "index",
         tables=_table_sizes(proposer, hidden[-1], labels),
         vectors=proposer is not None and proposer._target_ in _WITH_VECTORS,
-        ranker=_ranker_sizes(ranker if processes == 1 else None),
+        ranker=_ranker_sizes(ranker if ranks.leads else None),
         threads=runtime.num_threads(),
     )
 
@@ -67,18 +69,21 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     Raises:
         ValueError: if not even the weights fit.
     """
-    sizes, free = run_sizes(config, data, ranks.group.size), free_memory()
-    parts = memory_needs(sizes)
-    held = resident_memory()
+    sizes, free = run_sizes(config, data, ranks), free_memory()
+    parts, others = memory_needs(sizes), peak_memory(sizes._replace(ranker=None))
+    held, beside = resident_memory(), ranks.place.local_size - 1
     needed = sum(parts.values()) + held
-    each = "" if ranks.group.size == 1 else "each process "
+    said = f"needs about {in_gib(needed)}"
+    if ranks.group.size > 1:
+        said = f"each process needs about {in_gib(others + held)}"
+        if sizes.ranker is not None:
+            said += f", and the first one {in_gib(needed)} for the re-ranker"
     if free is None:
-        say(f"memory    {each}needs about {in_gib(needed)}")
+        say(f"memory    {said}")
         return
     # What this process holds is not free, but it is part of what it needs.
-    there = free // ranks.place.local_size + held
-    said = f"{each}needs about {in_gib(needed)}, {in_gib(there)} are free"
-    said += " for it" if each else ""
+    there = max(free // (beside + 1), free - beside * others) + held
+    said += f", {in_gib(there)} are free" + (" for it" if ranks.group.size > 1 else "")
     if parts["weights"] > there:
         raise ValueError(
             f"the weights alone take {in_gib(parts['weights'])}, and {in_gib(there)} are free: "

@@ -73,8 +73,8 @@ def build_network(
     options = {key: network[key] for key in keys}
     shape = features, list(network.hidden), labels, sampler
     if shared is not None and shared.group.size > 1:
-        seed = {"seed": config.seed}
-        return ShardedNetwork(*shape, **shared._asdict(), **seed, **options)
+        options |= {"hidden_samplers": hidden, "seed": config.seed}
+        return ShardedNetwork(*shape, **shared._asdict(), **options)
     made = SlideNetwork(*shape, hidden, **options)
     return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from uuid import uuid4
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
-from slide.bars import hush, say
+from slide.bars import hush
 from slide.config.compose import settings
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
@@ -41,13 +41,11 @@ class Ranks(NamedTuple):
         place: of this process.
         group: all processes.
         errors: lets one of them speak.
-        patient: all processes, for waits of any length.
     """
 
     place: Place = Place()
     group: Group = Group.alone()
     errors: Errors = Errors()
-    patient: Group = Group.alone()
 
     @property
     def leads(self) -> bool:
@@ -80,7 +78,9 @@ def join_ranks(config: DictConfig) -> Ranks:
     if not _joined:
         hush(place.rank > 0)
         store = meet(place, config.runtime.get("timeout", _TIMEOUT))
-        _joined.append(Ranks(place, Group(), Errors(place.rank, store), patient_group()))
+        group = Group()
+        group.patient = patient_group()
+        _joined.append(Ranks(place, group, Errors(place.rank, store)))
     return _joined[0]
 
 
@@ -137,7 +137,7 @@ def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
     if ranks.place.local_size == 1 and ranks.group.size == 1:
         return work()
     found = [work()] if ranks.place.local_rank == 0 else []
-    ranks.patient.barrier()
+    ranks.group.patient.barrier()
     return found[0] if found else work()
 
 
@@ -219,32 +219,32 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             )
 
 
-def check_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> None:
-    """Say what a run of several processes leaves out, or raise if it was asked for.
+def check_ranks(ranks: Ranks, config: DictConfig) -> None:
+    """Raise ValueError for a setting that needs a single process.
 
     Args:
         ranks: the processes of the run.
         config: of this process.
-        given: keys that a user set.
 
     Raises:
         ValueError: for a setting that needs a single process.
     """
     if ranks.group.size == 1:
         return
-    if config.ranker and any(key.partition(".")[0] == "ranker" for key in given):
-        raise ValueError(_ALONE.format("a re-ranker", "ranker=none"))
-    if config.trainer.patience:
-        needs = f"trainer.patience={config.trainer.patience}"
-        raise ValueError(_ALONE.format(needs, "trainer.patience=0"))
     device, sizes = config.runtime.get("device", "cpu"), config.network.hidden_active
     if device != "cpu":
         raise ValueError(_ALONE.format(f"runtime.device={device}", "runtime.device=cpu"))
-    if OmegaConf.is_list(sizes) and any(size is not None for size in sizes):
-        shown = f"network.hidden_active={list(sizes)}"
-        raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))
-    if config.ranker:
-        say("re-ranker left out: it works in a run of one process only")
+    first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
+    looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)
+    if first is not None or looked_up:
+        how = (
+            "begin it with null: the first layer computes all its neurons"
+            if first is not None
+            else "set sampler=uniform: hidden neurons can be drawn, and not looked up"
+        )
+        raise ValueError(
+            f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
+        )
 
 
 def restarts() -> int:

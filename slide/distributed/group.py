@@ -49,6 +49,7 @@ class Group:
         size: number of processes.
         seconds: time spent in the operations so far, in seconds; it includes waiting for others.
         bytes_sent: bytes that this process sent so far, if the ranks stand in a ring, as with gloo.
+        patient: the same processes, for waits of any length; else the group itself.
         calls: how often each collective operation of ``torch.distributed`` was called so far, by
             its name.
 
@@ -83,6 +84,7 @@ class Group:
     def _reset(self) -> None:
         self.seconds, self.bytes_sent = 0.0, 0
         self.calls: Counter[str] = Counter()
+        self.patient: Group = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
         return self  # Copies of a network talk to the same processes.
@@ -162,16 +164,27 @@ class Group:
         sends = self.rank == root
         text = _encoded(value) if sends else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(text)])
-        self._broadcast(length, root)
+        self.broadcast_tensor(length, root)
         if not sends:
             text = torch.empty(int(length), dtype=torch.uint8)
-        self._broadcast(text, root)
-        return _decoded(text)
+        return _decoded(self.broadcast_tensor(text, root))
 
-    def _broadcast(self, tensor: Tensor, root: int) -> None:
+    def broadcast_tensor(self, tensor: Tensor, root: int = 0) -> Tensor:
+        """Replace a tensor by that of rank ``root``.
+
+        Args:
+            tensor: contiguous; of one shape and type on all ranks. It is changed in place.
+            root: a rank.
+
+        Returns:
+            ``tensor``.
+        """
+        if self.size == 1:
+            return tensor
         sender = root if self._processes is None else dist.get_global_rank(self._processes, root)
         sent = tensor.nbytes if self.rank == root else 0
         self._call("broadcast", sent, tensor, src=sender)
+        return tensor
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""

@@ -41,11 +41,12 @@ class ShardedNetwork(SlideNetwork):
             see `Shares`.
         label_counts: ``(out_features,)``, how often each label occurs.
         seed: seed of first weights and dropout, the same on all ranks.
-        options: ``dropout``, ``precision``, ``init_scale``, ``output_scale`` and ``input_dropout``
-            of `slide.SlideNetwork`.
+        options: ``dropout``, ``precision``, ``init_scale``, ``output_scale``, ``input_dropout`` and
+            ``hidden_samplers`` of `slide.SlideNetwork`. These draw uniformly, and the first one is
+            None.
 
     Raises:
-        ValueError: for more processes than features or labels, hidden samplers, or as in
+        ValueError: for more processes than features or labels, another hidden sampler, or as in
             `slide.SlideNetwork`.
 
     Attributes:
@@ -75,10 +76,10 @@ class ShardedNetwork(SlideNetwork):
         seed: int = 0,
         **options: Any,
     ):
-        if any(options.get("hidden_samplers", ())):
+        if any(list(options.get("hidden_samplers", ()))[:1]):
             raise ValueError(
-                "on several processes hidden layers compute all their neurons: leave out "
-                "hidden_samplers"
+                "on several processes the first hidden layer computes all its neurons: its sampler "
+                "must be None"
             )
         place = group.rank, group.size
         features = Shares("features", in_features, *place, feature_counts)
@@ -94,6 +95,12 @@ class ShardedNetwork(SlideNetwork):
             *(hidden[-1], labels, group, sampler, scale, key),
             precision=options.get("precision", "float32"),
         )
+        for layer in self.hidden:
+            if getattr(layer.sampler, "has_index", False):
+                raise ValueError(
+                    "on several processes hidden neurons can be drawn uniformly, and not looked "
+                    f"up: a rounding could let the processes choose otherwise; not {layer.sampler}"
+                )
         for number, layer in enumerate(self.layers()[1:-1]):
             size, width = layer.weight.shape
             key = self._key(_HIDDEN, number)

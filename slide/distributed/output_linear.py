@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, loss_over_ranks
@@ -171,6 +172,19 @@ class ShardedOutputLinear(nn.Module):
         numbers, order = numbers.sort(1)  # Then a stable sort leaves equal scores in their order.
         best, order_of_best = every.gather(1, order).sort(dim=1, descending=True, stable=True)
         return best[:, :k].contiguous(), numbers.gather(1, order_of_best)[:, :k].contiguous()
+
+    @untraced
+    @torch.no_grad()
+    def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
+        """The scores of some outputs of each input, each by the rank that owns it.
+
+        Args:
+            x: ``(B, H)``, the same on all ranks.
+            ids: ``(B, K)``, the same on all ranks; see `slide.SampledLinear.scores_of`.
+        """
+        own = (ids >= 0) & (self.shares.owners(ids) == self.group.rank)
+        found = self.local.scores_of(x, np.where(own, self.shares.places(ids), -1))
+        return on_host(self.group.all_reduce(torch.from_numpy(found)))
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}"

@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
@@ -234,10 +237,20 @@ class SampledLinear(SampledLayer):
                 return self.row_index().top_k(x, k)
             return index_top_k(x, self.weight, self.bias, self.candidates(x), k)
 
+    @untraced
     @torch.no_grad()
-    def scores(self, x: Tensor, active: ActiveSet) -> Tensor:
-        """The outputs of an active set, as `slide.active_linear`, without a gradient."""
-        return active_linear(x, self.weight.detach(), self.bias, active)
+    def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
+        """The scores of some outputs of each input.
+
+        Args:
+            x: ``(B, D)``.
+            ids: ``(B, K)`` integers below N, each output at most once in a row; below 0: none.
+
+        Returns:
+            ``(B, K)`` float32, 0 where there is no output.
+        """
+        scored = partial(active_linear, x, self.weight.detach(), self.bias)
+        return at_ids(ids, self.out_features, scored)
 
     def row_index(self) -> RowIndex:
         """The index of `top_k` over the rows of the weight as they are now.
@@ -268,3 +281,19 @@ class SampledLinear(SampledLayer):
             )
         self.sampler.update(self.weight, self.bias, None)
         return self.sampler.candidates(x)
+
+
+def at_ids(ids: np.ndarray, out_features: int, scores: Callable[[ActiveSet], Tensor]) -> np.ndarray:
+    """The scores of some outputs of each input; see `SampledLinear.scores_of`.
+
+    Args:
+        ids: ``(B, K)``.
+        out_features: N.
+        scored: the scores of an active set.
+    """
+    known = ids >= 0
+    indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
+    active = ActiveSet(out_features, ids[known].astype(np.int32), indptr)
+    out = np.zeros(ids.shape, np.float32)
+    out[known] = on_host(scored(active).float())
+    return out

@@ -12,7 +12,7 @@ from slide.functional import active_linear, sparse_linear
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
-from slide.nn.sampled_linear import SEARCHES, SampledLinear
+from slide.nn.sampled_linear import SEARCHES, SampledLinear, at_ids
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
@@ -102,8 +102,11 @@ class StoredLinear(_StoredLayer):
         return Activation(torch.cat(parts, 1) + self.bias, active.select(x, labels), len(x))
 
     @torch.no_grad()
-    def scores(self, x: Tensor, active: ActiveSet) -> Tensor:
-        """See `slide.SampledLinear.scores`."""
+    def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
+        """See `slide.SampledLinear.scores_of`."""
+        return at_ids(ids, self.out_features, lambda active: self._scores(x, active))
+
+    def _scores(self, x: Tensor, active: ActiveSet) -> Tensor:
         assert isinstance(active.ids, np.ndarray)
         weight, bias, ids = self.rows.some(active.ids, self.bias)
         return active_linear(x, weight, bias, ActiveSet(len(weight), ids, active.indptr))

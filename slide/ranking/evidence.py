@@ -3,9 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.data import KnownLabels, OwnItems
 from slide.kernels.evidence import fill_evidence
@@ -113,7 +111,12 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     of_row = np.empty((len(ids), 3), np.float32)
     of_row[:, 0], of_row[:, 1], of_row[:, 2] = np.diff(features.indptr), votes.nearest, votes.mean
     fill_evidence(
-        *(ids, starts, score_ids(network, hidden, ids), experts.classifiers.scores(features, ids)),
+        *(
+            ids,
+            starts,
+            network.output.scores_of(hidden, ids),
+            experts.classifiers.scores(features, ids),
+        ),
         (votes.ids, votes.shares, votes.sharp),
         (gone, going),
         *(experts.frequency, of_row, columns),
@@ -134,19 +137,3 @@ def join(*lists: np.ndarray) -> np.ndarray:
     ids[:, 1:][ids[:, 1:] == ids[:, :-1]] = -1
     ids = -np.sort(-ids, axis=1)
     return ids[:, : int((ids >= 0).sum(1).max(initial=1))]
-
-
-def score_ids(network: SlideNetwork, hidden: torch.Tensor, ids: np.ndarray) -> np.ndarray:
-    """The network's scores of the outputs ``ids`` ``(B, K)``; 0 for ids below 0.
-
-    Args:
-        network: the network.
-        hidden: ``(B, H)``, its last hidden layer.
-        ids: each id at most once in a row.
-    """
-    known, layer = ids >= 0, network.output
-    indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
-    active = ActiveSet(layer.out_features, ids[known].astype(np.int32), indptr)
-    out = np.zeros(ids.shape, np.float32)
-    out[known] = on_host(layer.scores(hidden, active).float())
-    return out

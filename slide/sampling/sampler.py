@@ -1,6 +1,8 @@
 """The sampler that assembles active sets: labels, then candidates, then uniform draws."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -101,7 +103,7 @@ class ActiveSampler(Sampler):
         self.scheduled = 0  # How many of the rebuilds the schedule asked for.
         self.rebuilds = 0
         self.rebuild_seconds = 0.0
-        self._training = False
+        self._training = 0  # The thread whose next set is for training; 0: none.
         self._device = CPU  # Where the weights are.
         self._built = False
         # For the log: ids that were not drawn, labels among them, and of how many sets.
@@ -128,8 +130,9 @@ class ActiveSampler(Sampler):
         if self.proposer is None or self._full is not None:
             return
         # Predictions with the index may come from several threads: the first one after a training
-        # step brings the index up to date, and the others wait for it.
-        with self._scratch.in_turn() if inputs is None else self._scratch.alone():
+        # step brings the index up to date, and the others wait for it, and for such a step.
+        alone = nullcontext() if inputs is None else self._scratch.alone()
+        with alone, self._scratch.in_turn():
             self._update(weight, bias, inputs)
 
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
@@ -148,7 +151,9 @@ class ActiveSampler(Sampler):
         if inputs is not None:
             self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
-        self._training = inputs is not None
+            self._training = get_ident()
+        elif self._training == get_ident():
+            self._training = 0
 
     @profiled("assemble")
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
@@ -165,8 +170,9 @@ class ActiveSampler(Sampler):
         choose = self._per_sample if self.mode == "per_sample" else self._shared
         with self._scratch.alone():
             active = choose(queries, known, labels is not None, key)
-            if self._training and self.proposer is not None:
-                self.proposer.touched(active)
+            if self._training == get_ident() and self.proposer is not None:
+                with self._scratch.in_turn():
+                    self.proposer.touched(active)
         return active
 
     def candidates(self, queries: Queries) -> Pattern:
@@ -176,7 +182,8 @@ class ActiveSampler(Sampler):
         if self._full is not None:
             n, every = num_queries(queries), np.arange(self.out_features, dtype=np.int32)
             return Pattern(np.arange(n + 1) * len(every), np.tile(every, n))
-        found = self.proposer.candidates(queries)
+        with self._scratch.beside():
+            found = self.proposer.candidates(queries)
         check_pattern("candidates", found, num_queries(queries), self.out_features)
         return found
 

@@ -28,15 +28,8 @@ from slide.training.checkpoint_folders import (
 from slide.training.divergence import DivergenceError, check_weights
 from slide.training.plan import Plan
 from slide.training.progress import Counters
-from slide.training.shared_checkpoint import part_of, read_states, write_parts
-from slide.training.shared_state import (
-    assembled,
-    load_network_state,
-    network_state,
-    own_rows,
-    parameter_names,
-    same_rows,
-)
+from slide.training.shared_checkpoint import packed_rows, read_states, state_for, write_parts
+from slide.training.shared_state import load_network_state, network_state
 
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
@@ -206,29 +199,15 @@ class Checkpoint:
         """
         folder = self.last()
         assert folder is not None
-        states = read_states(folder, self.facts)
+        states = read_states(folder, self.facts, self.group)
         try:
-            state = self._state_for_me(states)
+            state = state_for(states, self.network, self.optimizer)
             for name, (_, load) in self._parts.items():
                 load(state[name])
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"{folder} does not fit this run: {error}") from error
         known = [field.name for field in fields(Counters) if field.name in states[0]]
         return Counters(**{name: states[0][name] for name in known})
-
-    def _state_for_me(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """The state of a process with the rows of this one; else it is put together."""
-        parts, rows = [part_of(state) for state in states], own_rows(self.network)
-        for state, part in zip(states, parts, strict=True):
-            if same_rows(part, rows):
-                return state
-        sizes = {
-            "first": self.network.first.in_features,
-            "output": self.network.output.out_features,
-        }
-        names = parameter_names(self.network, self.optimizer)
-        network, optimizer = assembled(parts, rows, sizes, names)
-        return {**states[0], "network": network, "optimizer": optimizer}
 
     def _is_new(self, counters: Counters) -> bool:
         """Whether there is anything to write that was not written."""
@@ -250,11 +229,10 @@ class Checkpoint:
             values[part], tensors = split_state(get(), part)
             if tensors:
                 files[part] = tensors
-        rows = own_rows(self.network)
-        if rows is not None:
-            ids = {name: torch.from_numpy(each) for name, each in rows.items()}
-            values["rows"], files["rows"] = split_state(ids, "rows")
-        return values | asdict(counters), files
+        rows, tensors = packed_rows(self.network)
+        if tensors:
+            files["rows"] = tensors
+        return values | rows | asdict(counters), files
 
     def _install(
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
@@ -267,7 +245,8 @@ class Checkpoint:
             content = {"run": self.facts, "state": values}
             if group.size > 1:
                 tensors = {name: each for part in files.values() for name, each in part.items()}
-                write_parts(group, unfinished(folder), {"run": self.facts}, values, tensors)
+                run = {"run": self.facts}
+                write_parts(CHECKPOINT, group, unfinished(folder), run, values, tensors)
             else:
                 write_folder(CHECKPOINT, unfinished(folder), content, files)
             if leads:

@@ -7,18 +7,27 @@ from typing import Any
 from slide.bars import Bar, say
 from slide.compilation import clock
 from slide.data import Split
+from slide.distributed import Group
 from slide.files import sync_folder
 from slide.nn import SlideNetwork
-from slide.states import join_state, split_state
-from slide.tensor_folder import FolderKind, read_folder, read_tensors, write_folder
+from slide.states import split_state
+from slide.tensor_folder import FolderKind, read_folder, write_folder
 from slide.training.checkpoint_folders import unfinished
 from slide.training.monitor import Monitor
 from slide.training.plan import evaluation_interval
 from slide.training.planner import HeldRows
 from slide.training.progress import Counters
+from slide.training.shared_checkpoint import (
+    joined_parts,
+    packed_rows,
+    read_checked,
+    state_for,
+    write_parts,
+)
+from slide.training.shared_state import load_network_state, network_state
 
 BEST = "best"
-_KIND = FolderKind("best network", "best.json", format=1)
+_KIND = FolderKind("best network", "best.json", format=2)
 
 
 class Patience:
@@ -34,6 +43,8 @@ class Patience:
         splits: rows that the network learns from, and rows that it does not learn from.
         step: number of steps done. A folder of a later step, which an interrupted run wrote after
             its last checkpoint, does not count.
+        group: the processes that share the rows of the network; all of them look and restore at the
+            same steps. None: this one has all.
 
     Attributes:
         score: the best precision so far, in [0, 1]; -1: there is none.
@@ -44,12 +55,25 @@ class Patience:
     """
 
     def __init__(
-        self, folder: Path, most: int, steps_per_epoch: int, splits: tuple[Split, Split], step: int
+        self,
+        folder: Path,
+        most: int,
+        steps_per_epoch: int,
+        splits: tuple[Split, Split],
+        step: int,
+        group: Group | None = None,
     ):
         self.path, self.most = folder / BEST, most
         self.interval = evaluation_interval(steps_per_epoch)
         self.held = HeldRows(*splits)
         self.score, self.best_step = -1.0, 0
+        self.group = group or Group.alone()
+        if self.group.rank == 0:
+            self._look_back(step)
+        self.score, self.best_step = self.group.broadcast([self.score, self.best_step])
+
+    def _look_back(self, step: int) -> None:
+        """Take the best precision from the folder, unless it is of a later step."""
         new, kept = unfinished(self.path), (self.path / _KIND.list_file).exists()
         if not kept and (new / _KIND.list_file).exists():  # A process was killed in `_write`.
             shutil.rmtree(self.path, ignore_errors=True)
@@ -98,22 +122,31 @@ class Patience:
         """
         if 0 < self.best_step < step:
             try:
-                found = read_folder(_KIND, self.path, verify=True)
-                tensors = read_tensors(self.path, "network")
+                found = read_checked(_KIND, self.path, self.group)
+                states = joined_parts(self.path, found)
             except ValueError as error:
                 raise OSError(f"the best weights cannot be read: {error}") from error
-            network.load_state_dict(join_state(found["network"], tensors))
+            load_network_state(network, state_for(states, network)["network"])
             say(f"the weights of step {self.best_step} are kept")
 
     def _write(self, network: SlideNetwork) -> None:
-        values, tensors = split_state(network.state_dict(), "network")
-        content: dict[str, Any] = {"score": self.score, "step": self.best_step, "network": values}
+        values, tensors = split_state(network_state(network), "network")
+        content: dict[str, Any] = {"score": self.score, "step": self.best_step}
+        state, leads = {"network": values}, self.group.rank == 0
         new, before = unfinished(self.path), self.path.with_name(f"{BEST}.old")
-        for path in (new, before):
-            shutil.rmtree(path, ignore_errors=True)
-        write_folder(_KIND, new, content, {"network": tensors})
-        if self.path.exists():
-            self.path.rename(before)
-        new.rename(self.path)
-        sync_folder(self.path.parent)
-        shutil.rmtree(before, ignore_errors=True)
+        if leads:
+            for path in (new, before):
+                shutil.rmtree(path, ignore_errors=True)
+        self.group.barrier()
+        if self.group.size > 1:
+            rows, ids = packed_rows(network)
+            write_parts(_KIND, self.group, new, content, state | rows, tensors | ids)
+        else:
+            write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
+        if leads:
+            if self.path.exists():
+                self.path.rename(before)
+            new.rename(self.path)
+            sync_folder(self.path.parent)
+            shutil.rmtree(before, ignore_errors=True)
+        self.group.barrier()

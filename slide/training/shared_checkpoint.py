@@ -4,27 +4,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from slide.distributed import Group
-from slide.states import join_state
-from slide.tensor_folder import Written, read_folder, read_tensors, write_file, write_list
+from slide.nn import SlideNetwork
+from slide.states import join_state, split_state
+from slide.tensor_folder import (
+    FolderKind,
+    Written,
+    check_files,
+    read_folder,
+    read_tensors,
+    write_file,
+    write_list,
+)
 from slide.training.checkpoint_folders import CHECKPOINT, find_checkpoints
-from slide.training.shared_state import StatePart
+from slide.training.shared_state import (
+    StatePart,
+    assembled,
+    own_rows,
+    parameter_names,
+    same_rows,
+)
 
 _FILE = "rank-{}"
 
 
 def write_parts(
+    kind: FolderKind,
     group: Group,
     folder: Path,
     content: Mapping[str, Any],
     values: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
 ) -> None:
-    """Write a checkpoint together: each process its file, and the first one the list.
+    """Write a folder together: each process its file, and the first one the list.
 
     Args:
+        kind: what the folder holds, such as a checkpoint.
         group: the processes; all of them call this.
         folder: where it is written; all of them see it.
         content: JSON values of the list, beside the parts.
@@ -41,7 +59,7 @@ def write_parts(
     files = [Written(*each) for each in group.gather(list(own[0]))]
     parts = group.gather(dict(values))
     if group.rank == 0:
-        said = _tried(lambda: write_list(CHECKPOINT, folder, {**content, "parts": parts}, files))
+        said = _tried(lambda: write_list(kind, folder, {**content, "parts": parts}, files))
     _raise_together(group, said)
 
 
@@ -61,19 +79,24 @@ def _raise_together(group: Group, said: str) -> None:
             raise OSError(f"rank {rank}: {each}")
 
 
-def read_states(folder: Path, facts: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def read_states(
+    folder: Path, facts: Mapping[str, Any] | None = None, group: Group | None = None
+) -> list[dict[str, Any]]:
     """The states in a checkpoint, one of each process that wrote it; tensors are memory maps.
+
+    What is not looked at is not read, but for its hash, and each file is hashed by one process.
 
     Args:
         folder: folder of the checkpoint.
         facts: what it must agree on with the present run; None: nothing.
+        group: the processes that read it; all of them call this. None: this one alone.
 
     Raises:
         ValueError: if a file is not the one that was written, or a fact differs.
     """
     try:
-        content = read_folder(CHECKPOINT, folder, verify=True)
-        found, states = content["run"], _joined(folder, content)
+        content = read_checked(CHECKPOINT, folder, group or Group.alone())
+        found, states = content["run"], joined_parts(folder, content)
     except (ValueError, KeyError, OSError) as error:
         before = [path for path in find_checkpoints(folder.parents[1]) if path != folder]
         advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
@@ -86,7 +109,27 @@ def read_states(folder: Path, facts: Mapping[str, Any] | None = None) -> list[di
     return states
 
 
-def _joined(folder: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+def read_checked(kind: FolderKind, folder: Path, group: Group) -> dict[str, Any]:
+    """The list of a folder, whose files the processes of a group check together.
+
+    Raises:
+        ValueError: if a file is missing or is not the one that was written, on all of them.
+    """
+    content, said = {}, ""
+    try:
+        content = read_folder(kind, folder)
+        # With as many processes as wrote it, each reads only the file that it wrote.
+        check_files(kind, folder, content, list(content["files"])[group.rank :: group.size])
+    except (ValueError, OSError) as error:
+        said = str(error)
+    for each in group.gather(said):
+        if each:
+            raise ValueError(each)
+    return content
+
+
+def joined_parts(folder: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The states in a folder, one of each process that wrote it; tensors are memory maps."""
     if "parts" in content:
         return [
             join_state(part, read_tensors(folder, _FILE.format(rank)))
@@ -97,9 +140,43 @@ def _joined(folder: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [join_state(content["state"], tensors)]
 
 
+def state_for(
+    states: list[dict[str, Any]],
+    network: SlideNetwork,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> dict[str, Any]:
+    """The state of the process that had the rows of this one; else it is put together.
+
+    Args:
+        states: from `joined_parts`.
+        network: of this process.
+        optimizer: of this process; None: the states have none.
+
+    Raises:
+        KeyError: if a row or a parameter is in none of the states.
+    """
+    parts, rows = [part_of(state) for state in states], own_rows(network)
+    for state, part in zip(states, parts, strict=True):
+        if same_rows(part, rows):
+            return state
+    sizes = {"first": network.first.in_features, "output": network.output.out_features}
+    names = [] if optimizer is None else parameter_names(network, optimizer)
+    found = dict(zip(("network", "optimizer"), assembled(parts, rows, sizes, names), strict=True))
+    return {**states[0], **found}
+
+
+def packed_rows(network: SlideNetwork) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Which rows this process owns, for `write_parts`: values and tensors; empty: it has all."""
+    rows = own_rows(network)
+    if rows is None:
+        return {}, {}
+    values, tensors = split_state({n: torch.from_numpy(ids) for n, ids in rows.items()}, "rows")
+    return {"rows": values}, tensors
+
+
 def part_of(state: Mapping[str, Any]) -> StatePart:
     """The rows in the state of one process, and the states of its network and optimizer."""
     rows = state.get("rows")
     if rows is not None:
         rows = {name: ids.numpy() for name, ids in rows.items()}
-    return StatePart(rows, state["network"], state["optimizer"])
+    return StatePart(rows, state["network"], state.get("optimizer", {"state": {}}))

@@ -7,8 +7,9 @@ from typing import Any
 
 from slide.bars import Bar, say
 from slide.compilation import clock, compile_seconds
-from slide.data import Batches, SparseDataset, fingerprint, validation_split
+from slide.data import Batches, SparseDataset, validation_split
 from slide.distributed import Group
+from slide.distributed.asking import asked_by_first
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
@@ -21,6 +22,7 @@ from slide.training.evaluation import (
     predict_split,
     scores_of,
 )
+from slide.training.facts import run_facts
 from slide.training.interrupt import Interrupt, noted_interrupts
 from slide.training.learner import Learner
 from slide.training.lr_schedules import LRSchedule, constant, scheduler_at
@@ -51,7 +53,7 @@ class Trainer:
             rates are those of the `slide.training.plan.Plan`.
         resume: whether to continue from the checkpoint in the folder, if there is one.
         ranker: is trained after the network, and re-ranks its outputs in the last evaluation. None:
-            no re-ranking. On several processes its rows are held out, and that is all.
+            no re-ranking. Of several processes, the first one trains it.
         group: the processes of the run, which share the rows of the network; all of them make a
             trainer with the same arguments. None: this process alone.
 
@@ -98,7 +100,7 @@ class Trainer:
     ):
         check_search(network, options.evaluation)
         group = group or Group.alone()
-        self.network, self.ranker, self.data = network, None if group.size > 1 else ranker, data
+        self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
         self.train_split, self.held_split, self.every_split = rows, None, rows
@@ -112,7 +114,8 @@ class Trainer:
             limits = self._most_steps, 60 * options.max_minutes
             self.plan = Plan(len(self.batches), *limits)
             lr_schedule = self.plan.schedule
-        kept = self.plan, self._facts(), options.keep_checkpoints
+        splits = self.train_split, self.eval_split
+        kept = self.plan, run_facts(network, data, splits, options), options.keep_checkpoints
         self.checkpoint = Checkpoint(folder, network, optimizer, *kept, group)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         if resume and self.checkpoint.found():
@@ -123,7 +126,7 @@ class Trainer:
         if options.patience and self.held_split is not None:
             splits = self.train_split, self.held_split
             most = options.patience, len(self.batches)
-            self.patience = Patience(folder, *most, splits, self.step)
+            self.patience = Patience(folder, *most, splits, self.step, group)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
         self.learner = Learner(*parts, self.counters, self.checkpoint.last, group)
@@ -224,30 +227,44 @@ class Trainer:
 
     def _final_scores(self, cores: CoreShare) -> dict[str, float]:
         """Train the ranker, if there is one, and evaluate."""
-        ranker, held = self.ranker, self.held_split
-        if ranker is None or held is None:
+        if self.ranker is None or self.held_split is None:
             return self.evaluate()
+        scores: dict[str, float] = {}
+        patient = self.together.group.patient
+        with asked_by_first(self.network, patient) as network:
+            if network is not None:
+                self._train_ranker(network)
+                cores.look()
+                scores = self.evaluate(ranker=self.ranker, network=network)
+        return patient.broadcast(scores)
+
+    def _train_ranker(self, network: Any) -> None:
+        ranker, train, held = self.ranker, self.train_split, self.held_split
+        assert ranker is not None
+        assert held is not None
         ranker.prepare()
         begin = clock()
-        rows = self.train_split, held
-        say(f"re-ranker: learns from {len(self.train_split):,} rows and {len(held):,} others")
-        ranker.fit(self.network, *rows, self.inverse, self.options.evaluation, self.every_split)
+        say(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
+        search = self.options.evaluation
+        ranker.fit(network, train, held, self.inverse, search, self.every_split)
         self.counters.ranker_seconds = clock() - begin
         for note in ranker.notes:
             say(note)
-        cores.look()
-        return self.evaluate(ranker=ranker)
 
-    def evaluate(self, samples: int = 0, ranker: EnsembleRanker | None = None) -> dict[str, float]:
+    def evaluate(
+        self, samples: int = 0, ranker: EnsembleRanker | None = None, network: Any = None
+    ) -> dict[str, float]:
         """Scores on the evaluation rows, also written to the log.
 
         Args:
             samples: number of rows to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
+            network: answers in the place of the network; see `asked_by_first`. None: it answers.
         """
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
-        self.answers = predict_split(self.network, split, self.options.evaluation, ranker)
+        asked = self.network if network is None else network
+        self.answers = predict_split(asked, split, self.options.evaluation, ranker)
         scores = scores_of(self.answers, split, self.inverse, ranker)
         self.counters.eval_seconds += clock() - begin
         groups = {"eval": scores}
@@ -264,24 +281,6 @@ class Trainer:
         self._note_compilation()
         self.learner.settle()
         self.checkpoint.write(self.counters)
-
-    def _facts(self) -> dict[str, Any]:
-        """What a checkpoint and the run that reads it must agree on."""
-        network, options, data = self.network, self.options, self.data
-        return {
-            "data set": data.name,
-            "number of features": data.num_features,
-            "number of labels": data.num_labels,
-            "number of training rows": len(self.train_split),
-            "number of evaluation rows": len(self.eval_split),
-            "checksum of the training rows": fingerprint(self.train_split),
-            "checksum of the evaluation rows": fingerprint(self.eval_split),
-            "widths of layers": [layer.out_features for layer in network.layers()],
-            "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
-            "batch size": options.batch_size,
-            "seed": options.seed,
-            "trainer.epochs=auto": options.auto,
-        }
 
     def _note_compilation(self) -> None:
         self.counters.compile_seconds = self._compiled + compile_seconds()

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/distributed.py            # about ten minutes, on a quiet machine
     python tests/benchmarks/distributed.py --quick --results FOLDER   # a short trial
+    python tests/benchmarks/distributed.py --render   # the page anew, without measuring
 
 Each process has one thread. First all are on this machine; then, where root has ``ip`` and ``tc``,
 each is on a machine of its own: a network namespace with a link of a rate and a delay. Beside these
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from distributed_page import draw_curves, page
 from links import LINKS, Link, machines, missing
-from report import RESULTS, publish
+from report import RESULTS, last, publish
 from rows import commit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +98,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--render", action="store_true", help="the page anew, without measuring")
     arguments = parser.parse_args()
+    if arguments.render:
+        return write(last("distributed", arguments.results), arguments.results)
     if arguments.quick and arguments.results == RESULTS:
         parser.error("--quick makes no page to publish: name another folder by --results")
     if not {1, 2} <= set(arguments.processes):
@@ -109,8 +113,13 @@ def main() -> None:
     runs = measure(cases, arguments.processes, () if reason else LINKS)
     found = {"cores": len(os.sched_getaffinity(0)), "steps": steps, "no_links": reason}
     found |= {"commit": commit(), "cases": cases, "runs": runs}
-    publish("distributed", found, page, arguments.results)
-    draw_curves(found, arguments.results / "distributed.png")
+    write(found, arguments.results)
+
+
+def write(found: dict, folder: Path) -> None:
+    """Write figures, page and plot."""
+    publish("distributed", found, page, folder)
+    draw_curves(found, folder / "distributed.png")
 
 
 def _free_port() -> int:

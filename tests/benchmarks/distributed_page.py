@@ -84,7 +84,7 @@ def predicted(found: dict) -> list[dict[str, object]]:
                 {
                     "network": case,
                     "between machines": link.name,
-                    "pays up to": f"{best} machines",
+                    "pays up to": _machines(best),
                     "then times one": f"{first / at[best]:.1f}",
                     f"with {MOST} machines": f"{first / at[MOST]:.1f}",
                     "messages there": f"{exchange_ms(work, MOST, link):.1f} of {at[MOST]:.1f} ms",
@@ -102,6 +102,10 @@ def memory() -> list[dict[str, object]]:
         }
         for processes in powers()
     ]
+
+
+def _machines(number: int) -> str:
+    return "1 machine" if number == 1 else f"{number} machines"
 
 
 def powers() -> list[int]:

@@ -1,6 +1,7 @@
 """Machines that are network namespaces, with links of a rate and a delay (``ip`` and ``tc``)."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def machines(number: int, link: Link) -> Iterator[list[list[str]]]:
 
     Machine i has the address 10.77.0.<i+1>, on ``eth0``.
     """
+    clear()
     with ExitStack() as stack:
         _run("ip", "netns", "add", _SWITCH)
         stack.callback(_run, "ip", "netns", "del", _SWITCH)
@@ -68,9 +70,17 @@ def machines(number: int, link: Link) -> Iterator[list[list[str]]]:
         yield [["ip", "netns", "exec", f"{_PREFIX}-{i}"] for i in range(number)]
 
 
+def clear() -> None:
+    """Remove the machines of a run that was killed."""
+    there = [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line]
+    for name in there:
+        if name == _SWITCH or re.fullmatch(rf"{_PREFIX}-\d+", name):
+            _run("ip", "netns", "del", name)
+
+
 def _inside(name: str, *command: str) -> None:
     _run("ip", "netns", "exec", name, *command)
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

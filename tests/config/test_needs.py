@@ -1,12 +1,15 @@
 """What a run says of memory before it begins."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import job
 
 from slide.config import build, needs
+from slide.config.ranks import Ranks
+from slide.distributed.launch import Place
 from slide.training.needs import RankerSizes, TableSizes
 
 MIB = 1 << 20
@@ -92,3 +95,24 @@ def test_sizes_do_not_draw(tmp_path):
     build.fill_in(config, len(data.train), data.num_labels)
     needs.announce_memory(config, data)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
+    config = job.compose(*job.tiny(tmp_path, *LARGE))
+    data = build.open_dataset(config)
+    build.fill_in(config, len(data.train), data.num_labels)
+    ranks = [Ranks(Place(r, 2, r, 2), SimpleNamespace(rank=r, size=2)) for r in range(2)]  # type: ignore[arg-type]
+    first, other = (needs.run_sizes(config, data, each) for each in ranks)
+    assert first.ranker is not None
+    assert first._replace(ranker=None) == other
+    free(3 << 30)
+    needs.announce_memory(config, data, ranks[0])
+    numbers = re.fullmatch(
+        r"memory    each process needs about (\d+) MiB, and the first one (\d+) MiB for the "
+        r"re-ranker, (.*) GiB are free for it",
+        said(capsys),
+    )
+    assert numbers is not None
+    each, leads, there = map(float, numbers.groups())
+    assert each < leads < 2 * each
+    assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.

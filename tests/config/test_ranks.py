@@ -113,18 +113,31 @@ def test_more_processes_than_labels(data):
 
 
 @pytest.mark.parametrize(
-    "word", ["ranker=ensemble", "trainer.patience=2", "network.hidden_active=[8]"]
+    ("words", "said"),
+    [
+        (["network.hidden_active=[8]"], "begin it with null: the first layer computes all"),
+        (
+            ["network.hidden=[8,8]", "network.hidden_active=[null,4]", "sampler=lsh"],
+            r"hidden_active=\[None, 4\] needs a run of one process; on several, set sampler=unif",
+        ),
+        (["runtime.device=cuda"], "runtime.device=cuda needs a run of one process: set runtime.d"),
+    ],
 )
-def test_what_needs_one_process(word):
-    with pytest.raises(ValueError, match="needs a run of one process"):
-        check_ranks(several(), job.compose(word), [word.partition("=")[0]])
+def test_what_needs_one_process(words, said):
+    with pytest.raises(ValueError, match=said):
+        check_ranks(several(), job.compose(*words))
 
 
-def test_the_default_ranker_is_left_out(capsys):
-    check_ranks(several(), job.compose(), [])
-    assert capsys.readouterr().err == (
-        "re-ranker left out: it works in a run of one process only\n"
-    )
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ranker=ensemble", "trainer.patience=2", "trainer.epochs=5"],
+        ["network.hidden=[8,8]", "network.hidden_active=[null,4]", "sampler=uniform"],
+        ["network.hidden=[8,8]", "network.hidden_active=[null,null]", "sampler=lsh"],
+    ],
+)
+def test_what_several_can_do(words):
+    check_ranks(several(), job.compose(*words))
 
 
 def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """A network on several processes against one on a single process."""
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from slide.functional.losses import LOSSES
 from slide.nn.losses import ActiveLoss
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.sampling import ActiveSampler, LSHProposer
 from slide.sampling.full import FullSampler
 from slide.training.evaluation import inspect_selection
 
@@ -23,7 +25,8 @@ STEPS = int(os.environ.get("SLIDE_RANK_STEPS", "20"))  # 100 on request: docs/co
 WORK = f"""
 import numpy as np, torch
 from helpers.matrices import make_csr, make_pattern
-from slide import ActiveLoss, FullSampler, RowSparseAdam
+from functools import partial
+from slide import ActiveLoss, ActiveSampler, FullSampler, RowSparseAdam
 from slide.distributed import ShardedNetwork
 D, N, B = {D}, {N}, {B}
 rng = np.random.default_rng(0)
@@ -34,9 +37,9 @@ BATCHES = [
 ]
 
 def train(group, name, steps):
-    network = ShardedNetwork(
-        D, [16, 12], N, FullSampler, group, seed=3, dropout=0.2, input_dropout=0.1, **COUNTS
-    )
+    drawn = partial(ActiveSampler, active=7, mode="shared")
+    own = {{"dropout": 0.2, "input_dropout": 0.1, "hidden_samplers": [None, drawn]}}
+    network = ShardedNetwork(D, [16, 12], N, FullSampler, group, seed=3, **own, **COUNTS)
     optimizer = RowSparseAdam(network.parameter_groups(0.01, 2.0))
     group.calls.clear()
     group.bytes_sent = 0
@@ -236,8 +239,11 @@ def test_parameters_that_have_own_rows():
 
 def test_bad_use():
     group = Group.alone()
-    with pytest.raises(ValueError, match="hidden layers compute all their neurons"):
+    with pytest.raises(ValueError, match="the first hidden layer computes all its neurons"):
         ShardedNetwork(D, [4], N, FullSampler, group, hidden_samplers=[FullSampler])
+    looked_up = partial(ActiveSampler, proposer=LSHProposer, active=4)
+    with pytest.raises(ValueError, match="can be drawn uniformly, and not looked up"):
+        ShardedNetwork(D, [4, 8], N, FullSampler, group, hidden_samplers=[None, looked_up])
     with pytest.raises(ValueError, match="dropout must be in"):
         ShardedNetwork(D, [4], N, FullSampler, group, dropout=2.0)
     group.size = 61

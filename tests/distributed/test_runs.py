@@ -20,7 +20,12 @@ pytestmark = [
 # ``SLIDE_RANK_KILLS=50`` kills more often.
 KILLS = int(os.environ.get("SLIDE_RANK_KILLS", "1"))
 RUNS = """
-import random, time
+import random, shutil, time
+
+# Ranks inherit the libraries and kernels of the re-ranker.
+bare = [word for word in small if word not in ("ranker=none", "trainer.epochs=2")]
+sys.argv = ["train.py", *bare, "trainer.epochs=1", f"run_dir={folder}/ranker"]
+command.train()
 
 # A run that nothing disturbs, and one that goes on with other numbers of processes.
 words = [*small, "trainer.checkpoint_every=5", "runtime.timeout=8"]
@@ -48,6 +53,22 @@ while len(killed) < KILLS:
             break
     found[chain] = run([*words, f"run_dir={folder}/{chain}"], 2, TORCHELASTIC_RESTART_COUNT=1)
 
+# A rank that is killed while the first one trains the re-ranker; then one process judges anew.
+others = [*bare, "trainer.checkpoint_every=5", "runtime.timeout=30"]
+ranked = [*others, "trainer.epochs=8", "trainer.patience=1", "runtime.deterministic=true"]
+ranks = start([*ranked, f"run_dir={folder}/ranked"], 2)
+begin = time.perf_counter()
+while "re-ranker: learns" not in open(ranks[0].said).read() and time.perf_counter() < begin + 90:
+    time.sleep(0.01)
+ranks[KILLS % 2].kill()
+struck = [rank.wait() for rank in ranks]
+found["ranked"] = run([*ranked, f"run_dir={folder}/ranked"], 2, TORCHELASTIC_RESTART_COUNT=1)
+shutil.copytree(f"{folder}/ranked", f"{folder}/ranked alone")
+found["ranked alone"] = run([f"resume={folder}/ranked alone"], 1)
+
+auto = [*others, "ranker=none", "trainer.epochs=auto", "trainer.max_epochs=3"]
+found["auto"] = run([*auto, f"run_dir={folder}/auto"], 2)
+
 # A network that one process cannot hold: the limit stands for the memory of a machine.
 large = [word for word in small if not word.startswith(("sampler=", "network.hidden="))]
 large += ["dataset.num_labels=400000", "network.hidden=[64]", "sampler.active=64"]
@@ -55,7 +76,7 @@ large += ["sampler=uniform", "trainer.max_steps=1"]
 limited = {
     size: run([*large, f"run_dir={folder}/large{size}"], size, LIMIT_MB=300) for size in (1, 2)
 }
-found = {"ended": found, "killed": killed, "limited": limited}
+found = {"ended": found, "killed": killed, "limited": limited, "struck": struck}
 """.replace("KILLS", str(KILLS))
 
 
@@ -65,7 +86,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MALLOC_ARENA_MAX", "1")  # Threads of gloo would get arenas of their own.
-        return torchruns(RUNS, folder, 200 + 30 * KILLS), folder
+        return torchruns(RUNS, folder, 260 + 30 * KILLS), folder
 
 
 def lines(folder, name):
@@ -141,6 +162,41 @@ def test_the_scores_are_those_of_one_process(runs):
     )
     assert said.startswith("P@1 0.")
     assert again == said
+
+
+def test_the_re_ranker_is_that_of_one_process(runs):
+    """Resumed after the last step, one process trains it anew, for the same network."""
+    shared, alone = (
+        json.loads((runs[1] / name / "summary.json").read_text())
+        for name in ("ranked", "ranked alone")
+    )
+    assert shared["processes"] == 2
+    scores = [name for name in alone if "_at_" in name or name == "calibration_error"]
+    assert any(name.startswith("network_") for name in scores)
+    for name in scores:
+        assert shared[name] == pytest.approx(alone[name], abs=1e-5), name
+    rng = np.random.default_rng(0)
+    features = rng.integers(0, 90, 80).astype(np.int32)
+    rows = slide.CSR(np.arange(0, 81, 4), features, np.ones(80, np.float32))
+    one, other = (slide.load(runs[1] / n).predict(rows, k=5) for n in ("ranked", "ranked alone"))
+    np.testing.assert_allclose(one[1], other[1], atol=1e-5)
+    assert (one[0] == other[0]).mean() > 0.95
+    assert slide.load(runs[1] / "ranked").ranker is not None
+
+
+def test_a_kill_while_the_re_ranker_learns(runs):
+    codes = [rank["status"] for rank in runs[0]["struck"]]
+    assert sorted(codes) == [-9, 1], runs[0]["struck"]
+    said = runs[0]["struck"][codes.index(1)]["said"]
+    assert said.count("error: another process of the run has ended") == 1, said
+    for name in ("ranked", "ranked alone"):
+        again = runs[0]["ended"][name][0]["said"]
+        assert "the weights of step 56 are kept\nre-ranker: learns" in again
+    assert lines(runs[1] / "ranked", "reranked/p_at_1") != []
+
+
+def test_they_find_the_number_of_epochs(runs):
+    assert "the rate falls until step" in runs[0]["ended"]["auto"][0]["said"]
 
 
 def test_the_summary_tells_of_the_processes(runs):

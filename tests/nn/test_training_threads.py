@@ -55,6 +55,53 @@ def test_the_second_thread_is_refused(mode):
     layer(x, draw_labels())  # Afterwards any thread may go on.
 
 
+def test_a_prediction_waits_for_the_update_of_a_step():
+    layer, x, order = make_layer("shared"), torch.randn(B, D), []
+    layer.loss(x, draw_labels(), ActiveLoss("bce"))
+    proposer, entered, go = layer.sampler.proposer, threading.Event(), threading.Event()
+    refresh, candidates = proposer.refresh, proposer.candidates
+
+    def slow(*rows):
+        if threading.current_thread().name == "step":
+            entered.set()
+            assert go.wait(60)
+            order.append("updated")
+        refresh(*rows)
+
+    def noted(queries):
+        order.append("searched")
+        return candidates(queries)
+
+    step = threading.Thread(target=lambda: layer(x, draw_labels()), name="step")
+    ask = threading.Thread(target=lambda: layer.top_k(x, 3, "sampler"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proposer, "refresh", slow)
+        step.start()
+        assert entered.wait(60)
+        patch.setattr(proposer, "candidates", noted)
+        ask.start()
+        ask.join(0.1)
+        assert order == []
+        go.set()
+        for thread in (step, ask):
+            thread.join()
+    assert order[0] == "updated"
+    assert "searched" in order
+
+
+def test_a_prediction_between_does_not_hide_what_a_step_touches():
+    layer, x, touched = make_layer("shared"), torch.randn(B, D), []
+    sampler = layer.sampler
+    sampler.update(layer.weight, layer.bias, x)
+    ask = threading.Thread(target=lambda: layer.top_k(x, 3, "sampler"))
+    ask.start()
+    ask.join()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler.proposer, "touched", touched.append)
+        active = sampler.select(x, draw_labels())
+    assert touched == [active]
+
+
 def test_a_thread_may_enter_again():
     scratch = Scratch(3)
     with scratch.alone(), scratch.alone():

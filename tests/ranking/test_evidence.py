@@ -8,7 +8,7 @@ from helpers.samplers import lsh_sampler
 
 from slide import SlideNetwork
 from slide.ranking import Associations, LinearClassifiers, Neighbours
-from slide.ranking.evidence import COLUMNS, Depths, Experts, gather, join, score_ids
+from slide.ranking.evidence import COLUMNS, Depths, Experts, gather, join
 
 FEATURES, LABELS, ROWS = 20, 30, 40
 DEPTHS = Depths(6, 5, 4)
@@ -106,7 +106,7 @@ def test_scores_of_ids(experts, features):
     ids = np.array([[3, -1, 29], [-1, -1, -1]])
     part = to_dense(features, FEATURES)[:2]
     hidden = torch.relu(part @ experts.network.first.weight + experts.network.first.bias)
-    found = score_ids(experts.network, hidden, ids)
+    found = experts.network.output.scores_of(hidden, ids)
     every = every_score(experts.network, features)
     np.testing.assert_allclose(found[0], [every[0, 3], 0, every[0, 29]], rtol=1e-5)
     assert not found[1].any()

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from helpers import job
+from helpers.ranks import run_ranks, several
 
 from slide.training import TrainingOptions
 from slide.training.patience import Patience
@@ -124,3 +125,70 @@ def test_by_the_command_line(tmp_path):
     job.main(*job.tiny(tmp_path, *more))
     assert job.steps(tmp_path / "run", "held/precision") == [56]
     assert json.loads((tmp_path / "run/best/best.json").read_text())["step"] == 56
+
+
+SHARED = """
+import pathlib, torch
+from slide import FullSampler
+from slide.bars import Bar
+from slide.distributed import ShardedNetwork
+from slide.training.monitor import SilentMonitor
+from slide.training.patience import Patience
+from slide.training.planner import HeldRows
+from slide.training.progress import Counters
+FOLDER = pathlib.Path("BEST")
+
+def work(group):
+    '''Each group finds the best of that before, and writes its own.'''
+    network = ShardedNetwork(30, [4], 20, FullSampler, group, seed=group.size)
+    scores = [0.1 * group.size, 0.0]
+    HeldRows.__init__, HeldRows.precision = lambda *_: None, lambda *_: scores.pop(0)
+    patience = Patience(FOLDER, 3, 50, (None, None), 100 * group.size, group)
+    before, found = patience.best_step, []
+    if before:
+        patience.restore(network, before + 1)
+        found = sums(network, group)
+    with torch.no_grad():
+        for each in network.parameters():
+            each.add_(group.size)
+    counters = Counters(step=100 * group.size)
+    patience.look(network, counters, SilentMonitor(), Bar(disable=True))
+    best = sums(network, group)
+    with torch.no_grad():
+        for each in network.parameters():
+            each.zero_()
+    counters.step += 50
+    patience.look(network, counters, SilentMonitor(), Bar(disable=True))
+    patience.restore(network, counters.step)
+    assert sums(network, group) == best
+    return before, found, best
+
+def sums(network, group):
+    shared, found = network.shared_rows(), {}
+    for name, each in network.named_parameters():
+        own = each.detach().double()
+        ids = shared[name].ids if name in shared else range(len(own))
+        weights = torch.tensor([float(1 + i) for i in ids]).double()
+        total = (own.reshape(len(own), -1).sum(1) * weights).sum()[None]
+        if name in shared:
+            total = group.all_reduce(total)
+        found[name] = round(float(total), 3)
+    return found
+"""
+
+
+@several
+def test_the_best_of_several_processes(tmp_path):
+    """Each writes its rows; any number of processes restores them."""
+    code = SHARED.replace("BEST", str(tmp_path))
+    found = run_ranks(code, tmp_path, 2, 3)
+    assert found[1][0][0] == 0
+    for size in (2, 3):
+        for before, restored, best in found[size]:
+            assert before == 100 * (size - 1)
+            assert restored == found[size - 1][0][2]
+            assert best == found[size][0][2]
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
+        "best.json",
+        *(f"rank-{rank}.safetensors" for rank in range(3)),
+    ]

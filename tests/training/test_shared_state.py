@@ -1,10 +1,22 @@
 """States of shared rows, put together for another number of processes."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from slide.training.shared_state import StatePart, assembled, same_rows
+from slide import tensor_folder
+from slide.distributed import Group, ShardedNetwork
+from slide.optim import RowSparseAdam
+from slide.sampling import FullSampler
+from slide.tensor_folder import write_file, write_list
+from slide.training.checkpoint import Checkpoint
+from slide.training.checkpoint_folders import CHECKPOINT
+from slide.training.progress import Counters
+from slide.training.shared_checkpoint import read_states, state_for
+from slide.training.shared_state import StatePart, assembled, load_network_state, same_rows
 
 SIZES = {"first": 7, "output": 5}
 NAMES = ["output.weight", "output.bias", "first.weight", "first.bias"]
@@ -82,3 +94,52 @@ def test_which_part_has_the_same_rows():
     assert not same_rows(one, other.rows)
     assert not same_rows(one, None)
     assert same_rows(StatePart(None, {}, {}), None)
+
+
+def own_pages(path):
+    """The share of a file that this process has mapped and touched."""
+    touched, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            touched += 1024 * int(line.split()[1])
+    return touched / path.stat().st_size
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_each_process_reads_its_own_part(tmp_path, monkeypatch):
+    """Of what both wrote, each hashes and touches one file, beside the ids of rows."""
+    run, hashed = tmp_path / "run", []
+    networks = [ShardedNetwork(20_000, [64], 900, FullSampler, group) for group in pair()]
+    parts = [Checkpoint(run, n, RowSparseAdam(n.parameters())) for n in networks]
+    folder, own = run / "checkpoints/1-step-0", []
+    folder.mkdir(parents=True)
+    files = []
+    for rank, part in enumerate(parts):
+        values, packed = part._packed(Counters())
+        tensors = {name: each for file in packed.values() for name, each in file.items()}
+        files.append(write_file(folder, f"rank-{rank}", tensors))
+        own.append(values)
+    write_list(CHECKPOINT, folder, {"run": {}, "parts": own}, files)
+    del parts
+    monkeypatch.setattr(tensor_folder, "_SMALL", 0)
+    whole = tensor_folder._hash_file
+    monkeypatch.setattr(tensor_folder, "_hash_file", lambda p: hashed.append(p.name) or whole(p))
+    weight = networks[1].first.weight.detach().clone()
+    networks[1].first.weight.data.zero_()
+    states = read_states(folder, group=networks[1].group)
+    load_network_state(networks[1], state_for(states, networks[1])["network"])
+    assert torch.equal(networks[1].first.weight, weight)
+    assert hashed == ["rank-1.safetensors"]
+    assert own_pages(folder / "rank-1.safetensors") > 0.9
+    assert own_pages(folder / "rank-0.safetensors") < 0.1
+
+
+def pair():
+    """Two groups of which each is one process of two, which hears from itself alone."""
+    for rank in range(2):
+        group = Group.alone()
+        group.rank, group.size = rank, 2
+        group.gather = lambda value: [value] * 2
+        yield group

@@ -1,0 +1,68 @@
+"""A network of several processes that the first one asks alone."""
+
+import pytest
+import torch
+from helpers.ranks import run_ranks, several
+
+from slide.distributed.asking import AskedNetwork, asked_by_first
+from slide.distributed.group import Group
+from slide.distributed.network import ShardedNetwork
+from slide.sampling.full import FullSampler
+
+WORK = """
+import numpy as np
+from slide import FullSampler
+from slide.distributed import ShardedNetwork
+from slide.distributed.asking import asked_by_first
+from helpers.matrices import make_csr
+
+def work(group):
+    rng = np.random.default_rng(0)
+    shape = 40, [8], 30, FullSampler, group
+    network = ShardedNetwork(*shape, seed=3, label_counts=rng.zipf(1.5, 30))
+    rows = make_csr(rng, [3, 1, 6, 2], 40)
+    ids = np.array([[29, -1, 4], [-1, -1, -1], [0, 1, 2], [7, 8, -1]])
+    # Alone, and then by the first one, with as many questions as it likes.
+    hidden = network.embed(rows)
+    direct = [network.output.top_k(hidden, 12)[1].tolist(),
+              network.output.scores_of(hidden, ids).tolist()]
+    with asked_by_first(network, group) as asked:
+        if asked is None:
+            assert group.rank > 0
+            return direct
+        assert asked.output.out_features == 30
+        for _ in range(2):
+            hidden = asked.embed(rows)
+            scores, best = asked.output.top_k(hidden, 12)
+            asked.output.top_k(hidden, k=3, search="index")
+            found = [best.tolist(), asked.output.scores_of(hidden, ids).tolist()]
+    assert found == direct
+    assert network.training
+    return found
+"""
+
+
+@several
+def test_the_first_one_gets_the_answers_of_all(tmp_path):
+    found = run_ranks(WORK, tmp_path, 2, 3)
+    (alone,) = found[1]
+    for size in (2, 3):
+        for best, scores in found[size]:
+            assert best == alone[0]
+            assert torch.tensor(scores).allclose(torch.tensor(alone[1]), atol=1e-6)
+            assert scores[0][1] == 0
+
+
+def test_one_process_is_not_in_the_way():
+    network = object()
+    with asked_by_first(network, Group.alone()) as asked:
+        assert asked is network
+
+
+def test_only_the_last_hidden_layer_is_known_to_all():
+    group = Group.alone()
+    asked = AskedNetwork(ShardedNetwork(9, [4], 5, FullSampler, group), group)
+    hidden = asked.embed(torch.ones(1, 9))
+    assert asked.output.top_k(hidden, 2)[1].shape == (1, 2)
+    with pytest.raises(ValueError, match="x must be what embed has returned last"):
+        asked.output.top_k(hidden.clone(), 2)
