@@ -3,10 +3,13 @@
     python tests/benchmarks/coverage_page.py                  # all rooms: an hour of one core
     python tests/benchmarks/coverage_page.py --only kernels --minutes 10
 
-Kernels count as plain Python, so all tests run without compilation. The tests of a room are the
-folder of its name and those of `MORE`; what other tests reach by the way does not count. A room
-whose code and tests did not change since it was measured is left as it is (rows.py). Processes that
-a test starts count, too, unless they are killed.
+Tests run in pieces: the folder of a room, or each of its files. What counts for a room are the
+pieces of its name, those of `MORE`, and the edge cases of all rooms; what other tests reach by the
+way does not count. Kernels run as plain Python, except in long tests (`COMPILED`), whose kernels
+then do not count. Processes that a test starts count, unless they are killed.
+
+A room whose code and tests did not change since it was measured is left as it is (rows.py). A piece
+runs once for all rooms: its data stay in .coverage-pieces until the code or its tests change.
 
 Writes results/coverage.{json,md}.
 """
@@ -20,28 +23,53 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from report import table
 from rows import Row, Store, add_store_options, origin
 from train_process import ROOT
 
-# The files of `slide/` that are in no folder.
+# The files of `slide/` that are in no folder, and their tests.
 GROUND = "ground"
-# Tests beside those of tests/<room>.
+KEPT = ROOT / ".coverage-pieces"
+EDGES = ("boundaries", "edges", "repeated_labels", "large_numbers")
+OF_GROUND = (
+    *("active_set", "bars", "checks", "compare", "compilation", "files", "inputs", "limits"),
+    *("row_gradients", "runtime", "scratch", "sizes", "states", "tensor_folder", "testing"),
+)
+# Tests of the choice between kernels and plain torch, here with plain torch.
+TORCH = (
+    *("functional/test_linear.py", "functional/test_linear_loss.py"),
+    *("optim/test_row_sparse_adam.py", "hashing/test_tables.py"),
+    "sampling/test_lsh_proposer.py",
+)
+# Pieces beside those of the room's name.
 MORE: dict[str, tuple[str, ...]] = {
-    GROUND: (
-        *(f"test_{name}.py" for name in ("active_set", "bars", "checks", "compare", "compilation")),
-        *(f"test_{name}.py" for name in ("edges", "files", "inputs", "limits", "row_gradients")),
-        *(f"test_{name}.py" for name in ("runtime", "scratch", "sizes", "states", "testing")),
-        *("test_tensor_folder.py", "model/test_names.py", "functional/test_nonzero_rows.py"),
-    ),
-    "kernels": ("hashing", "data/formats", "data/sources", "ranking", "functional", "optim"),
-    "plain": ("functional", "optim", "hashing/test_tables.py", "sampling/test_lsh_proposer.py"),
+    GROUND: ("torch", "model/test_names", "data/test_cache", "optim", "nn/test_network"),
+    "kernels": ("functional", "hashing", "optim", "data", "ranking"),
+    "plain": ("torch",),
+    "functional": ("torch",),
+    "hashing": ("torch",),
+    "optim": ("torch",),
+    "sampling": ("torch",),
 }
-# Their tests train for long, so kernels are compiled there; lines of kernels are the first room's.
-COMPILED = ("config", "distributed", "estimator", "model", "predict", "serve", "training", "report")
+# A piece for each file.
+SPLIT = {
+    *("config", "data", "distributed", "estimator", "model", "nn", "predict", "ranking"),
+    *("search", "serve", "training"),
+}
+COMPILED = {
+    *("config", "distributed", "estimator", "model", "predict", "report", "serve", "training"),
+}
 LONGEST_GAPS = 25
+
+
+class Piece(NamedTuple):
+    """Tests that run in one process."""
+
+    name: str
+    paths: tuple[Path, ...]
+    environment: dict[str, str]
 
 
 def rooms() -> list[str]:
@@ -55,60 +83,91 @@ def sources(room: str) -> str:
     return "slide/*.py" if room == GROUND else f"slide/{room}/*"
 
 
-def tests(room: str) -> list[Path]:
-    """Files and folders of tests."""
-    named = [ROOT / "tests" / each for each in (room, *MORE.get(room, ()))]
-    return [path for path in named if path.exists()]
+def pieces(room: str) -> list[Piece]:
+    """What is run for a room."""
+    names = dict.fromkeys([room, *MORE.get(room, ()), "edges"])
+    return [piece for name in names for piece in _pieces(name)]
 
 
-def digest(room: str) -> str:
-    """What the room's figures depend on: its code and its tests."""
-    paths = sorted((ROOT / "slide").glob("*.py" if room == GROUND else f"{room}/**/*.py"))
-    for each in tests(room):
-        paths += sorted(each.rglob("*.py")) if each.is_dir() else [each]
+def _pieces(name: str) -> list[Piece]:
+    home, python = ROOT / "tests", {"NUMBA_DISABLE_JIT": "1"}
+    if name == "torch":
+        return [Piece(name, tuple(home / each for each in TORCH), {"SLIDE_BACKEND": "torch"})]
+    if name in (GROUND, "edges"):
+        names = OF_GROUND if name == GROUND else EDGES
+        return [Piece(name, tuple(home / f"test_{each}.py" for each in names), python)]
+    environment = {} if name.partition("/")[0] in COMPILED else python
+    if name in SPLIT:
+        files = sorted((home / name).rglob("test_*.py"))
+    else:
+        file = home / f"{name}.py"
+        files = [file if file.exists() else home / name]
+    places = [str(file.relative_to(home).with_suffix("")) for file in files]
+    return [Piece(each, (file,), environment) for each, file in zip(places, files, strict=True)]
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Of the Python files of some places."""
     whole = hashlib.sha1()
     for path in paths:
-        whole.update(path.read_bytes())
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            whole.update(file.read_bytes())
     return whole.hexdigest()[:10]
 
 
-def measure(room: str, seconds: float) -> Row:
-    """Run the tests of a room, each folder and file in a process of its own."""
-    cut = []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    if room not in COMPILED:
-        environment["NUMBA_DISABLE_JIT"] = "1"
-    with tempfile.TemporaryDirectory() as folder:
-        data = f"--data-file={folder}/data"
-        for each in tests(room):
-            command = ["run", data, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(each)]
-            try:
-                done = _coverage(command, environment, seconds)
-            except subprocess.TimeoutExpired:
-                cut.append(str(each.relative_to(ROOT)))
-                continue
-            if done.returncode not in (0, 5):  # 5: no test is left of the file.
-                raise SystemExit(f"{each.relative_to(ROOT)} fails:\n{done.stdout[-3000:]}")
-        _coverage(["combine", "-q", data], environment).check_returncode()
-        report = Path(folder) / "report.json"
-        words = ["json", data, "-q", f"--include={sources(room)}", "-o", str(report)]
-        _coverage(words, environment).check_returncode()
-        found = json.loads(report.read_text())
-    return figures(found) | {"cut": cut}
+def code_of(room: str) -> str:
+    """What the figures of a room depend on: its code and its tests."""
+    own = sorted((ROOT / "slide").glob("*.py")) if room == GROUND else [ROOT / "slide" / room]
+    return digest([*own, *(path for piece in pieces(room) for path in piece.paths)])
 
 
-def _coverage(words: list[str], environment: dict[str, str], seconds: float | None = None) -> Any:
-    command = [sys.executable, "-m", "coverage", *words]
-    where: dict[str, Any] = {"cwd": ROOT, "env": environment, "text": True}
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, **where, **output) as process:
+def run(piece: Piece, seconds: float) -> Path | None:
+    """The data of a piece, which runs if there are none of this code; None: it took too long."""
+    name = f"{piece.name.replace('/', '.')}-{digest([ROOT / 'slide', *piece.paths])}"
+    folder = KEPT / name
+    if folder.exists():
+        return folder
+    with tempfile.TemporaryDirectory(dir=KEPT) as begun:
+        data = f"--data-file={begun}/data/data"
+        (Path(begun) / "data").mkdir()
+        words = ["run", data, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         try:
-            told, _ = process.communicate(timeout=seconds)
+            done = _coverage([*words, *map(str, piece.paths)], piece.environment, seconds)
         except subprocess.TimeoutExpired:
-            process.terminate()  # Its figures so far are kept.
-            process.communicate()
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, told)
+            return None
+        if done.returncode not in (0, 5):  # 5: no test of the file runs this way.
+            raise SystemExit(f"{piece.name} fails:\n{done.stdout[-3000:]}")
+        print(piece.name, done.stdout.strip().rpartition("\n")[2], flush=True)
+        (Path(begun) / "data").rename(folder)
+    return folder
+
+
+def measure(room: str, seconds: float) -> Row:
+    """The figures of a room."""
+    KEPT.mkdir(exist_ok=True)
+    found = {piece.name: run(piece, seconds) for piece in pieces(room)}
+    folders = [str(folder) for folder in found.values() if folder is not None]
+    with tempfile.TemporaryDirectory() as scratch:
+        data, report = f"--data-file={scratch}/data", Path(scratch) / "report.json"
+        _coverage(["combine", "--keep", "-q", data, *folders]).check_returncode()
+        words = ["json", data, "-q", f"--include={sources(room)}", "-o", str(report)]
+        _coverage(words).check_returncode()
+        numbers = figures(json.loads(report.read_text()))
+    return numbers | {"cut": [name for name, folder in found.items() if folder is None]}
+
+
+def _coverage(
+    words: list[str], environment: dict[str, str] | None = None, seconds: float | None = None
+) -> Any:
+    command = [sys.executable, "-m", "coverage", *words]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    where: dict[str, Any] = {
+        "cwd": ROOT,
+        "env": os.environ | {"PYTHONPATH": paths} | (environment or {}),
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    return subprocess.run(command, **where, text=True, timeout=seconds)
 
 
 def figures(found: dict[str, Any]) -> Row:
@@ -182,8 +241,9 @@ def page(found: dict[str, Any]) -> str:
     cut = [each for row in rows for each in row["cut"]]
     text = (
         "# Lines and branches that tests reach\n\n"
-        "Kernels count as plain Python. The tests of a room are those of its folder, and a few "
-        "that the program names; what other tests reach by the way does not count.\n\n"
+        "The tests of a room are those of its folder, edge cases of all rooms, and a few that the "
+        "program names; what other tests reach by the way does not count. Kernels count as plain "
+        "Python.\n\n"
         f"{table(cells)}\n"
         f"Not measured yet: {', '.join(left) or 'none'}. "
         f"Tests that were stopped for their time: {', '.join(cut) or 'none'}.\n\n"
@@ -197,7 +257,7 @@ def page(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=rooms(), choices=rooms(), metavar="ROOM")
-    parser.add_argument("--longest", type=float, default=600, help="seconds of a folder of tests")
+    parser.add_argument("--longest", type=float, default=600, help="seconds of a piece")
     add_store_options(parser)
     given = parser.parse_args()
     store = Store("coverage", ("room",), page, given, program="coverage_page")
@@ -205,7 +265,7 @@ def main() -> None:
         store.render()
         return
     for room in given.only:
-        code = digest(room)
+        code = code_of(room)
         for case in store.missing([{"room": room}], code):
             row = measure(room, given.longest)
             store.add([case | row], code)

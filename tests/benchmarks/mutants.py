@@ -154,6 +154,8 @@ def run_tests(name: str, source: str, tests: tuple[str, ...], limit: float) -> s
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         os.chdir(ROOT)
+        for each in [each for each in sys.modules if each.partition(".")[0] == "slide"]:
+            del sys.modules[each]  # rows.py has imported it.
         path = ROOT / "slide" / f"{name}.py"
         sys.meta_path.insert(0, _Changed("slide." + name.replace("/", "."), path, source))
         status = 1
