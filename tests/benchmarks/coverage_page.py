@@ -32,26 +32,31 @@ from train_process import ROOT
 # The files of `slide/` that are in no folder, and their tests.
 GROUND = "ground"
 KEPT = ROOT / ".coverage-pieces"
-EDGES = ("boundaries", "edges", "repeated_labels", "large_numbers")
+EDGES = ("boundaries", "edges", "repeated_labels")
 OF_GROUND = (
     *("active_set", "bars", "checks", "compare", "compilation", "files", "inputs", "limits"),
     *("row_gradients", "runtime", "scratch", "sizes", "states", "tensor_folder", "testing"),
 )
 # Tests of the choice between kernels and plain torch, here with plain torch.
 TORCH = (
-    *("functional/test_linear.py", "functional/test_linear_loss.py"),
-    *("optim/test_row_sparse_adam.py", "hashing/test_tables.py"),
+    *(f"functional/test_{name}.py" for name in ("linear", "linear_loss", "dropout")),
+    *(f"hashing/test_{name}.py" for name in ("tables", "dwta", "simhash")),
+    *("functional/test_sparse_input.py", "optim/test_row_sparse_adam.py"),
     "sampling/test_lsh_proposer.py",
 )
 # Pieces beside those of the room's name.
 MORE: dict[str, tuple[str, ...]] = {
-    GROUND: ("torch", "model/test_names", "data/test_cache", "optim", "nn/test_network"),
+    GROUND: (
+        *("torch", "optim", "model/test_names", "data/test_cache", "nn/test_network"),
+        *("nn/test_left_rows", "nn/test_backward_to_some", "nn/test_training_threads"),
+    ),
     "kernels": ("functional", "hashing", "optim", "data", "ranking"),
     "plain": ("torch",),
     "functional": ("torch",),
     "hashing": ("torch",),
     "optim": ("torch",),
-    "sampling": ("torch",),
+    "sampling": ("torch", "nn/test_resizing", "nn/test_copies"),
+    "report": ("test_compare",),
 }
 # A piece for each file.
 SPLIT = {

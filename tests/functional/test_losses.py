@@ -250,3 +250,20 @@ class TestErrors:
         active = ActiveSet(N, np.arange(3, dtype=np.int32))
         with pytest.raises(ValueError, match="needs an active set with targets"):
             ActiveLoss("bce")(torch.zeros(2, 3), active)
+
+    def test_scores_of_another_set(self):
+        scores, active = draw("per_sample", False, torch.float32)
+        with pytest.raises(ValueError, match=r"scores \(25,\) do not fit an active set, \(26,\)"):
+            loss_on_active(scores[1:], active, "bce")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_short_types_are_computed_in_float32(name):
+    scores, active = draw("shared", False, torch.float32)
+    rounded = scores.detach().bfloat16()
+    expected = loss_on_active(rounded.float(), active, name)
+    got = loss_on_active(rounded.requires_grad_(), active, name)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, expected)
+    got.backward()
+    assert rounded.grad.dtype == torch.bfloat16
