@@ -256,7 +256,7 @@ def page(found: dict[str, Any]) -> str:
     )
     for _, name, piece in gaps[:LONGEST_GAPS]:
         text += f"* `{name}`: {piece}\n"
-    return text + origin(rows, "room")
+    return text + origin([row | {"code": row["commit"]} for row in rows], "room")
 
 
 def main() -> None:

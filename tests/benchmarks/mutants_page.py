@@ -52,7 +52,7 @@ def page(found: dict[str, Any]) -> str:
         "are noticed by the tests of the changed module; of those that change a result, "
         f"{percent(total - len(left), total - same)}. Kernels ran as plain Python.\n\n"
         f"{table(cells)}\nNot noticed: {words}.\n\n" + "\n".join(left) + "\n"
-    ) + origin(found["rows"], "module")
+    ) + origin([row | {"code": row["commit"]} for row in found["rows"]], "module")
 
 
 def cell(row: Row, survivors: int) -> dict[str, object]:
