@@ -5,8 +5,8 @@
 
 Tests run in pieces: the folder of a room, or each of its files. What counts for a room are the
 pieces of its name, those of `MORE`, and the edge cases of all rooms; what other tests reach by the
-way does not count. Kernels run as plain Python, except in long tests (`COMPILED`), whose kernels
-then do not count. Processes that a test starts count, unless they are killed.
+way does not count. Tests of kernels run them as plain Python (`AS_PYTHON`), the others compiled.
+Processes that a test starts count, unless they are killed.
 
 A room whose code and tests did not change since it was measured is left as it is (rows.py). A piece
 runs once for all rooms: its data stay in .coverage-pieces until the code or its tests change.
@@ -47,10 +47,10 @@ TORCH = (
 # Pieces beside those of the room's name.
 MORE: dict[str, tuple[str, ...]] = {
     GROUND: (
-        *("torch", "optim", "model/test_names", "data/test_cache", "nn/test_network"),
-        *("nn/test_left_rows", "nn/test_backward_to_some", "nn/test_training_threads"),
+        *("torch", "model/test_names", "data/test_cache", "nn/test_network"),
+        *("nn/test_left_rows", "nn/test_training_threads"),
     ),
-    "kernels": ("functional", "hashing", "optim", "data", "ranking"),
+    "kernels": ("hashing", "functional", "data/formats"),
     "plain": ("torch",),
     "functional": ("torch",),
     "hashing": ("torch",),
@@ -63,9 +63,8 @@ SPLIT = {
     *("config", "data", "distributed", "estimator", "model", "nn", "predict", "ranking"),
     *("search", "serve", "training"),
 }
-COMPILED = {
-    *("config", "distributed", "estimator", "model", "predict", "report", "serve", "training"),
-}
+# Kernels as plain Python, which takes longer, for the room of kernels; else they are compiled.
+AS_PYTHON = {"kernels", "hashing", "functional", "data/formats"}
 LONGEST_GAPS = 25
 
 
@@ -95,13 +94,13 @@ def pieces(room: str) -> list[Piece]:
 
 
 def _pieces(name: str) -> list[Piece]:
-    home, python = ROOT / "tests", {"NUMBA_DISABLE_JIT": "1"}
+    home = ROOT / "tests"
     if name == "torch":
         return [Piece(name, tuple(home / each for each in TORCH), {"SLIDE_BACKEND": "torch"})]
     if name in (GROUND, "edges"):
         names = OF_GROUND if name == GROUND else EDGES
-        return [Piece(name, tuple(home / f"test_{each}.py" for each in names), python)]
-    environment = {} if name.partition("/")[0] in COMPILED else python
+        return [Piece(name, tuple(home / f"test_{each}.py" for each in names), {})]
+    environment = {"NUMBA_DISABLE_JIT": "1"} if name in AS_PYTHON else {}
     if name in SPLIT:
         files = sorted((home / name).rglob("test_*.py"))
     else:
