@@ -236,6 +236,14 @@ def test_prior_scores(extra, name):
             assert best < loss_of_constant(moved, labels, name)
 
 
+@pytest.mark.parametrize("name", ["softmax", "decoupled_softmax"])
+def test_softmaxes_share_a_row_among_its_labels(name):
+    prior = LOSSES[name].prior_scores(Pattern.from_lists([[0, 1], [0]]), 2)
+    torch.testing.assert_close(prior.exp(), torch.tensor([(1.5 + 0.5) / 3, (0.5 + 0.5) / 3]))
+    nothing = LOSSES[name].dense(torch.randn(2, 3), torch.zeros(2, 3, dtype=torch.bool), None)
+    assert torch.equal(nothing, torch.zeros(2))
+
+
 @pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if loss.score_range])
 def test_the_loss_wants_scores_at_the_ends_of_its_range_and_no_more(name):
     low, high = LOSSES[name].score_range
