@@ -12,6 +12,7 @@ JUDGED = Path(__file__).with_name("mutants_judged.json")
 VERDICTS = {
     "equivalent": "no result is another one",
     "speed": "only time or memory differ",
+    "elsewhere": "tests of another run of .ci/run notice it",
     "gap": "a test is missing",
     "open": "not judged yet",
 }
