@@ -77,5 +77,5 @@ def test_survivors_are_judged(bench, tmp_path, monkeypatch):
     assert "* `kernels/adam`, `a = 1`: `1 -> 2`; equivalent: it is not read\n" in page
     assert "* `kernels/adam`, `b = 1`: `1 -> 2`; open\n" in page
     (tmp_path / "judged.json").write_text(json.dumps(judged).replace("equivalent", "fine"))
-    with pytest.raises(ValueError, match="'fine' is none of equivalent, speed, elsewhere, gap, open"):
+    with pytest.raises(ValueError, match="'fine' is none of equivalent, speed"):
         bench.mutants_page.page({"rows": [row]})

@@ -56,6 +56,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "hashing": ("torch",),
     "optim": ("torch",),
     "sampling": ("torch", "nn/test_resizing", "nn/test_copies"),
+    "search": ("model/test_index", "nn/test_devices", "sampling/test_index_proposer"),
     "report": ("test_compare",),
 }
 # A piece for each file.
