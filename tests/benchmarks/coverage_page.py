@@ -47,8 +47,9 @@ TORCH = (
 # Pieces beside those of the room's name.
 MORE: dict[str, tuple[str, ...]] = {
     GROUND: (
-        *("torch", "model/test_names", "data/test_cache", "nn/test_network"),
-        *("nn/test_left_rows", "nn/test_training_threads"),
+        *("torch", "plain", "optim", "model/test_names", "data/test_cache", "nn/test_network"),
+        *("nn/test_left_rows", "nn/test_training_threads", "nn/test_precision"),
+        *("nn/test_inside_pytorch", "nn/test_sparse_grad", "nn/test_processes"),
     ),
     "kernels": ("hashing", "functional", "data/formats"),
     "plain": ("torch",),

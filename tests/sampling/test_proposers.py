@@ -9,13 +9,7 @@ import pytest
 import torch
 from helpers.layers import FAMILIES, MODES, D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_csr, make_pattern
-from helpers.samplers import (
-    faiss_sampler,
-    index_sampler,
-    lsh_sampler,
-    neighbour_sampler,
-    recent_sampler,
-)
+from helpers.samplers import faiss_sampler, lsh_sampler
 
 from slide.nn import SampledLinear
 from slide.sampling import ActiveSampler, Proposer
@@ -279,30 +273,6 @@ class TestOwnProposer:
             layer(draw_queries(2))
         with pytest.raises(ValueError, match=message):
             layer.top_k(draw_queries(2), 3, search="sampler")
-
-
-@pytest.mark.parametrize(
-    ("make", "names"),
-    [
-        (lsh_sampler, {"tables/non_empty_share", "tables/largest_bucket"}),
-        (index_sampler, {"index/lists", "index/rows_seen"}),
-        (neighbour_sampler, {"neighbours/scored"}),
-        (recent_sampler, {"recent/labels"}),
-        (faiss_sampler, set()),
-    ],
-)
-def test_numbers_for_the_log(make, names):
-    sampler, labels = make(D, N, active=40), make_pattern(np.random.default_rng(0), [2] * 5, N)
-    for seed in range(2):
-        queries = draw_queries(5, seed=seed)
-        sampler.update(*draw_layer(), queries)
-        sampler.select(queries, labels)
-    found = sampler.statistics()
-    assert set(found) == names | {"selection/candidates"}
-    distinct = len(np.unique(labels.indices))
-    assert 0 <= found.pop("selection/candidates") <= 40 - distinct
-    assert all(value > 0 for value in found.values())
-    assert found.get("recent/labels", distinct) == distinct
 
 
 def test_uniform_sets_have_no_index():
