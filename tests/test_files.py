@@ -4,6 +4,7 @@ import errno
 import json
 
 import pytest
+from filelock import FileLock, Timeout
 from helpers.limits import limited
 
 from slide import files
@@ -79,3 +80,34 @@ def test_no_room(tmp_path):
 def test_no_folder(tmp_path):
     with pytest.raises(OSError, match=r"cannot write .*nothing was written"):
         files.write_text(tmp_path / "missing" / "x", "text")
+
+
+def test_folders_of_runs(tmp_path):
+    named = files.make_run_folder(tmp_path / "a" / "run", tmp_path)
+    assert named == files.make_run_folder(tmp_path / "a" / "run", tmp_path)
+    # Runs of the same second get folders of their own.
+    three = [files.make_run_folder(None, tmp_path / "runs", "label") for _ in range(3)]
+    assert len(set(three)) == 3
+    assert all("_label" in folder.name and folder.is_dir() for folder in three)
+
+
+def test_folders_that_cannot_be_of_a_new_run(tmp_path):
+    (tmp_path / "file").touch()
+    files.check_run_dir(None, ["file"])
+    files.check_run_dir(tmp_path / "new", ["file"])
+    for wrong in ("", tmp_path / "file"):
+        with pytest.raises(ValueError, match="run_dir must be the path of a folder, not "):
+            files.check_run_dir(wrong, ["file"])
+    with pytest.raises(ValueError, match=r"holds a run: resume=.* goes on with it"):
+        files.check_run_dir(tmp_path, ["other", "file"])
+
+
+def test_a_folder_is_held_once(tmp_path):
+    held = FileLock(tmp_path / files.RUN_LOCK)  # As another process would.
+    refused = pytest.raises(ValueError, match=r"another process is running in .*: wait until it")
+    with held, refused:
+        files.hold_folder(tmp_path)
+    for _ in range(2):
+        files.hold_folder(tmp_path)  # This process may have several runs.
+    with pytest.raises(Timeout):
+        FileLock(tmp_path / files.RUN_LOCK).acquire(blocking=False)

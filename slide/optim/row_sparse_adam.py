@@ -205,8 +205,9 @@ class RowSparseAdam(Optimizer):
         """
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         own = [p for group in self.param_groups for p in group["params"]]
-        for group in state_dict["param_groups"]:
-            _check_names("its groups lack", self.defaults, group)
+        for group in state_dict["param_groups"]:  # Copied and loaded optimizers have one more.
+            names = [name for name in self.defaults if name != "differentiable"]
+            _check_names("its groups lack", names, group)
         if len(saved) == len(own):  # Else the base class raises an error.
             for i, p in zip(saved, own, strict=True):
                 _check_state(state_dict["state"].get(i), p)

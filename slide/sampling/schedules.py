@@ -62,7 +62,7 @@ def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
     due = math.floor(math.log1p(samples / first * math.expm1(growth)) / growth)
 
     def start(n: int) -> float:
-        return first * math.expm1(growth * n) / math.expm1(growth)
+        return first * (math.expm1(growth * n) / math.expm1(growth))  # First itself for n = 1.
 
     # The closed form may be off by one in the last bit of the logarithm.
     while start(due + 1) <= samples:

@@ -1,17 +1,22 @@
 """Small changes of the code, one at a time: do the tests of the changed module notice each?
 
     python tests/benchmarks/mutants.py                                   # all: hours
-    python tests/benchmarks/mutants.py --only kernels/adam --sample 20 --no-page
+    python tests/benchmarks/mutants.py --only kernels/adam --sample 20 --minutes 10
+    python tests/benchmarks/mutants.py --survivors   # those of before, after a new test
 
 Mutation testing (DeMillo, Lipton, Sayward 1978, "Hints on test data selection"). Kernels run as
 plain Python. A process that has imported PyTorch forks one for each mutant, which imports the
-changed module and runs its tests. Writes results/mutants.{json,md}.
+changed module and runs its tests. A module whose code and tests did not change since is left as it
+is (rows.py). mutants_judged.json says of survivors why no test notices them.
+
+Writes results/mutants.{json,md}.
 """
 
 import argparse
 import ast
 import contextlib
 import copy
+import hashlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -22,6 +27,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 # A mutant that runs for so many times as long as the original is noticed, too: it hangs.
@@ -74,8 +80,12 @@ _SWAPS: dict[type, type] = {
 }
 
 
-def mutants(source: str) -> Iterator[tuple[int, str, str]]:
-    """The line of each change, what it is, and the changed source."""
+# The line of a change, what it is, and the changed source.
+Mutant = tuple[int, str, str]
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """All small changes of a source."""
     tree = ast.parse(source)
     for number, node in enumerate(ast.walk(tree)):
         for change in _changes(node):
@@ -144,6 +154,8 @@ def run_tests(name: str, source: str, tests: tuple[str, ...], limit: float) -> s
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         os.chdir(ROOT)
+        for each in [each for each in sys.modules if each.partition(".")[0] == "slide"]:
+            del sys.modules[each]  # rows.py has imported it.
         path = ROOT / "slide" / f"{name}.py"
         sys.meta_path.insert(0, _Changed("slide." + name.replace("/", "."), path, source))
         status = 1
@@ -159,70 +171,94 @@ def run_tests(name: str, source: str, tests: tuple[str, ...], limit: float) -> s
     return "survived" if status == 0 else "killed"
 
 
-def try_module(name: str, sample: int, draw: random.Random) -> dict:
-    """Try mutants of a module; ``sample`` 0: all of them."""
+def try_module(name: str, chosen: list[Mutant]) -> list[dict[str, str]]:
+    """Those of the chosen mutants of a module that survive."""
     source = (ROOT / "slide" / f"{name}.py").read_text()
     begin = time.perf_counter()
-    assert run_tests(name, source, MODULES[name], 600) == "survived", f"tests of {name} fail"
+    same = ast.unparse(ast.parse(source))  # Without comments, as in the mutants.
+    assert run_tests(name, same, MODULES[name], 600) == "survived", f"tests of {name} fail"
     limit = max(PATIENCE * (time.perf_counter() - begin), LEAST_SECONDS)
-    every = list(mutants(source))
-    chosen = draw.sample(every, min(sample, len(every))) if sample else every
-    found = {"mutants": len(every), "tried": len(chosen), "survivors": []}
+    survivors = []
     for line, what, text in sorted(chosen):
         outcome = run_tests(name, text, MODULES[name], limit)
         if outcome == "survived":
-            found["survivors"].append({"line": line, "change": what})
+            survivors.append({"code": source.splitlines()[line - 1].strip(), "change": what})
         print(f"{name}:{line}  {outcome}  {what}".replace("\n", " ")[:150], flush=True)
-    return found
+    return survivors
 
 
-def page(found: dict) -> str:
-    """The generated page."""
-    from report import table
+def measure(name: str, sample: int, seed: int) -> dict[str, Any]:
+    """Try mutants of a module; ``sample`` 0: all of them."""
+    source = (ROOT / "slide" / f"{name}.py").read_text()
+    every = list(mutants(source))
+    # Another choice for each module, whichever are tried before it.
+    draw = random.Random(f"{seed} {name}")
+    chosen = draw.sample(every, min(sample, len(every))) if sample else every
+    found = {"mutants": len(every), "tried": len(chosen), "seed": seed, "source": hashed(source)}
+    return found | {"survivors": try_module(name, chosen)}
 
-    rows, survivors = [], []
-    for name, each in found["modules"].items():
-        left = each["survivors"]
-        share = f"{100 * (1 - len(left) / max(each['tried'], 1)):.0f} %"
-        rows.append(
-            {"module": name, "mutants": each["mutants"], "tried": each["tried"], "noticed": share}
-        )
-        survivors += [f"* `{name}`, line {x['line']}: `{x['change']}`" for x in left]
-    tried = sum(each["tried"] for each in found["modules"].values())
-    share = 100 * (1 - len(survivors) / max(tried, 1))
-    return (
-        f"# Mutants\n\nOf {tried} small changes of the code, {share:.0f} % are noticed by the "
-        "tests of the changed module; the seed of the choice is "
-        f"{found['seed']}. Kernels ran as plain Python.\n\n{table(rows)}\nNot noticed:\n\n"
-        + "\n".join(survivors)
-        + "\n"
-    )
+
+def again(row: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a module after its survivors were tried again; the others count as noticed."""
+    source = (ROOT / "slide" / f"{row['module']}.py").read_text()
+    lines, before = source.splitlines(), row["survivors"]
+    chosen = [
+        each
+        for each in mutants(source)
+        if {"code": lines[each[0] - 1].strip(), "change": each[1]} in before
+    ]
+    return row | {"survivors": try_module(row["module"], chosen)}
+
+
+def hashed(text: str) -> str:
+    """A short digest."""
+    return hashlib.sha1(text.encode()).hexdigest()[:10]
+
+
+def digest(name: str) -> str:
+    """What the figures of a module depend on: its code and its tests."""
+    files = [ROOT / "slide" / f"{name}.py"]
+    for each in MODULES[name]:
+        path = ROOT / "tests" / each
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return hashed("".join(file.read_text() for file in files))
 
 
 def main() -> None:
+    os.environ["NUMBA_DISABLE_JIT"] = "1"  # Before numba is imported.
+    import faiss  # noqa: F401  Imported before all forks.
+    import torch
+    from mutants_page import page
+    from rows import Store, add_store_options
+
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="modules whose name begins with this")
     parser.add_argument("--sample", type=int, default=0, help="mutants of a module; 0: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-page", action="store_true")
+    parser.add_argument(
+        "--survivors", action="store_true", help="of unchanged modules only those of before"
+    )
+    add_store_options(parser)
     given = parser.parse_args()
-    os.environ["NUMBA_DISABLE_JIT"] = "1"  # Before numba is imported.
-    import faiss  # noqa: F401  Imported before all forks.
-    import numba  # noqa: F401
-    import torch
-
+    store = Store("mutants", ("module",), page, given)
+    if given.render:
+        store.render()
+        return
     torch.set_num_threads(1)
-    draw, modules = random.Random(given.seed), {}
+    known = {row["module"]: row for row in store.rows}
     for name in MODULES:
-        if name.startswith(given.only):
-            modules[name] = try_module(name, given.sample, draw)
-    found = {"seed": given.seed, "modules": modules}
-    if given.no_page:
-        print(page(found))
-    else:
-        from report import RESULTS, publish
-
-        publish("mutants", found, page, RESULTS.parent)
+        if not name.startswith(given.only):
+            continue
+        source = hashed((ROOT / "slide" / f"{name}.py").read_text())
+        same = name in known and known[name]["source"] == source
+        code = digest(name)
+        for case in store.missing([{"module": name}], code):
+            if given.survivors and same:
+                store.add([again(known[name])], code)
+            else:
+                found = measure(name, given.sample, given.seed)
+                store.add([case | {"seed": given.seed} | found], code)
+    store.report()
 
 
 if __name__ == "__main__":

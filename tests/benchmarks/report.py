@@ -48,7 +48,13 @@ def last(name: str, folder: Path = RESULTS) -> dict:
     return json.loads((folder / f"{name}.json").read_text())
 
 
-def publish(name: str, found: dict, page: Callable[[dict], str], folder: Path = RESULTS) -> None:
+def publish(
+    name: str,
+    found: dict,
+    page: Callable[[dict], str],
+    folder: Path = RESULTS,
+    program: str | None = None,
+) -> None:
     """Write ``<folder>/<name>.{json,md}``: figures, and a page that says whence."""
     found = {
         "date": time.strftime("%Y-%m-%d"),
@@ -57,8 +63,8 @@ def publish(name: str, found: dict, page: Callable[[dict], str], folder: Path = 
     } | found
     versions = ", ".join(f"{key} {value}" for key, value in found["versions"].items())
     head = (
-        f"Made by `python tests/benchmarks/{name}.py` on {found['date']}; {found['machine']}; "
-        f"{versions}.\n\n"
+        f"Made by `python tests/benchmarks/{program or name}.py` on {found['date']}; "
+        f"{found['machine']}; {versions}.\n\n"
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -58,10 +58,11 @@ class Store:
     """The rows of a page.
 
     Args:
-        name: of the page and of its program.
+        name: of the page, and of its program.
         keys: names of the keys of a case.
         page: the text of the page from all that was found, with the rows as ``rows``.
         options: of the command line; see `add_options`.
+        program: that of the page, if it has another name.
     """
 
     def __init__(
@@ -70,8 +71,9 @@ class Store:
         keys: tuple[str, ...],
         page: Callable[[dict[str, Any]], str],
         options: argparse.Namespace,
+        program: str | None = None,
     ):
-        self.name, self.keys, self.page = name, keys, page
+        self.name, self.keys, self.page, self.program = name, keys, page, program
         self.folder, self.again = options.results.resolve(), options.again
         self.end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
         self.commit, self.left = commit(), 0
@@ -117,7 +119,7 @@ class Store:
 
     def render(self) -> None:
         """Write figures and page."""
-        publish(self.name, {"rows": self.rows}, self.page, self.folder)
+        publish(self.name, {"rows": self.rows}, self.page, self.folder, self.program)
 
     def stamp(self, code: str | None) -> Row:
         """What a row says about its measurement."""

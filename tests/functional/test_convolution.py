@@ -187,6 +187,7 @@ class TestActiveConv2dFunction:
             ({"in_channels": np.zeros(5, bool)}, ValueError, r"mask of in_channels must be \(6,\)"),
             ({"in_channels": np.array([0.5])}, TypeError, "channel numbers or a mask, not float64"),
             ({"stride": 0}, ValueError, "stride must be a whole number of at least 1, not 0"),
+            ({"x": np.zeros((2, 6, 5, 5))}, TypeError, "must be a tensor, not ndarray$"),
             ({"padding": (1, 1, 1)}, ValueError, "padding must be one number or two"),
             ({"groups": 3}, ValueError, "8 output channels do not divide into 3 groups"),
             (

@@ -1,5 +1,7 @@
 """Products of sparse matrices against dense ones."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,16 @@ def test_memory_is_shared():
     torch.testing.assert_close(csr_matmul(other, x), 2 * csr_matmul(matrix, x))
 
 
+def test_a_copy_has_entries_of_its_own_and_its_index():
+    matrix, x = CSRMatrix(make(), D), draw(D, 2)
+    csr_matmul(matrix, x).sum().backward()
+    twin = copy.deepcopy(matrix)
+    assert repr(twin) == repr(matrix) == "CSRMatrix(shape=(23, 9), entries=51, torch.float64)"
+    matrix.values.zero_()
+    csr_matmul(twin, x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * to_dense(make(), D).sum(0)[:, None].expand(D, 2))
+
+
 def test_too_many_entries(monkeypatch):
     monkeypatch.setattr(csr_product, "MAX_ENTRIES", 50)
     with pytest.raises(ValueError, match="at most 50 entries fit, not 51"):
@@ -152,6 +164,7 @@ def test_a_second_derivative_is_refused():
         (lambda: CSRMatrix(np.eye(3)), TypeError, "must be CSR, torch.sparse_csr or SciPy"),
         (lambda: CSRMatrix(torch.eye(3)), TypeError, "2-d and sparse_csr, not torch.strided"),
         (lambda: CSRMatrix(sparse.eye_array(3), 4), ValueError, "num_columns=4 does not fit"),
+        (lambda: CSRMatrix(sparse.csr_array((1, 1 << 40))), ValueError, "columns fit, not 10995"),
         (lambda: CSRMatrix(sparse.eye_array(3, dtype=int)), TypeError, "float64, not int64"),
         (lambda: CSRMatrix(make()._replace(values=np.ones(2)), D), ValueError, "2 values do not"),
         (lambda: csr_matmul(CSRMatrix(make(), D), draw(D + 1, 2)), ValueError, r"x \(10, 2\) does"),

@@ -58,6 +58,14 @@ class TestActiveLinear:
         if make_active(kind, 64).shared:
             assert not torch.equal(*(values[0] for values in found))
 
+    @every_kind
+    def test_bfloat16_weights(self, kind):
+        x, weight = (draw(n, D, seed=n, dtype=torch.float32) for n in (B, N))
+        x, weight = (each.detach().bfloat16() for each in (x, weight))
+        got = active_linear(x, weight, None, make_active(kind))
+        expected = pick(x.float() @ weight.float().T, make_active(kind))
+        torch.testing.assert_close(got.float(), expected, rtol=2**-7, atol=2**-7)
+
     def test_unknown_precision(self):
         with pytest.raises(
             ValueError, match="precision must be one of float32, bfloat16, auto, not 'h"
@@ -159,6 +167,7 @@ class TestActiveLinear:
             (draw(B + 1, D), draw(N, D), None, ValueError, "4 active sets do not fit 5 samples"),
             (draw(B, D).float(), draw(N, D), None, TypeError, "input is torch.float32 but weight"),
             (draw(B, D), draw(N, D), draw(N).float(), TypeError, "convert one of them"),
+            (draw(B, D), draw(N, D), draw(N + 1), ValueError, "does not fit weight"),
         ],
     )
     def test_errors(self, x, weight, bias, error, message):

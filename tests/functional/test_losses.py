@@ -236,6 +236,28 @@ def test_prior_scores(extra, name):
             assert best < loss_of_constant(moved, labels, name)
 
 
+@pytest.mark.parametrize("name", ["softmax", "decoupled_softmax"])
+def test_softmaxes_share_a_row_among_its_labels(name):
+    prior = LOSSES[name].prior_scores(Pattern.from_lists([[0, 1], [0]]), 2)
+    torch.testing.assert_close(prior.exp(), torch.tensor([(1.5 + 0.5) / 3, (0.5 + 0.5) / 3]))
+    nothing = LOSSES[name].dense(torch.randn(2, 3), torch.zeros(2, 3, dtype=torch.bool), None)
+    assert torch.equal(nothing, torch.zeros(2))
+
+
+@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if loss.score_range])
+def test_the_loss_wants_scores_at_the_ends_of_its_range_and_no_more(name):
+    low, high = LOSSES[name].score_range
+    active = ActiveSet(N, np.arange(2, dtype=np.int32), None, Pattern.from_lists([[1]]))
+
+    def loss(negative, positive):
+        return float(loss_on_active(torch.tensor([[negative, positive]]), active, name))
+
+    assert low < high
+    assert loss(low, high) == loss(low - 1, high + 1) == 0
+    assert loss(low + 0.1, high) > 0
+    assert loss(low, high - 0.1) > 0
+
+
 class TestErrors:
     def test_unknown_loss(self):
         scores, active = draw("per_sample", False, torch.float32)
@@ -250,3 +272,20 @@ class TestErrors:
         active = ActiveSet(N, np.arange(3, dtype=np.int32))
         with pytest.raises(ValueError, match="needs an active set with targets"):
             ActiveLoss("bce")(torch.zeros(2, 3), active)
+
+    def test_scores_of_another_set(self):
+        scores, active = draw("per_sample", False, torch.float32)
+        with pytest.raises(ValueError, match=r"scores \(25,\) do not fit an active set, \(26,\)"):
+            loss_on_active(scores[1:], active, "bce")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_short_types_are_computed_in_float32(name):
+    scores, active = draw("shared", False, torch.float32)
+    rounded = scores.detach().bfloat16()
+    expected = loss_on_active(rounded.float(), active, name)
+    got = loss_on_active(rounded.requires_grad_(), active, name)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, expected)
+    got.backward()
+    assert rounded.grad.dtype == torch.bfloat16

@@ -133,12 +133,17 @@ class TestInnerProductHash:
         hashed.observe(-queries)
         np.testing.assert_array_equal(hashed.mean_input, other.mean_input)
 
+    def test_no_rows(self):
+        hashed = InnerProductHash(SimHash(14, 4, 6), "cosine")
+        assert hashed.row_codes(torch.zeros(0, 12), None).shape == (6, 0)
+
     def test_blocks_do_not_matter(self, monkeypatch):
         weight, bias = draw_layer()
         hashed = InnerProductHash(SimHash(14, 4, 6), "simple_lsh")
         hashed.fit(weight, bias)
         before, length = hashed.row_codes(weight, bias), hashed.length
         monkeypatch.setattr("slide.hashing.inner_product._BLOCK", 37)
+        monkeypatch.setattr("slide.hashing.inner_product._LONG", 3)  # With a bar of progress.
         hashed.fit(weight, bias)
         assert hashed.length == pytest.approx(length)
         np.testing.assert_array_equal(hashed.row_codes(weight, bias), before)

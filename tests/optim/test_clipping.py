@@ -1,5 +1,6 @@
 """Clipping of gradients: dense ones, sparse ones, and those left as rows."""
 
+import numpy as np
 import pytest
 import torch
 from helpers.sparse_layers import B, D, N, draw_labels, every_output, make_layer
@@ -7,7 +8,7 @@ from torch import nn
 
 from slide.functional.linear import active_linear
 from slide.optim.clipping import clip_grad_norm_
-from slide.row_gradients import dense_gradient
+from slide.row_gradients import RowGradient, add_row_gradient, dense_gradient
 
 
 class TestClipping:
@@ -40,6 +41,21 @@ class TestClipping:
         wanted = (dense_gradient(weight) + weight.grad).norm()
         torch.testing.assert_close(clip_grad_norm_(weight, 1.0), wanted.detach())
         assert dense_gradient(weight).norm() == pytest.approx(1, rel=1e-4)
+
+    def test_tiny_gradients_as_pytorch_clips_them(self):
+        weight, twin = nn.Parameter(torch.zeros(N, D)), nn.Parameter(torch.zeros(1, D))
+        add_row_gradient(weight, RowGradient(np.zeros(1, np.int32), torch.full((1, D), 1e-6)))
+        twin.grad = torch.full((1, D), 1e-6)
+        clip_grad_norm_(weight, 1e-6)
+        nn.utils.clip_grad_norm_(twin, 1e-6)
+        torch.testing.assert_close(dense_gradient(weight)[:1], twin.grad, atol=0, rtol=1e-4)
+
+    def test_what_was_handed_over_stays(self):
+        weight, rows = nn.Parameter(torch.zeros(N, D)), torch.ones(2, D)
+        add_row_gradient(weight, RowGradient(np.array([1, 3], np.int32), rows))
+        clip_grad_norm_(weight, 0.1)
+        assert dense_gradient(weight).norm() == pytest.approx(0.1, rel=1e-4)
+        assert torch.equal(rows, torch.ones(2, D))
 
     def test_nothing_to_clip_and_errors(self):
         assert clip_grad_norm_(make_layer().parameters(), 1.0) == 0

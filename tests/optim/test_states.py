@@ -51,6 +51,23 @@ def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
         optimizer.load_state_dict(other.state_dict())
 
 
+def test_a_parameter_that_never_had_a_gradient_has_no_state():
+    optimizer, weight = trained(steps=())
+    optimizer.load_state_dict(trained(steps=())[0].state_dict())
+    state = trained()[0].state_dict()
+    state["state"][0] = {}
+    optimizer.load_state_dict(state)
+    step(optimizer, weight, [0])
+    assert optimizer.state[weight]["step"] == 1
+
+
+def test_weights_that_are_not_contiguous_are_refused():
+    optimizer, weight = trained(shape=(4, 2), steps=())
+    weight.data = weight.data.T.contiguous().T
+    with pytest.raises(ValueError, match=r"has strides \(1, 4\), but its rows must lie in order"):
+        step(optimizer, weight, [0])
+
+
 def test_a_state_without_moments_is_refused():
     optimizer, _ = trained()
     state = optimizer.state_dict()

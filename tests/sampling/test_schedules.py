@@ -28,7 +28,7 @@ def naive_backoff(samples, first, growth):
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.01, 0.1, 1.0])
-@pytest.mark.parametrize("first", [1, 7, 6_400])
+@pytest.mark.parametrize("first", [1, 3, 7, 6_400])
 def test_backoff(first, growth):
     for samples in [0, first - 1, first, first + 1, *range(0, 40 * first, 1 + 3 * first // 7)]:
         assert schedules.backoff(samples, first, growth) == naive_backoff(samples, first, growth)

@@ -215,3 +215,16 @@ class TestErrors:
                 index.top_k(torch.ones(1, 2), 1, share)
         with pytest.raises(ValueError, match=r"queries must be \(B, 2\), not \(1, 3\)"):
             index.top_k(torch.ones(1, 3), 1)
+
+
+def test_a_restored_index_finds_the_same():
+    generator = torch.Generator().manual_seed(0)
+    weight, queries = (torch.randn(n, 3, generator=generator) for n in (50, 4))
+    index = RowIndex(weight, None)
+    twin = RowIndex.restored(weight, None, index.state_dict())
+    assert twin.fits(weight, None)
+    assert twin.nbytes == index.nbytes > 0
+    for got, wanted in zip(twin.top_k(queries, 5), index.top_k(queries, 5), strict=True):
+        assert torch.equal(got, wanted)
+    with pytest.raises(ValueError, match=r"an index of \(50, 3\) does not fit rows of \(51, 3\)"):
+        RowIndex.restored(torch.zeros(51, 3), None, index.state_dict())
