@@ -283,7 +283,7 @@ class SampledLinear(SampledLayer):
         return self.sampler.candidates(x)
 
 
-def at_ids(ids: np.ndarray, out_features: int, scores: Callable[[ActiveSet], Tensor]) -> np.ndarray:
+def at_ids(ids: np.ndarray, out_features: int, scored: Callable[[ActiveSet], Tensor]) -> np.ndarray:
     """The scores of some outputs of each input; see `SampledLinear.scores_of`.
 
     Args:
