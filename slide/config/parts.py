@@ -74,8 +74,9 @@ def build_network(
     shape = features, list(network.hidden), labels, sampler
     if shared is not None and shared.group.size > 1:
         seed = {"seed": config.seed}
-        return ShardedNetwork(*shape, **shared._asdict(), **seed, **options)
-    made = SlideNetwork(*shape, hidden, **options)
+        made = ShardedNetwork(*shape, **shared._asdict(), **seed, **options)
+    else:
+        made = SlideNetwork(*shape, hidden, **options)
     return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 
 

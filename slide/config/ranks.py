@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
 from slide.bars import hush, say
 from slide.config.compose import settings
+from slide.config.defaults import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
@@ -66,7 +68,7 @@ def join_ranks(config: DictConfig) -> Ranks:
         config: from `slide.config.read_config`.
 
     Raises:
-        ValueError: if one does not come in time.
+        ValueError: if one does not come in time, or for a device that there is not.
 
     Example:
         >>> from slide.config import read_config
@@ -79,7 +81,10 @@ def join_ranks(config: DictConfig) -> Ranks:
         return ALONE
     if not _joined:
         hush(place.rank > 0)
-        store = meet(place, config.runtime.get("timeout", _TIMEOUT))
+        device = run_device(config)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # What NCCL works on.
+        store = meet(place, config.runtime.get("timeout", _TIMEOUT), device)
         _joined.append(Ranks(place, Group(), Errors(place.rank, store), patient_group()))
     return _joined[0]
 
@@ -237,9 +242,7 @@ def check_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> Non
     if config.trainer.patience:
         needs = f"trainer.patience={config.trainer.patience}"
         raise ValueError(_ALONE.format(needs, "trainer.patience=0"))
-    device, sizes = config.runtime.get("device", "cpu"), config.network.hidden_active
-    if device != "cpu":
-        raise ValueError(_ALONE.format(f"runtime.device={device}", "runtime.device=cpu"))
+    sizes = config.network.hidden_active
     if OmegaConf.is_list(sizes) and any(size is not None for size in sizes):
         shown = f"network.hidden_active={list(sizes)}"
         raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))

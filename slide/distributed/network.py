@@ -100,6 +100,12 @@ class ShardedNetwork(SlideNetwork):
             layer.weight.data.copy_(uniform_rows(key, np.arange(size), width, width**-0.5))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
 
+    def _apply(self, fn: Any, recurse: bool = True) -> "ShardedNetwork":
+        draws = self.draws
+        super()._apply(fn, recurse)
+        self.draws = draws  # It stays on the host, which counts.
+        return self
+
     def _key(self, *what: int) -> int:
         return int(random_key(self.seed, *what))
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_device
 from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, loss_over_ranks
@@ -158,8 +159,8 @@ class ShardedOutputLinear(nn.Module):
         if not 1 <= k <= self.out_features:
             raise ValueError(f"k must be in [1, {self.out_features}], not {k}")
         scores, places = self.local.top_k(x, min(k, len(self.shares)), search)
-        ids = torch.from_numpy(self.shares.ids).long()[places]
-        ids[places < 0] = -1
+        ids = on_device(self.shares.ids, places.device).long()[places]
+        ids = torch.where(places < 0, -1, ids)
         if self.group.size == 1:
             return scores, ids
         missing = k - scores.shape[1]
