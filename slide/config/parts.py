@@ -71,6 +71,7 @@ def build_network(
             raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options = {key: network[key] for key in keys}
+    options["host_rows"] = network.get("host_rows", False)  # Earlier versions have no such key.
     shape = features, list(network.hidden), labels, sampler
     if shared is not None and shared.group.size > 1:
         seed = {"seed": config.seed}

@@ -243,6 +243,8 @@ def check_ranks(ranks: Ranks, config: DictConfig, given: Collection[str]) -> Non
         needs = f"trainer.patience={config.trainer.patience}"
         raise ValueError(_ALONE.format(needs, "trainer.patience=0"))
     sizes = config.network.hidden_active
+    if config.network.get("host_rows", False):
+        raise ValueError(_ALONE.format("network.host_rows=true", "network.host_rows=false"))
     if OmegaConf.is_list(sizes) and any(size is not None for size in sizes):
         shown = f"network.hidden_active={list(sizes)}"
         raise ValueError(_ALONE.format(shown, "network.hidden_active=[]"))

@@ -45,8 +45,8 @@ class ShardedNetwork(SlideNetwork):
             of `slide.SlideNetwork`.
 
     Raises:
-        ValueError: for more processes than features or labels, hidden samplers, or as in
-            `slide.SlideNetwork`.
+        ValueError: for more processes than features or labels, hidden samplers, ``host_rows``, or
+            as in `slide.SlideNetwork`.
 
     Attributes:
         draws: number of passes that have drawn for dropout; part of ``state_dict``.
@@ -80,6 +80,8 @@ class ShardedNetwork(SlideNetwork):
                 "on several processes hidden layers compute all their neurons: leave out "
                 "hidden_samplers"
             )
+        if options.get("host_rows"):
+            raise ValueError("rows that processes share are on their devices: leave out host_rows")
         place = group.rank, group.size
         features = Shares("features", in_features, *place, feature_counts)
         labels = Shares("labels", out_features, *place, label_counts)

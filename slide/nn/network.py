@@ -36,6 +36,8 @@ class SlideNetwork(nn.Module):
         output_scale: scale of the first weights of the output layer; see `slide.SampledLinear`.
         input_dropout: share of the features of a row that training leaves out, in [0, 1); see
             `slide.functional.drop_features`.
+        host_rows: whether the rows of features and of outputs stay on the CPU wherever the network
+            is moved; see `slide.SampledLinear`.
 
     Raises:
         ValueError: for a width, dropout, precision or scale out of range, or samplers that do not
@@ -64,6 +66,7 @@ class SlideNetwork(nn.Module):
         init_scale: float = 1.0,
         output_scale: float = 1.0,
         input_dropout: float = 0.0,
+        host_rows: bool = False,
     ):
         super().__init__()
         checks.listing("hidden", hidden)
@@ -83,7 +86,9 @@ class SlideNetwork(nn.Module):
             return factory(inputs, hidden[i]) if factory else None
 
         first_sampler = layer_sampler(0, in_features)
-        self.first = SparseInputLinear(in_features, hidden[0], first_sampler, init_scale)
+        self.first = SparseInputLinear(
+            *(in_features, hidden[0], first_sampler, init_scale), host_rows=host_rows
+        )
         self.hidden = nn.ModuleList(
             SampledLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
             for i in range(1, len(hidden))
@@ -93,6 +98,7 @@ class SlideNetwork(nn.Module):
             *(hidden[-1], out_features, sampler(hidden[-1], out_features)),
             precision=precision,
             init_scale=output_scale,
+            host_rows=host_rows,
         )
 
     def encode(self, features: Any) -> Tensor:

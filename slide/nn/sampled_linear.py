@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import CPU, plain
+from slide.functional.host_rows import fetch_set
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
@@ -48,10 +50,15 @@ class SampledLinear(SampledLayer):
             learnt: these outputs then add less noise to the gradients of other layers.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
             plain torch (`slide.backend`).
+        host_rows: whether weight and bias stay on the CPU wherever the layer is moved, so that they
+            may be larger than a device's memory. The layer computes on the device of its inputs,
+            with the rows of the active set, and the optimizer updates rows on the CPU. Sets are
+            chosen on the CPU: an index waits there for the inputs.
         dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number or name out of range, or a sampler with another number of outputs.
+        ValueError: for a number or name out of range, a sampler with another number of outputs, or
+            ``host_rows`` together with ``sparse_grad``.
         TypeError: for another dtype.
 
     Attributes:
@@ -84,8 +91,11 @@ class SampledLinear(SampledLayer):
         init_scale: float = 1.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        host_rows: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
+        self._keep_on_host(host_rows)
+        device = CPU if host_rows else device
         checks.one_of("precision", precision, PRECISIONS)
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, DTYPES)
@@ -105,7 +115,7 @@ class SampledLinear(SampledLayer):
         Args:
             linear: its ``out_features`` are N.
             sampler: chooses among N outputs; None computes all.
-            options: ``precision`` and ``sparse_grad`` of the layer.
+            options: ``precision``, ``sparse_grad`` and ``host_rows`` of the layer.
 
         Raises:
             ValueError: see `SampledLinear`.
@@ -149,11 +159,11 @@ class SampledLinear(SampledLayer):
             ValueError: see `slide.active_linear`.
             TypeError: see `slide.active_linear`.
         """
-        x, precision, outside = outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self._like(x), self.precision)
         with outside:
             active = self._active_set(x, labels)
-            products = LinearOptions.of(x, precision, self.sparse_grad)
-            values = linear_on_set(x, self.weight, self.bias, active, products)
+            layer, products = self._operands(x, active, precision)
+            values = linear_on_set(*layer, products)
         return Activation(values, active, len(x))
 
     @untraced
@@ -180,11 +190,10 @@ class SampledLinear(SampledLayer):
             ValueError: see `slide.functional.active_linear_loss`.
             TypeError: see `slide.functional.active_linear_loss`; or for weights and another loss.
         """
-        x, precision, outside = outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self._like(x), self.precision)
         with outside:
             active = self._active_set(x, labels)
-            layer = x, self.weight, self.bias, active
-            products = LinearOptions.of(x, precision, self.sparse_grad)
+            layer, products = self._operands(x, active, precision)
             if not callable(loss):
                 raise TypeError(f"loss must be an ActiveLoss or a function, not {loss!r}")
             if isinstance(loss, ActiveLoss):
@@ -198,10 +207,26 @@ class SampledLinear(SampledLayer):
 
     def _active_set(self, x: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs; checks the inputs and the set, which is not repeated later."""
+        x = self._on_host(x)
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
         check_fits(active, len(x), self.out_features)
         return active
+
+    def _operands(
+        self, x: Tensor, active: ActiveSet, precision: str
+    ) -> tuple[tuple[Tensor, Tensor, Tensor | None, ActiveSet], LinearOptions]:
+        """What products are of, and how: with rows of the host, those of the set alone."""
+        layer, sparse = (self.weight, self.bias, active), self.sparse_grad
+        if self.host_rows and plain(x):  # Kernels read them where they are.
+            layer, sparse = fetch_set(*layer, x.device), True
+        return (x, *layer), LinearOptions.of(x, precision, sparse)
+
+    def _like(self, x: Any) -> Tensor:
+        """A tensor of the type of the weight, on the device where the layer computes."""
+        if not self.host_rows or not isinstance(x, Tensor):
+            return self.weight
+        return torch.empty(0, dtype=self.weight.dtype, device=x.device)
 
     @untraced
     @torch.no_grad()
@@ -224,8 +249,11 @@ class SampledLinear(SampledLayer):
                 that has no index.
         """
         checks.one_of("search", search, SEARCHES)
-        x, _, outside = outside_autocast(x, self.weight)
-        check_linear(x, self.weight, self.bias)
+        x, _, outside = outside_autocast(x, self._like(x))
+        if search != "exact" and self.host_rows and x.device != CPU:
+            scores, ids = self.top_k(x.to(CPU), k, search)
+            return scores.to(x.device), ids.to(x.device)
+        check_linear(self._on_host(x), self.weight, self.bias)
         with outside:
             if search == "exact":
                 return exact_top_k(x, self.weight, self.bias, k)

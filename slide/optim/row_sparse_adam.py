@@ -156,6 +156,8 @@ class RowSparseAdam(Optimizer):
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
+        if isinstance(gradient, RowGradient) and gradient.rows.device != p.device:
+            gradient = gradient.to_host()  # The rows are there, and were fetched.
         state = self.state[p]
         if not state:
             state["step"] = 0

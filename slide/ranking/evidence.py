@@ -150,6 +150,7 @@ def score_ids(network: SlideNetwork, hidden: torch.Tensor, ids: np.ndarray) -> n
     indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
     active = ActiveSet(layer.out_features, ids[known].astype(np.int32), indptr)
     out = np.zeros(ids.shape, np.float32)
-    scores = active_linear(hidden, layer.weight.detach(), layer.bias, active)
+    weight = layer.weight.detach()
+    scores = active_linear(hidden.to(weight.device), weight, layer.bias, active)
     out[known] = on_host(scores.float())
     return out

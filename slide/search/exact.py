@@ -46,7 +46,7 @@ def exact_top_k(
     """
     if not 1 <= k <= len(weight):
         raise ValueError(f"k must be in [1, {len(weight)}], not {k}")
-    if plain(weight):
+    if plain(weight, queries):
         return _plain_search(queries, weight, bias, k)
     if _rounding_pays(queries, weight, k):
         best, ids, proven = rounded_top_k(queries, weight, bias, k)
@@ -83,14 +83,15 @@ def _full_search(
 def _plain_search(
     queries: Tensor, weight: Tensor, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
-    """`exact_top_k` in plain torch, on the device of the weight."""
+    """`exact_top_k` in plain torch, on the device of the queries."""
     rows = max(k, _DEVICE_SCORES // max(1, len(queries)))
     best = queries.new_full((len(queries), 0), -torch.inf)
     ids = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, len(weight), rows):
-        scores = queries @ weight[start : start + rows].T
+        # Rows that stay on the host come block by block.
+        scores = queries @ weight[start : start + rows].to(queries.device).T
         if bias is not None:
-            scores = scores + bias[start : start + rows]
+            scores = scores + bias[start : start + rows].to(queries.device)
         found, places = scores.topk(min(k, scores.shape[1]))
         best, ids = torch.cat([best, found], 1), torch.cat([ids, places + start], 1)
         best, order = best.topk(min(k, best.shape[1]))
