@@ -79,12 +79,11 @@ def looks_up(config: DictConfig) -> bool:
 
     These are the neurons of hidden layers, and answers. With a good recipe, looked-up outputs in a
     set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
-    single samples the labels of recent samples are the better source, on the CPU.
+    single samples the labels of recent samples are the better source.
     """
     sizes = config.network.hidden_active
     hidden = OmegaConf.is_list(sizes) and any(size is not None for size in sizes)
-    elsewhere = config.sampler.mode == "per_sample" and run_device(config).type != "cpu"
-    return hidden or elsewhere or config.trainer.evaluation == "sampler"
+    return hidden or config.trainer.evaluation == "sampler"
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:

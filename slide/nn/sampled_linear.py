@@ -217,10 +217,11 @@ class SampledLinear(SampledLayer):
         self, x: Tensor, active: ActiveSet, precision: str
     ) -> tuple[tuple[Tensor, Tensor, Tensor | None, ActiveSet], LinearOptions]:
         """What products are of, and how: with rows of the host, those of the set alone."""
-        layer, sparse = (self.weight, self.bias, active), self.sparse_grad
-        if self.host_rows and plain(x):  # Kernels read them where they are.
-            layer, sparse = fetch_set(*layer, x.device), True
-        return (x, *layer), LinearOptions.of(x, precision, sparse)
+        if not (self.host_rows and plain(x)):  # Kernels read them where they are.
+            products = LinearOptions.of(x, precision, self.sparse_grad)
+            return (x, self.weight, self.bias, active), products
+        rows = fetch_set(self.weight, self.bias, active, x.device)
+        return (x, *rows), LinearOptions.of(x, precision, sparse_grad=True)
 
     def _like(self, x: Any) -> Tensor:
         """A tensor of the type of the weight, on the device where the layer computes."""

@@ -144,9 +144,11 @@ class SparseInputLinear(SampledLayer):
         """
         x = as_csr(x, self.in_features)
         some, weight, sparse = x, self.weight, self.sparse_grad
+        assert self.bias is not None
         if self.host_rows and plain(self.bias):  # Kernels read rows where they are.
             check_pattern("features", x, None, self.in_features)
-            (weight, some), sparse = fetch_features(self.weight, x, self.bias.device), True
+            place = self.bias.device
+            (weight, some), sparse = fetch_features(self.weight, x, place), True
         values = F.sparse_linear(some, weight, self.bias, sparse)
         active = self._choose(x, self.weight.T, None)
         return Activation(F.gather_active(values, active), active, x.num_rows)

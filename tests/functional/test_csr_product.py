@@ -162,9 +162,11 @@ def test_a_second_derivative_is_refused():
             r"values \(3,\) do not fit 51 entries",
         ),
         (
-            lambda: csr_matmul(CSRMatrix(make(), D), torch.ones(D, device="meta").double()),
+            lambda: csr_matmul(
+                CSRMatrix(make(), D), torch.ones(D, device="meta").double(), draw(51, None)
+            ),
             ValueError,
-            "on the CPU only; got a tensor on meta",
+            "is on cpu but the weight is on meta; move one of them",
         ),
         (
             lambda: CSRMatrix(torch.eye(2).to_sparse_csr().requires_grad_()),
