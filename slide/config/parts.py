@@ -71,13 +71,14 @@ def build_network(
             raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options = {key: network[key] for key in keys}
-    options["host_rows"] = network.get("host_rows", False)  # Earlier versions have no such key.
     shape = features, list(network.hidden), labels, sampler
     if shared is not None and shared.group.size > 1:
         seed = {"seed": config.seed}
         made = ShardedNetwork(*shape, **shared._asdict(), **seed, **options)
     else:
         made = SlideNetwork(*shape, hidden, **options)
+        if network.get("host_rows", False):  # Runs of earlier versions have no such key.
+            made.keep_rows_on_host()
     return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 
 

@@ -45,8 +45,8 @@ class ShardedNetwork(SlideNetwork):
             of `slide.SlideNetwork`.
 
     Raises:
-        ValueError: for more processes than features or labels, hidden samplers, ``host_rows``, or
-            as in `slide.SlideNetwork`.
+        ValueError: for more processes than features or labels, hidden samplers, or as in
+            `slide.SlideNetwork`.
 
     Attributes:
         draws: number of passes that have drawn for dropout; part of ``state_dict``.
@@ -80,8 +80,6 @@ class ShardedNetwork(SlideNetwork):
                 "on several processes hidden layers compute all their neurons: leave out "
                 "hidden_samplers"
             )
-        if options.get("host_rows"):
-            raise ValueError("rows that processes share are on their devices: leave out host_rows")
         place = group.rank, group.size
         features = Shares("features", in_features, *place, feature_counts)
         labels = Shares("labels", out_features, *place, label_counts)
@@ -115,6 +113,10 @@ class ShardedNetwork(SlideNetwork):
         """What dropout draws from: the draws of a pass follow from its number, on all ranks."""
         self.draws += 1
         return torch.Generator().manual_seed(self._key(_DROPOUT, int(self.draws)))
+
+    def keep_rows_on_host(self) -> SlideNetwork:
+        """Raises ValueError: the rows that processes share are on their devices."""
+        raise ValueError("rows that processes share are on their devices: leave out host_rows")
 
     def shared_rows(self) -> dict[str, Shares]:
         """The parameters that have the rows of this rank only, by name, and which rows these are.

@@ -36,8 +36,6 @@ class SlideNetwork(nn.Module):
         output_scale: scale of the first weights of the output layer; see `slide.SampledLinear`.
         input_dropout: share of the features of a row that training leaves out, in [0, 1); see
             `slide.functional.drop_features`.
-        host_rows: whether the rows of features and of outputs stay on the CPU wherever the network
-            is moved; see `slide.SampledLinear`.
 
     Raises:
         ValueError: for a width, dropout, precision or scale out of range, or samplers that do not
@@ -66,7 +64,6 @@ class SlideNetwork(nn.Module):
         init_scale: float = 1.0,
         output_scale: float = 1.0,
         input_dropout: float = 0.0,
-        host_rows: bool = False,
     ):
         super().__init__()
         checks.listing("hidden", hidden)
@@ -86,9 +83,7 @@ class SlideNetwork(nn.Module):
             return factory(inputs, hidden[i]) if factory else None
 
         first_sampler = layer_sampler(0, in_features)
-        self.first = SparseInputLinear(
-            *(in_features, hidden[0], first_sampler, init_scale), host_rows=host_rows
-        )
+        self.first = SparseInputLinear(in_features, hidden[0], first_sampler, init_scale)
         self.hidden = nn.ModuleList(
             SampledLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
             for i in range(1, len(hidden))
@@ -98,7 +93,6 @@ class SlideNetwork(nn.Module):
             *(hidden[-1], out_features, sampler(hidden[-1], out_features)),
             precision=precision,
             init_scale=output_scale,
-            host_rows=host_rows,
         )
 
     def encode(self, features: Any) -> Tensor:
@@ -142,6 +136,29 @@ class SlideNetwork(nn.Module):
     def predict(self, features: Any, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
         """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
         return self.output.top_k(self.embed(features), k, search)
+
+    def keep_rows_on_host(self) -> "SlideNetwork":
+        """Keep the rows of features and of outputs on the CPU wherever the network is moved.
+
+        A step brings the rows that it uses to the device; see ``host_rows`` of
+        `slide.SampledLinear`.
+
+        Returns:
+            The network.
+
+        Raises:
+            ValueError: for a first layer whose sampler has a proposer.
+
+        Example:
+            >>> import slide
+            >>> network = slide.SlideNetwork(100, [16], 1000, slide.FullSampler)
+            >>> network = network.keep_rows_on_host().to("meta")
+            >>> network.output.weight.device, network.first.bias.device
+            (device(type='cpu'), device(type='meta'))
+        """
+        for layer in (self.first, self.output):
+            layer.keep_rows_on_host()
+        return self
 
     def to_torch(self, k: int = 5) -> TorchTwin:
         """A plain PyTorch network with copies of all weights, for ``torch.export`` and ONNX.

@@ -88,19 +88,18 @@ class SampledLayer(nn.Module):
         self.sampler.update(rows, self.bias, x if self.training else None)
         return self.sampler.select(x, labels)
 
-    def _keep_on_host(self, host_rows: bool) -> None:
-        """Take the option ``host_rows`` of a layer.
+    def keep_rows_on_host(self) -> None:
+        """Set ``host_rows``; the layer must still be on the CPU.
 
         Raises:
-            ValueError: together with ``sparse_grad``.
+            ValueError: for a layer with ``sparse_grad``.
         """
-        checks.flag("host_rows", host_rows)
-        if host_rows and self.sparse_grad:
+        if self.sparse_grad:
             raise ValueError(
                 "host_rows=True leaves the gradients of its rows to slide.RowSparseAdam: set "
                 "sparse_grad=False"
             )
-        self.host_rows = host_rows
+        self.host_rows = True
 
     def _on_host(self, x: Tensor) -> Tensor:
         """Inputs as the sampler of rows of the host sees them."""

@@ -94,8 +94,10 @@ class SampledLinear(SampledLayer):
         host_rows: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
-        self._keep_on_host(host_rows)
-        device = CPU if host_rows else device
+        checks.flag("host_rows", host_rows)
+        if host_rows:
+            self.keep_rows_on_host()
+            device = CPU
         checks.one_of("precision", precision, PRECISIONS)
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, DTYPES)

@@ -77,12 +77,9 @@ class SparseInputLinear(SampledLayer):
         host_rows: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
-        self._keep_on_host(host_rows)
-        if host_rows and getattr(self.sampler, "proposer", None) is not None:
-            raise ValueError(
-                "host_rows=True keeps the rows of features on the CPU, and a proposer would index "
-                "the neurons across all of them: use a sampler without a proposer on this layer"
-            )
+        checks.flag("host_rows", host_rows)
+        if host_rows:
+            self.keep_rows_on_host()
         if not self.sampler.sparse_inputs:
             raise ValueError(
                 f"this {type(self.sampler).__name__} takes dense inputs only, and the inputs of "
@@ -94,6 +91,19 @@ class SparseInputLinear(SampledLayer):
         weight = torch.empty(in_features, out_features, dtype=dtype, device=place)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
+
+    def keep_rows_on_host(self) -> None:
+        """Set ``host_rows``; the layer must still be on the CPU.
+
+        Raises:
+            ValueError: for a layer with ``sparse_grad``, or a sampler with a proposer.
+        """
+        if getattr(self.sampler, "proposer", None) is not None:
+            raise ValueError(
+                "host_rows=True keeps the rows of features on the CPU, and a proposer would index "
+                "the neurons across all of them: use a sampler without a proposer on this layer"
+            )
+        super().keep_rows_on_host()
 
     @classmethod
     def from_linear(

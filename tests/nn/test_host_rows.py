@@ -31,7 +31,8 @@ LABELS = slide.Pattern.from_lists([[3], [5, 7], [], [5]])
 
 def make(name, host_rows=True, **options):
     torch.manual_seed(0)
-    return slide.SlideNetwork(50, [8], 200, SAMPLERS[name], host_rows=host_rows, **options)
+    network = slide.SlideNetwork(50, [8], 200, SAMPLERS[name], **options)
+    return network.keep_rows_on_host() if host_rows else network
 
 
 def features(step=0):
@@ -156,6 +157,6 @@ def test_what_does_not_go_together():
     with pytest.raises(ValueError, match="use a sampler without a proposer on this layer"):
         slide.SparseInputLinear(4, 9, LSH(4, 9), host_rows=True)
     with pytest.raises(ValueError, match="on their devices: leave out host_rows"):
-        ShardedNetwork(9, [4], 9, slide.FullSampler, Group.alone(), host_rows=True)
+        ShardedNetwork(9, [4], 9, slide.FullSampler, Group.alone()).keep_rows_on_host()
     with pytest.raises(ValueError, match="on their devices: leave out host_rows"):
         ShardedOutputLinear(4, Shares("labels", 9, 0, 1), Group.alone(), host_rows=True)
