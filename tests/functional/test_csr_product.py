@@ -166,7 +166,7 @@ def test_a_second_derivative_is_refused():
                 CSRMatrix(make(), D), torch.ones(D, device="meta").double(), draw(51, None)
             ),
             ValueError,
-            "is on cpu but the weight is on meta; move one of them",
+            "is on meta but the weight is on cpu; move one of them",
         ),
         (
             lambda: CSRMatrix(torch.eye(2).to_sparse_csr().requires_grad_()),
