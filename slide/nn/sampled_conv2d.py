@@ -51,14 +51,13 @@ class SampledConv2d(SampledLayer):
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        device: the CPU, or None.
+        device: a device, its name, or None: PyTorch's default.
         dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a
-            sampler with another number of outputs, another device, or a sampler together with
-            several groups: filters of different groups see different channels and cannot be
-            compared.
+            sampler with another number of outputs, or a sampler together with several groups:
+            filters of different groups see different channels and cannot be compared.
         TypeError: for another dtype.
 
     Attributes:
