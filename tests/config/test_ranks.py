@@ -113,7 +113,13 @@ def test_more_processes_than_labels(data):
 
 
 @pytest.mark.parametrize(
-    "word", ["ranker=ensemble", "trainer.patience=2", "network.hidden_active=[8]"]
+    "word",
+    [
+        "ranker=ensemble",
+        "trainer.patience=2",
+        "network.hidden_active=[8]",
+        "network.host_rows=true",
+    ],
 )
 def test_what_needs_one_process(word):
     with pytest.raises(ValueError, match="needs a run of one process"):
