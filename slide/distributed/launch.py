@@ -156,17 +156,19 @@ def find_rank_device(name: str, place: Place) -> torch.device:
     device = find_device(name)
     if device.type == "cpu" or place.size == 1:
         return device
+    found, there = torch.cuda.device_count(), place.local_size
     if device.index is not None:
-        if place.local_size == 1:
+        if there == 1 or found == 1:  # Some launchers show each process its own GPU only.
             return device
         raise ValueError(
-            f"device={name} would give one GPU to all {place.local_size} processes of a machine: "
-            "with device=cuda each takes its own"
+            f"device={name} would give one GPU to all {there} processes of a machine: with "
+            "device=cuda each takes its own"
         )
-    if place.local_size > (found := torch.cuda.device_count()):
+    if there > found:
         raise ValueError(
-            f"device=cuda needs a GPU for each of the {place.local_size} processes of a machine, "
-            f"and PyTorch finds {found}: start at most {found}"
+            f"device=cuda needs a GPU for each of the {there} processes of a machine, and PyTorch "
+            f"finds {found}: start at most {found}, or set device=cuda:0 if each process sees only "
+            "a GPU of its own"
         )
     return torch.device("cuda", place.local_rank)
 

@@ -114,6 +114,8 @@ def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
         find_rank_device("cuda:1", Place(1, 2, 1, 2))
     with pytest.raises(ValueError, match=r"each of the 3 processes .* finds 2: start at most 2"):
         find_rank_device("cuda", Place(1, 3, 1, 3))
+    gpus(monkeypatch, 1)  # Each process sees its own.
+    assert find_rank_device("cuda:0", Place(1, 2, 1, 2)) == torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(("device", "kind"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
