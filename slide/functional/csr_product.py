@@ -213,9 +213,9 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     if values is not None and values.shape != matrix.values.shape:
         raise ValueError(f"values {tuple(values.shape)} do not fit {len(matrix.values)} entries")
     used = matrix.values if values is None else values
-    x, _, outside = outside_autocast(
-        x, used if values is not None else x.new_empty(0, dtype=used.dtype)
-    )
+    # The matrix's own entries follow x to its device.
+    like = x.new_empty(0, dtype=used.dtype) if values is None else values
+    x, _, outside = outside_autocast(x, like)
     if x.dtype != used.dtype:
         raise TypeError(f"x is {x.dtype} but values are {used.dtype}; convert one of them")
     if values is not None:
@@ -223,7 +223,7 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     with outside:
         if plain(x):
             pattern, own = matrix.plain(x.device)
-            columns = x.view(len(x), -1)
+            columns = x if x.ndim == 2 else x[:, None]
             found = PlainProduct.apply(columns, own if values is None else values, pattern)
             return found.view(matrix.shape[0], *x.shape[1:])  # type: ignore[union-attr]
         return _Product.apply(x, values, matrix)  # type: ignore[return-value]
