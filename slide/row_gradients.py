@@ -61,6 +61,16 @@ class RowGradient:
         same = not isinstance(factor, torch.Tensor) and factor == 1 and not copy
         return self if same else replace(self, rows=self.rows * factor)
 
+    def to_host(self) -> "RowGradient":
+        """The gradient in the memory of the host, with distinct ids; the host waits for it."""
+        ids, rows = self.ids, self.rows.cpu()
+        if isinstance(ids, torch.Tensor):
+            ids = ids.cpu().numpy()
+        if self.first is None:
+            return RowGradient(ids, rows)
+        first = self.first.cpu().numpy()
+        return RowGradient(ids[first], rows[torch.from_numpy(first)])
+
 
 @dataclass(frozen=True)
 class FactoredRowGradient:
@@ -154,16 +164,19 @@ def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor
     Each row occurs once, but rows are not sorted, so PyTorch does not call the tensor coalesced.
     """
     axes = row_axes(parameter)
-    values = gradient.values().to(parameter.dtype).view(-1, *parameter.shape[axes:])
-    ids = torch.stack(torch.unravel_index(_places(gradient, parameter), parameter.shape[:axes]))
+    # Rows of the host may have been fetched to another device.
+    values = gradient.values().to(parameter.device, parameter.dtype)
+    values = values.view(-1, *parameter.shape[axes:])
+    places = _places(gradient, parameter, parameter.device)
+    ids = torch.stack(torch.unravel_index(places, parameter.shape[:axes]))
     return torch.sparse_coo_tensor(ids, values, parameter.shape, check_invariants=False)
 
 
-def _places(gradient: AnyRowGradient, parameter: torch.Tensor) -> torch.Tensor:
-    """The row numbers of a gradient, int64, on the device of the parameter."""
+def _places(gradient: AnyRowGradient, p: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The row numbers of a gradient of ``p``, int64, on a device."""
     if gradient.ids is None:
-        return torch.arange(num_rows(parameter), device=parameter.device)
-    return on_device(gradient.ids, parameter.device).long()
+        return torch.arange(num_rows(p), device=device)
+    return on_device(gradient.ids, device).long()
 
 
 def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
@@ -248,9 +261,9 @@ def add_up(gradients: list[AnyRowGradient], parameter: torch.Tensor) -> AnyRowGr
     """The sum of several gradients of a parameter."""
     if len(gradients) == 1:
         return gradients[0]
-    places = torch.cat([_places(gradient, parameter) for gradient in gradients])
     values = torch.cat([gradient.values() for gradient in gradients])
-    if plain(parameter):
+    places = torch.cat([_places(gradient, parameter, values.device) for gradient in gradients])
+    if plain(values):
         return RowGradient(*total_rows(places.int(), values))
     ids, at = np.unique(array_view(places), return_inverse=True)
     total = values.new_zeros(len(ids), values.shape[1])
@@ -262,8 +275,8 @@ def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The sum of the row gradients left on ``parameter``, in its shape; for tests."""
     out = torch.zeros_like(parameter)
     for gradient in getattr(parameter, "row_gradients", []):
-        places = _places(gradient, parameter)
-        out.view(num_rows(out), -1).index_add_(0, places, gradient.values())
+        places = _places(gradient, parameter, out.device)
+        out.view(num_rows(out), -1).index_add_(0, places, gradient.values().to(out.device))
     return out
 
 

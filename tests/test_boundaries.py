@@ -169,7 +169,8 @@ def test_the_way_of_choosing_may_change():
         result = layer(torch.randn(2, 6), labels)
         result.values.sum().backward()
         pending = layer.weight.row_gradients.pop()
-        assert sorted(pending.ids) == sorted(set(result.active.ids.tolist()))
+        # In plain torch an id may occur again.
+        assert {int(i) for i in pending.ids} == set(result.active.ids.tolist())
 
 
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])

@@ -72,6 +72,7 @@ def test_this_would_tell():
     assert measured[1] > 20 * measured[0]
 
 
+@pytest.mark.kernels_only
 @pytest.mark.parametrize("mode", ["per_sample", "shared"])
 def test_no_kernel_loops_over_all_outputs(mode):
     here = Path(__file__).parent

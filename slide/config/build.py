@@ -43,7 +43,7 @@ from slide.training.race import Contender
 
 CONFIG = "config.yaml"
 
-_ON_CPU_ONLY = ("FaissProposer", "IndexProposer", "NeighbourProposer", "RecentProposer")
+_ON_CPU_ONLY = ("FaissProposer", "IndexProposer")
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
@@ -100,7 +100,7 @@ def _check_device(config: DictConfig) -> None:
     if proposer is not None and proposer._target_.removeprefix("slide.") in _ON_CPU_ONLY:
         raise ValueError(
             f"{proposer._target_} searches on the CPU; with runtime.device={device} use "
-            "sampler=uniform or sampler=lsh"
+            "sampler=uniform, lsh, recent or neighbours"
         )
     if config.trainer.evaluation == "index":
         raise ValueError(

@@ -5,8 +5,8 @@ from collections.abc import Collection
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from slide.backend import find_device
 from slide.config.compose import find_conf
+from slide.distributed.launch import find_place, find_rank_device
 from slide.sizes import (
     active_outputs,
     batch_size,
@@ -58,13 +58,13 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
 
 
 def run_device(config: DictConfig) -> torch.device:
-    """Where a run computes: ``runtime.device``.
+    """Where a run, or this process of it, computes: ``runtime.device``.
 
     Raises:
         ValueError: for a device that there is not.
     """
     # Runs of earlier versions have no such key.
-    return find_device(config.runtime.get("device", "cpu"))
+    return find_rank_device(config.runtime.get("device", "cpu"), find_place())
 
 
 def _recent() -> DictConfig:
@@ -79,12 +79,11 @@ def looks_up(config: DictConfig) -> bool:
 
     These are the neurons of hidden layers, and answers. With a good recipe, looked-up outputs in a
     set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
-    single samples the labels of recent samples are the better source, on the CPU.
+    single samples the labels of recent samples are the better source.
     """
     sizes = config.network.hidden_active
     hidden = OmegaConf.is_list(sizes) and any(size is not None for size in sizes)
-    elsewhere = config.sampler.mode == "per_sample" and run_device(config).type != "cpu"
-    return hidden or elsewhere or config.trainer.evaluation == "sampler"
+    return hidden or config.trainer.evaluation == "sampler"
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:

@@ -74,8 +74,11 @@ def build_network(
     shape = features, list(network.hidden), labels, sampler
     if shared is not None and shared.group.size > 1:
         options |= {"hidden_samplers": hidden, "seed": config.seed}
-        return ShardedNetwork(*shape, **shared._asdict(), **options)
-    made = SlideNetwork(*shape, hidden, **options)
+        made = ShardedNetwork(*shape, **shared._asdict(), **options)
+    else:
+        made = SlideNetwork(*shape, hidden, **options)
+        if network.get("host_rows", False):  # Runs of earlier versions have no such key.
+            made.keep_rows_on_host()
     return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 
 

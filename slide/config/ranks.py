@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
 from slide.bars import hush
 from slide.config.compose import settings
+from slide.config.defaults import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
@@ -64,7 +66,7 @@ def join_ranks(config: DictConfig) -> Ranks:
         config: from `slide.config.read_config`.
 
     Raises:
-        ValueError: if one does not come in time.
+        ValueError: if one does not come in time, or for a device that there is not.
 
     Example:
         >>> from slide.config import read_config
@@ -77,7 +79,10 @@ def join_ranks(config: DictConfig) -> Ranks:
         return ALONE
     if not _joined:
         hush(place.rank > 0)
-        store = meet(place, config.runtime.get("timeout", _TIMEOUT))
+        device = run_device(config)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # What NCCL works on.
+        store = meet(place, config.runtime.get("timeout", _TIMEOUT), device)
         group = Group()
         group.patient = patient_group()
         _joined.append(Ranks(place, group, Errors(place.rank, store)))
@@ -231,9 +236,9 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
     """
     if ranks.group.size == 1:
         return
-    device, sizes = config.runtime.get("device", "cpu"), config.network.hidden_active
-    if device != "cpu":
-        raise ValueError(_ALONE.format(f"runtime.device={device}", "runtime.device=cpu"))
+    if config.network.get("host_rows", False):
+        raise ValueError(_ALONE.format("network.host_rows=true", "network.host_rows=false"))
+    sizes = config.network.hidden_active
     first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
     looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)
     if first is not None or looked_up:

@@ -14,8 +14,8 @@ from slide.compilation import clock
 _OPERATIONS = ("sum", "max")
 
 
-# What gloo says when another process is gone.
-_LOST = ("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe")
+# What gloo and NCCL say when another process is gone.
+_LOST = ("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe", "remote process")
 _SENTENCE = "another process of the run has ended, or did not answer in time (runtime.timeout)"
 
 
@@ -37,17 +37,19 @@ class Group:
     one process needs no ``torch.distributed``, and its operations cost nothing.
 
     Args:
-        processes: a group of ``torch.distributed`` with tensors on the CPU, such as gloo's. None:
-            all processes that ``torch.distributed.init_process_group`` has joined.
+        processes: a group of ``torch.distributed`` that takes tensors of the CPU, such as gloo's;
+            for layers on GPUs also theirs: the backend ``"cpu:gloo,cuda:nccl"``. None: all
+            processes that ``torch.distributed.init_process_group`` has joined.
 
     Raises:
         RuntimeError: if ``init_process_group`` was not called.
-        ValueError: if this process is not in the group.
+        ValueError: if this process is not in the group, or the group takes no tensors of the CPU.
 
     Attributes:
         rank: number of this process, in [0, size).
         size: number of processes.
         seconds: time spent in the operations so far, in seconds; it includes waiting for others.
+            NCCL goes on by itself, so its operations count until they have begun.
         bytes_sent: bytes that this process sent so far, if the ranks stand in a ring, as with gloo.
         patient: the same processes, for waits of any length; else the group itself.
         calls: how often each collective operation of ``torch.distributed`` was called so far, by
@@ -70,6 +72,12 @@ class Group:
         self.rank, self.size = dist.get_rank(processes), dist.get_world_size(processes)
         if self.rank < 0:
             raise ValueError("this process is not in the group")
+        backends = dist.get_backend_config(processes)
+        if "cpu:" not in backends:  # Labels and sizes are exchanged between hosts.
+            raise ValueError(
+                f"the processes exchange tensors of the CPU, too, and their group has {backends} "
+                "only: join them by torch.distributed.init_process_group('cpu:gloo,cuda:nccl')"
+            )
         self._processes = processes
         self._reset()
 

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import torch
+
 from slide import checks
+from slide.backend import CPU, find_device
 from slide.distributed.group import Group
 
 # What torchrun tells each process; Slurm and others may set the same variables.
@@ -103,12 +106,13 @@ class Errors:
             return True
 
 
-def meet(place: Place, timeout: float) -> Any:
-    """Wait for the other processes and connect with them, by gloo; returns the store they share.
+def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
+    """Wait for the other processes and connect with them; returns the store they share.
 
     Args:
         place: of this process, from `find_place`; there are at least two.
         timeout: seconds to wait for them, now and in each exchange.
+        device: where this process computes; see `backends_for`.
 
     Raises:
         ValueError: for a time out of range, or if a process has not come in this time.
@@ -121,7 +125,8 @@ def meet(place: Place, timeout: float) -> Any:
         found = dist.rendezvous("env://", timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
         store, rank, size = next(found)
         store.add("came", 1)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+        kind = backends_for(device)
+        dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=wait)
     except RuntimeError as error:
         raise ValueError(
             f"{_came(store)} {place.size} processes were there after {timeout:g} seconds "
@@ -131,6 +136,57 @@ def meet(place: Place, timeout: float) -> Any:
     return store
 
 
+def find_rank_device(name: str, place: Place) -> torch.device:
+    """The device of that name for one of the processes of a run.
+
+    Args:
+        name: as in `slide.backend.find_device`; with ``"cuda"`` each process of a machine takes a
+            GPU of its own, by its number there.
+        place: of this process, from `find_place`.
+
+    Raises:
+        ValueError: as in `find_device`, for fewer GPUs than processes on this machine, or for one
+            GPU that all processes of a machine would take.
+
+    Example:
+        >>> from slide.distributed.launch import Place, find_rank_device
+        >>> find_rank_device("cpu", Place(rank=1, size=2, local_rank=1, local_size=2))
+        device(type='cpu')
+    """
+    device = find_device(name)
+    if device.type == "cpu" or place.size == 1:
+        return device
+    found, there = torch.cuda.device_count(), place.local_size
+    if device.index is not None:
+        if there == 1 or found == 1:  # Some launchers show each process its own GPU only.
+            return device
+        raise ValueError(
+            f"device={name} would give one GPU to all {there} processes of a machine: with "
+            "device=cuda each takes its own"
+        )
+    if there > found:
+        raise ValueError(
+            f"device=cuda needs a GPU for each of the {there} processes of a machine, and PyTorch "
+            f"finds {found}: start at most {found}, or set device=cuda:0 if each process sees only "
+            "a GPU of its own"
+        )
+    return torch.device("cuda", place.local_rank)
+
+
+def backends_for(device: torch.device) -> str:
+    """What carries tensors between processes, as ``init_process_group`` takes it.
+
+    Labels and sizes are on the host, so gloo is always there; NCCL carries what is on GPUs.
+
+    Example:
+        >>> import torch
+        >>> from slide.distributed.launch import backends_for
+        >>> backends_for(torch.device("cpu")), backends_for(torch.device("cuda", 1))
+        ('gloo', 'cpu:gloo,cuda:nccl')
+    """
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
 def patient_group() -> Group:
     """All processes of the run once more, for waits of any length: one of them does long work.
 
@@ -138,7 +194,7 @@ def patient_group() -> Group:
     """
     import torch.distributed as dist
 
-    return Group(dist.new_group(timeout=timedelta(seconds=_LONG)))
+    return Group(dist.new_group(timeout=timedelta(seconds=_LONG), backend="gloo"))
 
 
 def _came(store: Any) -> str:

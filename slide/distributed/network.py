@@ -107,6 +107,12 @@ class ShardedNetwork(SlideNetwork):
             layer.weight.data.copy_(uniform_rows(key, np.arange(size), width, width**-0.5))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
 
+    def _apply(self, fn: Any, recurse: bool = True) -> "ShardedNetwork":
+        draws = self.draws
+        super()._apply(fn, recurse)
+        self.draws = draws  # It stays on the host, which counts.
+        return self
+
     def _key(self, *what: int) -> int:
         return int(random_key(self.seed, *what))
 
@@ -114,6 +120,10 @@ class ShardedNetwork(SlideNetwork):
         """What dropout draws from: the draws of a pass follow from its number, on all ranks."""
         self.draws += 1
         return torch.Generator().manual_seed(self._key(_DROPOUT, int(self.draws)))
+
+    def keep_rows_on_host(self) -> SlideNetwork:
+        """Raises ValueError: the rows that processes share are on their devices."""
+        raise ValueError("rows that processes share are on their devices: leave out host_rows")
 
     def shared_rows(self) -> dict[str, Shares]:
         """The parameters that have the rows of this rank only, by name, and which rows these are.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_host
+from slide.backend import on_device, on_host
 from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, loss_over_ranks
@@ -70,6 +70,8 @@ class ShardedOutputLinear(nn.Module):
     ):
         super().__init__()
         checks.whole("in_features", in_features, 1)
+        if options.get("host_rows"):
+            raise ValueError("rows that processes share are on their devices: leave out host_rows")
         self.in_features, self.out_features = in_features, shares.rows
         self.shares, self.group = shares, group
         chosen = own_sampler(sampler, in_features, len(shares), group) if sampler else None
@@ -159,8 +161,8 @@ class ShardedOutputLinear(nn.Module):
         if not 1 <= k <= self.out_features:
             raise ValueError(f"k must be in [1, {self.out_features}], not {k}")
         scores, places = self.local.top_k(x, min(k, len(self.shares)), search)
-        ids = torch.from_numpy(self.shares.ids).long()[places]
-        ids[places < 0] = -1
+        ids = on_device(self.shares.ids, places.device).long()[places]
+        ids = torch.where(places < 0, -1, ids)
         if self.group.size == 1:
             return scores, ids
         missing = k - scores.shape[1]

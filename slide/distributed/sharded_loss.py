@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_targets
+from slide.backend import on_device, plain
 from slide.distributed.group import Group
 from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
 from slide.functional.active_loss import checked_weights, scaled
-from slide.functional.hard_samples import hardest_count, hardest_first
+from slide.functional.hard_samples import hardest_count
 from slide.functional.linear import LinearOptions, linear_on_set
 from slide.functional.linear_loss import linear_loss_on_set
 from slide.functional.plain_loss import aimed_at, score_matrix
@@ -90,7 +91,10 @@ class _LossOverRanks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
-        upstream, sparse, found = grads[0].item(), ctx.sparse_grad, []
+        upstream: float | Tensor = grads[0]
+        if not plain(grads[0]):  # Else the host would wait for the value.
+            upstream = grads[0].item()
+        sparse, found = ctx.sparse_grad, []
         wanted = ctx.needs_input_grad[1:3]
         for parameter, gradient, needed in zip(ctx.parameters, ctx.rows, wanted, strict=True):
             if not needed or gradient is None:
@@ -126,14 +130,14 @@ def _own_part(leaves: list[Any], task: Task) -> tuple[Tensor, Tensor | None]:
     if scores.dtype == torch.bfloat16:
         scores = scores.float()
     if logs is not None:
-        logs = torch.as_tensor(logs).to(scores.dtype)
+        logs = on_device(logs, scores.device).to(scores.dtype)
     if task.active.indptr is not None:
         scores, logs = score_matrix(scores, logs, task.active.indptr)
     losses, gradient = _losses(scores.detach(), logs, task)
     factors = _factors(losses, fraction, task.weights)
     if scores.requires_grad:
         gradient.mul_(factors.to(gradient.dtype)[:, None])
-        gradient[factors == 0] = 0  # Even if it is not finite.
+        gradient.masked_fill_((factors == 0)[:, None], 0)  # Even if it is not finite.
         scores.backward(gradient)
     total = torch.where(factors > 0, losses * factors, 0).sum()
     return total, total
@@ -151,7 +155,7 @@ def _losses(scores: Tensor, logs: Tensor | None, task: Task) -> tuple[Tensor, Te
     assert targets is not None
     if loss.splits_target:
         return SOFTMAXES[loss.name](
-            scores, logs, OwnTargets.of(targets, task.label_counts), task.group
+            scores, logs, OwnTargets.of(targets, task.label_counts, scores.device), task.group
         )
     with torch.enable_grad():
         own = loss.dense(scores.requires_grad_(), aimed_at(targets, scores), logs)
@@ -161,11 +165,13 @@ def _losses(scores: Tensor, logs: Tensor | None, task: Task) -> tuple[Tensor, Te
 
 def _factors(losses: Tensor, fraction: float, weights: np.ndarray | None) -> Tensor:
     """What the loss of each sample counts in the mean over the hardest, ``(B,)`` float64."""
-    factors = torch.ones_like(losses) if weights is None else torch.tensor(weights)
+    factors = torch.ones_like(losses)
+    if weights is not None:
+        factors = on_device(weights, losses.device).clone()
     count, kept = len(losses), hardest_count(fraction, len(losses))
     if kept < count:
-        dropped = hardest_first((losses * factors).numpy())[kept:]
-        factors[torch.from_numpy(dropped)] = 0
+        order = (losses * factors).argsort(descending=True, stable=True)  # NaN comes first.
+        factors[order[kept:]] = 0
     return factors / max(kept, 1)
 
 

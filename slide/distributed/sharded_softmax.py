@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from slide.backend import on_device
 from slide.distributed.group import Group
+from slide.plain.pattern_products import samples_of
 from slide.sparse import Pattern
 
 
@@ -32,12 +34,11 @@ class OwnTargets(NamedTuple):
     labelled: Tensor
 
     @classmethod
-    def of(cls, targets: Pattern, label_counts: np.ndarray) -> "OwnTargets":
+    def of(cls, targets: Pattern, label_counts: np.ndarray, device: torch.device) -> "OwnTargets":
         """From the targets of a set, and ``(B,)`` numbers of labels on all ranks."""
-        counts = torch.from_numpy(label_counts)
-        own = torch.from_numpy(targets.indptr).diff()
-        rows = torch.arange(len(own)).repeat_interleave(own)
-        columns = torch.from_numpy(targets.indices).long()
+        counts = on_device(label_counts, device)
+        rows = samples_of(on_device(np.diff(targets.indptr), device), len(targets.indices))
+        columns = on_device(targets.indices, device).long()
         return cls(rows, columns, 1 / counts[rows].double(), counts > 0)
 
     def total(self, values: Tensor) -> Tensor:
@@ -57,7 +58,7 @@ def _softmax(
     losses = torch.where(targets.labelled, top - pulled, 0)
     gradient = (logits - top.to(logits.dtype)[:, None]).exp_()
     gradient[at] -= targets.share.to(gradient.dtype)
-    gradient[~targets.labelled] = 0
+    gradient.masked_fill_(~targets.labelled[:, None], 0)
     return losses, gradient
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from slide.backend import on_device
 from slide.distributed.network import ShardedNetwork, plain_name
 from slide.distributed.shares import Shares
 
@@ -55,5 +55,5 @@ def _rows_in_order(network: ShardedNetwork, own: Tensor, shares: Shares) -> Iter
         parts = network.group.all_gather(own[first:last].float(), lengths)
         block = parts[0].new_empty(len(ids), *own.shape[1:])
         for rank, part in enumerate(parts):
-            block[torch.from_numpy(owners == rank)] = part
+            block[on_device(np.flatnonzero(owners == rank), block.device)] = part
         yield block

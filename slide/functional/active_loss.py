@@ -119,7 +119,8 @@ def checked_weights(weights: Any, num_samples: int) -> np.ndarray | None:
 
 def scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
     """``gradient * upstream``. Usually ``upstream`` is 1; then nothing is computed."""
-    return gradient if upstream.item() == 1 else gradient * upstream
+    same = not plain(upstream) and upstream.item() == 1  # Elsewhere the host would wait for it.
+    return gradient if same else gradient * upstream
 
 
 def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:

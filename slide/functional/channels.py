@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from slide import checks
+from slide.backend import on_device, plain
 from slide.kernels import channels as kernels
-from slide.runtime import array_view, check_on_cpu
+from slide.runtime import array_view, check_together
 
 Channels = np.ndarray | Tensor | None
 IntPair = int | tuple[int, int]
@@ -22,18 +23,19 @@ class ChannelSelection(NamedTuple):
     """What a convolution on some channels computes.
 
     Attributes:
-        places: ``(A_in,)`` int64 positions of the used input channels in ``x``; None: all of them.
+        places: ``(A_in,)`` int64 positions of the used input channels in ``x``, on its device;
+            None: all of them.
         out_ids: ``(A_out,)`` int32 numbers of the computed output channels.
-        rows: ``(A_out, J)`` int64, the weight's row (output, input) of each used kernel.
-        linked: ``(A_out, J)`` bool: False if output and input are in different groups; such a
+        rows: ``(A_out, J)`` int64 array, the weight's row (output, input) of each used kernel.
+        linked: ``(A_out, J)`` bool array: False if output and input are in different groups; such a
             kernel counts as zero. None: all are in the same group.
         groups: number of groups in the convolution of the used channels.
     """
 
     places: Tensor | None
     out_ids: np.ndarray
-    rows: Tensor
-    linked: Tensor | None
+    rows: np.ndarray
+    linked: np.ndarray | None
     groups: int
 
 
@@ -87,7 +89,7 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
             "; give its values, and its active.ids as in_channels" if hasattr(x, "active") else ""
         )
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
-    check_on_cpu("convolutions on active channels", x, weight)
+    check_together(x, weight, bias)
     if weight.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"weights of convolutions must be float32 or float64, not {weight.dtype}")
     if x.ndim != 4 or weight.ndim != 4:
@@ -136,10 +138,10 @@ def select_kernels(
             rows, linked, groups = rows[linked].reshape(len(out_ids), ins[0]), None, len(used)
     everything = np.array_equal(places, np.arange(num_channels))
     return ChannelSelection(
-        None if everything else torch.from_numpy(places),
+        None if everything else on_device(places, x.device),
         out_ids,
-        torch.from_numpy(rows),
-        None if linked is None or linked.all() else torch.from_numpy(linked),
+        rows,
+        None if linked is None or linked.all() else linked,
         groups,
     )
 
@@ -158,7 +160,7 @@ def take_channels(x: Tensor, places: Tensor | None) -> Tensor:
     last = torch.channels_last
     if places is None:
         return x.contiguous(memory_format=last)
-    if not is_channels_last(x):
+    if plain(x) or not is_channels_last(x):
         return x.index_select(1, places).contiguous(memory_format=last)
     out = x.new_empty(len(x), *x.shape[2:], len(places)).permute(0, 3, 1, 2)
     kernels.take_pixels(_as_pixels(x), places.numpy(), _as_pixels(out))
@@ -170,6 +172,10 @@ def put_channels(x: Tensor, places: Tensor, shape: torch.Size, pixels_first: boo
 
     The result is channels-last in memory if ``pixels_first`` is true.
     """
+    if plain(x):
+        last = torch.channels_last if pixels_first else torch.contiguous_format
+        out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
+        return out.zero_().index_copy_(1, places, x)
     pixels = _as_pixels(x.contiguous(memory_format=torch.channels_last))
     if pixels_first:
         out = x.new_empty(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)

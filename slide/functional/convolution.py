@@ -11,11 +11,13 @@ the values.
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from slide.backend import on_device
 from slide.functional.channels import (
     Channels,
     ChannelSelection,
@@ -73,7 +75,7 @@ def active_conv2d(
         ``(B, A_out, H', W')`` in the order of ``out_channels``, channels-last in memory.
 
     Raises:
-        ValueError: for shapes or channels that do not fit, a tensor that is not on the CPU, or a
+        ValueError: for shapes or channels that do not fit, tensors on different devices, or a
             parameter that is not a leaf while ``sparse_grad`` is false.
         TypeError: if types differ, or are neither float32 nor float64.
 
@@ -108,14 +110,15 @@ class _ActiveConv2d(torch.autograd.Function):
     ):
         ctx.shape, ctx.pixels_first = x.shape, not x.is_contiguous() and is_channels_last(x)
         x = take_channels(x, selection.places)
-        kernels = weight.detach().flatten(0, 1)[selection.rows]
+        device = weight.device
+        kernels = weight.detach().flatten(0, 1)[on_device(selection.rows, device)]
         if selection.linked is not None:
-            kernels.mul_(selection.linked[:, :, None, None])
+            kernels.mul_(on_device(selection.linked, device)[:, :, None, None])
         kernels = kernels.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(x, kernels)
         ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, sparse_grad
         ctx.selection, ctx.geometry = selection, geometry
-        some = None if bias is None else bias.detach()[torch.from_numpy(selection.out_ids)]
+        some = None if bias is None else bias.detach()[on_device(selection.out_ids, device)]
         return torch.conv2d(
             x, kernels, some, geometry.stride, geometry.padding, geometry.dilation, selection.groups
         )
@@ -148,11 +151,11 @@ class _ActiveConv2d(torch.autograd.Function):
             grad_x = put_channels(grad_x, selection.places, ctx.shape, ctx.pixels_first)
         grad_weight = grad_some = None
         if ctx.needs_input_grad[1]:
-            ids, rows = selection.rows.flatten(), grad_kernels.flatten(2).flatten(0, 1)
+            ids, rows = selection.rows.ravel(), grad_kernels.flatten(2).flatten(0, 1)
             if selection.linked is not None:
-                linked = selection.linked.flatten()
-                ids, rows = ids[linked], rows[linked]
-            gradient = RowGradient(ids.int().numpy(), rows.contiguous())
+                linked = np.flatnonzero(selection.linked)
+                ids, rows = ids[linked], rows[on_device(linked, rows.device)]
+            gradient = RowGradient(ids.astype(np.int32), rows.contiguous())
             grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(selection.out_ids, grad_bias[:, None])
@@ -164,7 +167,8 @@ def _fills_vectors_in_pairs(x: Tensor, kernels: Tensor, geometry: _Geometry) -> 
     """Whether `_input_gradient_in_pairs` applies, and is faster."""
     plain = geometry.stride == geometry.dilation == (1, 1) and x.shape[1] == kernels.shape[1]
     fits = all(p < k for p, k in zip(geometry.padding, kernels.shape[2:], strict=True))
-    return plain and fits and 2 * x.shape[1] <= _LANES and x.shape[3] % 2 == 0
+    on_cpu = x.device.type == "cpu"
+    return on_cpu and plain and fits and 2 * x.shape[1] <= _LANES and x.shape[3] % 2 == 0
 
 
 def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, int]) -> Tensor:

@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from slide import checks
+from slide.backend import on_device, plain
+from slide.functional.plain_csr_product import PlainMatrix, PlainProduct
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import gather_entries
-from slide.runtime import array_view, check_on_cpu, outside_autocast, untraced
+from slide.runtime import array_view, check_together, outside_autocast, untraced
 from slide.sparse import CSR, check_pattern
 
 # Number of the matrix's rows in a block of its transpose. A block reads that many numbers of the
@@ -80,11 +82,12 @@ class CSRMatrix:
         self.values = torch.from_numpy(np.ascontiguousarray(csr.values))
         self._transpose: list[_Block] | None = None
         self._order: list[_Block] | None = None
+        self._elsewhere: dict[torch.device, tuple[PlainMatrix, Tensor]] = {}
         _use_up_warning()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy builds its transpose when it needs one.
-        return self.__dict__ | {"_transpose": None, "_order": None}
+        return self.__dict__ | {"_transpose": None, "_order": None, "_elsewhere": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -97,6 +100,14 @@ class CSRMatrix:
         """A matrix with the same pattern and other values ``(nnz,)``, whose memory it shares."""
         arrays = array_view(self.indptr).astype(np.int64), array_view(self.indices)
         return CSRMatrix(CSR(*arrays, array_view(values)), self.shape[1])
+
+    def plain(self, device: torch.device) -> tuple[PlainMatrix, Tensor]:
+        """Pattern and entries on a device, for products in plain torch; copied once and kept."""
+        if device not in self._elsewhere:
+            parts = (array_view(part) for part in (self.indptr, self.indices, self.values))
+            indptr, indices, values = (on_device(part, device) for part in parts)
+            self._elsewhere[device] = PlainMatrix.of(indptr, indices, self.shape[1]), values
+        return self._elsewhere[device]
 
     def transpose(self, values: Tensor | None = None) -> list[_Block]:
         """The transpose in blocks; the order of its entries is computed once and kept.
@@ -174,7 +185,8 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     Args:
         matrix: ``(N, D)``, a `CSRMatrix` or any matrix that `CSRMatrix` takes. Only a `CSRMatrix`
             keeps its transpose for the next backward pass.
-        x: ``(D,)`` or ``(D, K)``, float32 or float64.
+        x: ``(D,)`` or ``(D, K)``, float32 or float64. On another device than the CPU, a
+            `CSRMatrix` keeps a copy there.
         values: ``(nnz,)`` entries that replace the matrix's own, on the same pattern. Their
             gradient is dense. Each backward pass sorts them into the transpose's order.
 
@@ -182,7 +194,7 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
         ``(N,)`` or ``(N, K)``.
 
     Raises:
-        ValueError: if shapes do not fit, or a tensor is not on the CPU.
+        ValueError: if shapes do not fit, or ``x`` and ``values`` are on different devices.
         TypeError: if types differ.
 
     Example:
@@ -201,11 +213,19 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
     if values is not None and values.shape != matrix.values.shape:
         raise ValueError(f"values {tuple(values.shape)} do not fit {len(matrix.values)} entries")
     used = matrix.values if values is None else values
-    x, _, outside = outside_autocast(x, used)
+    # The matrix's own entries follow x to its device.
+    like = x.new_empty(0, dtype=used.dtype) if values is None else values
+    x, _, outside = outside_autocast(x, like)
     if x.dtype != used.dtype:
         raise TypeError(f"x is {x.dtype} but values are {used.dtype}; convert one of them")
-    check_on_cpu("products with a CSRMatrix", x, used)
+    if values is not None:
+        check_together(x, values)
     with outside:
+        if plain(x):
+            pattern, own = matrix.plain(x.device)
+            columns = x if x.ndim == 2 else x[:, None]
+            found = PlainProduct.apply(columns, own if values is None else values, pattern)
+            return found.view(matrix.shape[0], *x.shape[1:])  # type: ignore[union-attr]
         return _Product.apply(x, values, matrix)  # type: ignore[return-value]
 
 

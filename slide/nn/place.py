@@ -18,22 +18,6 @@ def check_dtype(dtype: Any, dtypes: Sequence[torch.dtype]) -> None:
         raise TypeError(f"dtype must be one of {', '.join(map(str, dtypes))}, not {dtype}")
 
 
-def check_place(device: Any, dtype: Any, dtypes: Sequence[torch.dtype]) -> None:
-    """`check_dtype`, and raise for another device than the CPU, where some layers cannot be.
-
-    Args:
-        device: a device, its name, or None.
-        dtype, dtypes: see `check_dtype`.
-
-    Raises:
-        ValueError: for another device.
-        TypeError: see `check_dtype`.
-    """
-    if device is not None and str(device).partition(":")[0] != "cpu":
-        raise ValueError(f"this layer computes on the CPU: device must be cpu, not {device}")
-    check_dtype(dtype, dtypes)
-
-
 def new_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """An ``nn.Linear`` with copies of a weight ``(N, D)`` and a bias ``(N,)``."""
     linear = nn.Linear(1, 1, bias is not None)  # Drawing N x D first weights would take seconds.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
+from slide.backend import on_device, on_host
 from slide.functional.channels import (
     Channels,
     IntPair,
@@ -20,7 +21,7 @@ from slide.functional.channels import (
     check_convolution,
 )
 from slide.nn.activation import Activation
-from slide.nn.place import check_place
+from slide.nn.place import check_dtype
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
@@ -50,14 +51,13 @@ class SampledConv2d(SampledLayer):
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        device: the CPU, or None.
+        device: a device, its name, or None: PyTorch's default.
         dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a
-            sampler with another number of outputs, another device, or a sampler together with
-            several groups: filters of different groups see different channels and cannot be
-            compared.
+            sampler with another number of outputs, or a sampler together with several groups:
+            filters of different groups see different channels and cannot be compared.
         TypeError: for another dtype.
 
     Attributes:
@@ -100,7 +100,7 @@ class SampledConv2d(SampledLayer):
             raise ValueError(f"a sampler needs groups=1, not {groups}")
         per_output = in_channels // groups * math.prod(self.kernel_size)
         super().__init__(per_output, out_channels, sampler, sparse_grad)
-        check_place(device, dtype, (torch.float32, torch.float64))
+        check_dtype(dtype, (torch.float32, torch.float64))
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.stride = as_pair("stride", stride, 1)
@@ -148,7 +148,7 @@ class SampledConv2d(SampledLayer):
             raise ValueError(
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
             )
-        active = _ascending(active)
+        active = _ascending(active)  # Here the host waits for ids that another device drew.
         values = F.active_conv2d(
             x,
             self.weight,
@@ -166,7 +166,8 @@ class SampledConv2d(SampledLayer):
     @torch.no_grad()
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:
         """One patch of each image, as the filters see it, ``(B, I * kh * kw)``."""
-        ids = torch.from_numpy(channel_ids("in_channels", in_channels, self.in_channels)).long()
+        known = channel_ids("in_channels", in_channels, self.in_channels)
+        ids = on_device(known, x.device).long()
         if x.shape[1] not in (self.in_channels, len(ids)):
             raise ValueError(
                 f"x {tuple(x.shape)} must have {self.in_channels} channels or the {len(ids)} used"
@@ -175,11 +176,11 @@ class SampledConv2d(SampledLayer):
             x.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation, strict=True
         )
         lines = [_Lines(*axis) for axis in axes]
-        shares = torch.arange(len(x), dtype=torch.float64) * _GOLDEN % 1
+        shares = torch.arange(len(x), dtype=torch.float64, device=x.device) * _GOLDEN % 1
         places = (shares * lines[0].places * lines[1].places).long()
         rows, row_inside = lines[0].seen_from(places // lines[1].places)
         columns, column_inside = lines[1].seen_from(places % lines[1].places)
-        samples = torch.arange(len(x))[:, None, None]
+        samples = torch.arange(len(x), device=x.device)[:, None, None]
         seen = x[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
         seen = seen * (row_inside[:, :, None] & column_inside[:, None, :])[:, None]
         patches = x.new_zeros(len(x), self.in_channels, *self.kernel_size)
@@ -196,10 +197,10 @@ class SampledConv2d(SampledLayer):
 
 def _ascending(active: ActiveSet) -> ActiveSet:
     """A shared set without targets, its ids in order."""
-    order, weights = np.argsort(active.ids), active.log_weights
-    return replace(
-        active, ids=active.ids[order], log_weights=None if weights is None else weights[order]
-    )
+    ids, weights = on_host(active.ids), active.log_weights
+    order = np.argsort(ids)
+    weights = None if weights is None else on_host(weights)[order]
+    return replace(active, ids=ids[order], log_weights=weights)
 
 
 class _Lines(NamedTuple):
@@ -222,6 +223,6 @@ class _Lines(NamedTuple):
 
         Both are ``(B, kernel)``.
         """
-        steps = torch.arange(self.kernel) * self.dilation
+        steps = torch.arange(self.kernel, device=places.device) * self.dilation
         lines = places[:, None] * self.stride - self.padding + steps
         return lines.clamp(0, self.size - 1), (lines >= 0) & (lines < self.size)

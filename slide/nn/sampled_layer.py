@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_host
+from slide.backend import CPU, on_host
 from slide.inputs import as_pattern
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR
@@ -32,6 +32,9 @@ class SampledLayer(nn.Module):
     """
 
     bias: nn.Parameter | None
+    host_rows = False
+    # What stays on the host with ``host_rows``.
+    _of_rows: tuple[str, ...] = ("weight", "bias")
 
     def __init__(
         self, in_features: int, out_features: int, sampler: Sampler | None, sparse_grad: bool
@@ -84,6 +87,43 @@ class SampledLayer(nn.Module):
             labels = as_pattern(labels, self.out_features)
         self.sampler.update(rows, self.bias, x if self.training else None)
         return self.sampler.select(x, labels)
+
+    def keep_rows_on_host(self) -> None:
+        """Set ``host_rows``; the layer must still be on the CPU.
+
+        Raises:
+            ValueError: for a layer with ``sparse_grad``.
+        """
+        if self.sparse_grad:
+            raise ValueError(
+                "host_rows=True leaves the gradients of its rows to slide.RowSparseAdam: set "
+                "sparse_grad=False"
+            )
+        self.host_rows = True
+
+    def _on_host(self, x: Tensor) -> Tensor:
+        """Inputs as the sampler of rows of the host sees them."""
+        if not self.host_rows or not isinstance(x, Tensor) or x.device == CPU:
+            return x
+        sampler = self.sampler
+        if isinstance(sampler, FullSampler) or getattr(sampler, "proposer", self) is None:
+            return torch.empty_like(x, device=CPU)  # Their number is enough, and none waits.
+        return x.detach().to(CPU)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves to other devices leave rows of the host where they are."""
+        if not self.host_rows:
+            return super()._apply(fn, recurse)
+        rows = [p for name in self._of_rows if (p := getattr(self, name)) is not None]
+        own = {id(each) for p in rows for each in (p, p.grad)}
+
+        def stay(tensor: Tensor) -> Tensor:
+            if id(tensor) not in own:
+                return fn(tensor)
+            probe = fn(torch.empty(0, dtype=tensor.dtype))
+            return fn(tensor) if probe.device == CPU else tensor.to(probe.dtype)
+
+        return super()._apply(stay, recurse)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"

@@ -2,21 +2,19 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_host
+from slide.backend import CPU, plain
+from slide.functional.host_rows import fetch_set
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
     LinearOptions,
-    active_linear,
     check_fits,
     check_linear,
     linear_on_set,
@@ -25,16 +23,12 @@ from slide.functional.linear_loss import linear_loss_on_set
 from slide.nn.activation import Activation
 from slide.nn.losses import ActiveLoss
 from slide.nn.place import check_dtype, check_module, new_linear
-from slide.nn.sampled_layer import SampledLayer
+from slide.nn.searched_layer import SearchedLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
-from slide.search import RowIndex, exact_top_k, index_top_k
-from slide.sparse import Pattern
-
-SEARCHES = ("exact", "index", "sampler")
 
 
-class SampledLinear(SampledLayer):
+class SampledLinear(SearchedLayer):
     """``nn.Linear`` that computes only the outputs which its sampler chooses.
 
     The gradients of weight and bias have rows (see `slide.functional`), for
@@ -52,10 +46,15 @@ class SampledLinear(SampledLayer):
             learnt: these outputs then add less noise to the gradients of other layers.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
             plain torch (`slide.backend`).
+        host_rows: whether weight and bias stay on the CPU wherever the layer is moved, so that they
+            may be larger than a device's memory. The layer computes on the device of its inputs,
+            with the rows of the active set, and the optimizer updates rows on the CPU. Sets are
+            chosen on the CPU: an index waits there for the inputs.
         dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number or name out of range, or a sampler with another number of outputs.
+        ValueError: for a number or name out of range, a sampler with another number of outputs, or
+            ``host_rows`` together with ``sparse_grad``.
         TypeError: for another dtype.
 
     Attributes:
@@ -75,8 +74,6 @@ class SampledLinear(SampledLayer):
         torch.Size([2, 5])
     """
 
-    _index: RowIndex | None = None
-
     def __init__(
         self,
         in_features: int,
@@ -88,8 +85,13 @@ class SampledLinear(SampledLayer):
         init_scale: float = 1.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        host_rows: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
+        checks.flag("host_rows", host_rows)
+        if host_rows:
+            self.keep_rows_on_host()
+            device = CPU
         checks.one_of("precision", precision, PRECISIONS)
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, DTYPES)
@@ -109,7 +111,7 @@ class SampledLinear(SampledLayer):
         Args:
             linear: its ``out_features`` are N.
             sampler: chooses among N outputs; None computes all.
-            options: ``precision`` and ``sparse_grad`` of the layer.
+            options: ``precision``, ``sparse_grad`` and ``host_rows`` of the layer.
 
         Raises:
             ValueError: see `SampledLinear`.
@@ -153,11 +155,11 @@ class SampledLinear(SampledLayer):
             ValueError: see `slide.active_linear`.
             TypeError: see `slide.active_linear`.
         """
-        x, precision, outside = outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self._like(x), self.precision)
         with outside:
             active = self._active_set(x, labels)
-            products = LinearOptions.of(x, precision, self.sparse_grad)
-            values = linear_on_set(x, self.weight, self.bias, active, products)
+            layer, products = self._operands(x, active, precision)
+            values = linear_on_set(*layer, products)
         return Activation(values, active, len(x))
 
     @untraced
@@ -184,11 +186,10 @@ class SampledLinear(SampledLayer):
             ValueError: see `slide.functional.active_linear_loss`.
             TypeError: see `slide.functional.active_linear_loss`; or for weights and another loss.
         """
-        x, precision, outside = outside_autocast(x, self.weight, self.precision)
+        x, precision, outside = outside_autocast(x, self._like(x), self.precision)
         with outside:
             active = self._active_set(x, labels)
-            layer = x, self.weight, self.bias, active
-            products = LinearOptions.of(x, precision, self.sparse_grad)
+            layer, products = self._operands(x, active, precision)
             if not callable(loss):
                 raise TypeError(f"loss must be an ActiveLoss or a function, not {loss!r}")
             if isinstance(loss, ActiveLoss):
@@ -202,98 +203,18 @@ class SampledLinear(SampledLayer):
 
     def _active_set(self, x: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs; checks the inputs and the set, which is not repeated later."""
+        x = self._on_host(x)
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
         check_fits(active, len(x), self.out_features)
         return active
 
-    @untraced
-    @torch.no_grad()
-    def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each input.
-
-        Args:
-            x: ``(B, D)``.
-            k: number of outputs to return for each input, in [1, N].
-            search: ``"exact"`` scores all outputs, in blocks. ``"index"`` scores the few that
-                `row_index` brings up; it may miss some of the best. ``"sampler"`` scores the
-                candidates of the sampler's index, which was made for training.
-
-        Returns:
-            Scores and ids (int64), both ``(B, k)``, best first. If an input has fewer than k
-            candidates, the remaining scores are -inf and the ids are -1.
-
-        Raises:
-            ValueError: for a k out of range, an unknown ``search``, or ``"sampler"`` with a sampler
-                that has no index.
-        """
-        checks.one_of("search", search, SEARCHES)
-        x, _, outside = outside_autocast(x, self.weight)
-        check_linear(x, self.weight, self.bias)
-        with outside:
-            if search == "exact":
-                return exact_top_k(x, self.weight, self.bias, k)
-            if search == "index":
-                return self.row_index().top_k(x, k)
-            return index_top_k(x, self.weight, self.bias, self.candidates(x), k)
-
-    @untraced
-    @torch.no_grad()
-    def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
-        """The scores of some outputs of each input.
-
-        Args:
-            x: ``(B, D)``.
-            ids: ``(B, K)`` integers below N, each output at most once in a row; below 0: none.
-
-        Returns:
-            ``(B, K)`` float32, 0 where there is no output.
-        """
-        scored = partial(active_linear, x, self.weight.detach(), self.bias)
-        return at_ids(ids, self.out_features, scored)
-
-    def row_index(self) -> RowIndex:
-        """The index of `top_k` over the rows of the weight as they are now.
-
-        The first call makes it, and so does each call after weight or bias changed
-        (`slide.search.RowIndex.fits`): that takes a few seconds for some 100,000 outputs. It is no
-        part of the state of the layer, and copies of the layer make their own.
-        """
-        index = self._index  # Another thread may replace it.
-        if index is None or not index.fits(self.weight, self.bias):
-            index = self._index = None  # Two at a time would take twice the memory.
-            index = self._index = RowIndex(self.weight, self.bias)
-        return index
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_index": None}
-
-    def candidates(self, x: Tensor) -> Pattern:
-        """The candidates of the sampler's index for inputs ``(B, D)``.
-
-        Raises:
-            ValueError: for a sampler without an index.
-        """
-        if not self.sampler.has_index:
-            raise ValueError(
-                "search=sampler needs a sampler with an index, such as "
-                f"ActiveSampler(..., LSHProposer); this {type(self.sampler).__name__} has none"
-            )
-        self.sampler.update(self.weight, self.bias, None)
-        return self.sampler.candidates(x)
-
-
-def at_ids(ids: np.ndarray, out_features: int, scored: Callable[[ActiveSet], Tensor]) -> np.ndarray:
-    """The scores of some outputs of each input; see `SampledLinear.scores_of`.
-
-    Args:
-        ids: ``(B, K)``.
-        out_features: N.
-        scored: the scores of an active set.
-    """
-    known = ids >= 0
-    indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
-    active = ActiveSet(out_features, ids[known].astype(np.int32), indptr)
-    out = np.zeros(ids.shape, np.float32)
-    out[known] = on_host(scored(active).float())
-    return out
+    def _operands(
+        self, x: Tensor, active: ActiveSet, precision: str
+    ) -> tuple[tuple[Tensor, Tensor, Tensor | None, ActiveSet], LinearOptions]:
+        """What products are of, and how: with rows of the host, those of the set alone."""
+        if not (self.host_rows and plain(x)):  # Kernels read them where they are.
+            products = LinearOptions.of(x, precision, self.sparse_grad)
+            return (x, self.weight, self.bias, active), products
+        rows = fetch_set(self.weight, self.bias, active, x.device)
+        return (x, *rows), LinearOptions.of(x, precision, sparse_grad=True)

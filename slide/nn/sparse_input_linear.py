@@ -8,12 +8,15 @@ from torch import nn
 
 from slide import checks
 from slide import functional as F
+from slide.backend import CPU, plain
+from slide.functional.host_rows import fetch_features
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
+from slide.sparse import check_pattern
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -38,11 +41,14 @@ class SparseInputLinear(SampledLayer):
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
             plain torch (`slide.backend`).
+        host_rows: whether the weight stays on the CPU wherever the layer is moved; see
+            `slide.SampledLinear`. The layer computes on the device of its bias.
         dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number out of range, a sampler with another number of outputs, or a
-            sampler that does not take sparse inputs.
+        ValueError: for a number out of range, a sampler with another number of outputs, a sampler
+            that does not take sparse inputs, or ``host_rows`` together with ``sparse_grad`` or a
+            sampler with a proposer.
         TypeError: for another dtype.
 
     Attributes:
@@ -57,6 +63,8 @@ class SparseInputLinear(SampledLayer):
         torch.Size([1, 8])
     """
 
+    _of_rows = ("weight",)
+
     def __init__(
         self,
         in_features: int,
@@ -66,8 +74,12 @@ class SparseInputLinear(SampledLayer):
         sparse_grad: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        host_rows: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
+        checks.flag("host_rows", host_rows)
+        if host_rows:
+            self.keep_rows_on_host()
         if not self.sampler.sparse_inputs:
             raise ValueError(
                 f"this {type(self.sampler).__name__} takes dense inputs only, and the inputs of "
@@ -75,9 +87,23 @@ class SparseInputLinear(SampledLayer):
             )
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, _DTYPES)
-        weight = torch.empty(in_features, out_features, dtype=dtype, device=device)
+        place = CPU if host_rows else device
+        weight = torch.empty(in_features, out_features, dtype=dtype, device=place)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
+
+    def keep_rows_on_host(self) -> None:
+        """Set ``host_rows``; the layer must still be on the CPU.
+
+        Raises:
+            ValueError: for a layer with ``sparse_grad``, or a sampler with a proposer.
+        """
+        if getattr(self.sampler, "proposer", None) is not None:
+            raise ValueError(
+                "host_rows=True keeps the rows of features on the CPU, and a proposer would index "
+                "the neurons across all of them: use a sampler without a proposer on this layer"
+            )
+        super().keep_rows_on_host()
 
     @classmethod
     def from_linear(
@@ -127,6 +153,12 @@ class SparseInputLinear(SampledLayer):
             TypeError: for an object that is no matrix.
         """
         x = as_csr(x, self.in_features)
-        values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
+        some, weight, sparse = x, self.weight, self.sparse_grad
+        assert self.bias is not None
+        if self.host_rows and plain(self.bias):  # Kernels read rows where they are.
+            check_pattern("features", x, None, self.in_features)
+            place = self.bias.device
+            (weight, some), sparse = fetch_features(self.weight, x, place), True
+        values = F.sparse_linear(some, weight, self.bias, sparse)
         active = self._choose(x, self.weight.T, None)
         return Activation(F.gather_active(values, active), active, x.num_rows)

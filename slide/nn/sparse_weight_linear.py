@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from slide import functional as F
-from slide.nn.place import check_place
+from slide.backend import on_host
+from slide.nn.place import check_dtype
 from slide.sparse import CSR
 
 
@@ -22,12 +23,11 @@ class SparseWeightLinear(nn.Module):
         bias: whether the layer has a bias.
         trainable: whether the entries are a parameter. If not, the layer does not copy the matrix,
             and several layers may share it.
-        device: the CPU, or None.
+        device: a device, its name, or None: the CPU.
         dtype: type of the entries and the bias: float32 or float64; None: that of the matrix.
             Another one than that of the matrix makes a copy of the entries.
 
     Raises:
-        ValueError: for another device.
         TypeError: for another dtype.
 
     Attributes:
@@ -53,7 +53,7 @@ class SparseWeightLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_place(device, dtype, (torch.float32, torch.float64))
+        check_dtype(dtype, (torch.float32, torch.float64))
         if dtype not in (None, matrix.values.dtype):
             matrix = matrix.with_values(matrix.values.to(dtype))
         self.matrix = matrix
@@ -65,6 +65,8 @@ class SparseWeightLinear(nn.Module):
             self.register_buffer("values", matrix.values)
         dtype = matrix.values.dtype
         self.bias = nn.Parameter(torch.zeros(self.out_features, dtype=dtype)) if bias else None
+        if device is not None:
+            self.to(device)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x @ matrix.T + bias``: ``(..., D)`` to ``(..., N)``.
@@ -75,12 +77,14 @@ class SparseWeightLinear(nn.Module):
         """
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"input {tuple(x.shape)} does not fit a matrix {self.matrix.shape}")
-        if not self.trainable and self.matrix.values is not self.values:
+        moved = self.values.device != self.matrix.values.device
+        if not self.trainable and not moved and self.matrix.values is not self.values:
             # A conversion such as `double()` replaced the values.
             self.matrix = self.matrix.with_values(self.values)
             self.values = self.matrix.values
         columns = x.reshape(-1, self.in_features).T
-        y = F.csr_matmul(self.matrix, columns, self.values if self.trainable else None).T
+        own = self.values if self.trainable or moved else None
+        y = F.csr_matmul(self.matrix, columns, own).T
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
@@ -104,8 +108,8 @@ class SparseWeightLinear(nn.Module):
                 f"a pattern of {len(state['indptr']) - 1} rows does not fit a layer of "
                 f"{self.out_features} outputs"
             )
-        indptr, indices = state["indptr"].numpy().astype(np.int64), state["indices"].numpy()
-        csr = CSR(indptr, indices, self.values.detach().numpy())
+        indptr, indices = on_host(state["indptr"]).astype(np.int64), on_host(state["indices"])
+        csr = CSR(indptr, indices, on_host(self.values))
         self.matrix = F.CSRMatrix(csr, self.in_features)
         if not self.trainable:
-            self.values = self.matrix.values
+            self.values = self.matrix.values.to(self.values.device)

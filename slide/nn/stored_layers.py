@@ -12,7 +12,8 @@ from slide.functional import active_linear, sparse_linear
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
-from slide.nn.sampled_linear import SEARCHES, SampledLinear, at_ids
+from slide.nn.sampled_linear import SampledLinear
+from slide.nn.searched_layer import SEARCHES, at_ids
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k

@@ -11,6 +11,7 @@ from slide.backend import on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.optim.base import Optimizer
+from slide.optim.scaling import scale_factor, show_rows
 from slide.plain.adam import AdamTensors
 from slide.plain.adam import adam_rows as plain_adam_rows
 from slide.row_gradients import (
@@ -110,16 +111,10 @@ class RowSparseAdam(Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
 
-        Raises:
-            RuntimeError: for row gradients, which it would neither unscale nor look at.
+        With row gradients the step itself unscales; see `slide.optim.scaling`.
         """
-        if any(getattr(p, "row_gradients", ()) for g in self.param_groups for p in g["params"]):
-            raise RuntimeError(
-                "a GradScaler does not see row gradients, so it neither unscales them nor finds "
-                "infinities in them: make the layer with sparse_grad=True, or train without a "
-                "scaler, since bfloat16 does not need one"
-            )
-        return False
+        self._shown = show_rows(self)
+        return bool(self._shown)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -133,8 +128,11 @@ class RowSparseAdam(Optimizer):
 
         Raises:
             ValueError: for a parameter that is not contiguous.
+            RuntimeError: after ``unscale_`` of a ``GradScaler``, with row gradients.
         """
-        loss = None
+        loss, shown, factor = None, self.__dict__.pop("_shown", ()), scale_factor(self)
+        if factor is None:
+            return None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -143,10 +141,12 @@ class RowSparseAdam(Optimizer):
                 # Removed here, because PyTorch's own zero_grad ignores row gradients.
                 gradient = take_row_gradients(p)
                 if gradient is not None:
-                    self._update(p, group, gradient)
+                    self._update(p, group, gradient.scaled(factor))
                     # Kernels write behind autograd's back. A backward pass through activations of
                     # the old weights must raise, as it does with PyTorch's optimizers.
                     torch.autograd.graph.increment_version(p)
+        for p in shown:
+            p.grad = None
         return loss
 
     @profiled("adam")
@@ -156,6 +156,8 @@ class RowSparseAdam(Optimizer):
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
+        if isinstance(gradient, RowGradient) and gradient.rows.device != p.device:
+            gradient = gradient.to_host()  # The rows are there, and were fetched.
         state = self.state[p]
         if not state:
             state["step"] = 0

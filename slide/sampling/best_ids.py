@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.backend import on_device
 from slide.kernels.largest import keep_largest
 from slide.runtime import array_view
 from slide.sparse import CSR, Pattern
@@ -40,6 +41,29 @@ def best_of_pool(queries: Tensor, rows: Tensor, bias: Tensor | None, most: int) 
     # Equal scores in the order of the pool, so that the result does not depend on the heap.
     order = np.lexsort((places.numpy(), -best.numpy()), axis=1)
     return np.take_along_axis(places.numpy(), order, 1)
+
+
+def plain_best_of_pool(
+    scores: Tensor, own: tuple[np.ndarray, np.ndarray], most: int, limits: np.ndarray
+) -> Tensor:
+    """`best_of_pool` on the device of the scores, without a sample's own labels.
+
+    Args:
+        scores: ``(B, P)``.
+        own: samples and places of labels in the pool, which do not count.
+        most: number of places a query.
+        limits: ``(B,)`` the most of each query.
+
+    Returns:
+        ``(B, min(most, P))`` int64; -1 after the last place of a query.
+    """
+    device, scores = scores.device, scores.float().nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    samples, places = (on_device(each, device).long() for each in own)
+    scores[samples, places] = -torch.inf
+    best, found = scores.sort(dim=1, descending=True, stable=True)
+    best, found = best[:, :most], found[:, :most]
+    counted = torch.arange(best.shape[1], device=device) < on_device(limits, device)[:, None]
+    return torch.where(counted & (best > -torch.inf), found, -1)
 
 
 def without_labels(ids: np.ndarray, labels: Pattern, out_features: int, most: int) -> Pattern:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.runtime import profiled
 from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries
@@ -104,7 +105,7 @@ class NeighbourProposer(Proposer):
         most = max(self.width, self.best) + most_labels(labels)
         with torch.no_grad():
             x = queries.detach().to(weight.dtype)
-            ids = index_top_k(x, weight, bias, pool, most)[1].numpy()
+            ids = on_host(index_top_k(x, weight, bias, pool, most)[1])
         self._last = labels, ids
         return without_labels(ids, labels, self.out_features, self.best)
 

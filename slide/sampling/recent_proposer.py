@@ -8,8 +8,17 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_device, plain
+from slide.kernels.votes import RankedIds
+from slide.plain.votes import most_named
 from slide.runtime import profiled
-from slide.sampling.best_ids import best_of_pool, dense, most_labels, without_labels
+from slide.sampling.best_ids import (
+    best_of_pool,
+    dense,
+    most_labels,
+    plain_best_of_pool,
+    without_labels,
+)
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import Pattern
 
@@ -65,6 +74,7 @@ class RecentProposer(Proposer):
         self.recent, self.best = recent, best
         self.pool = np.empty(0, np.int32)
         self._rows: tuple[Tensor, Tensor | None] | None = None
+        self._labels: np.ndarray | None = None  # Of the last batch, as the host knows them.
 
     def resize(self, out_features: int) -> None:
         """See `Proposer.resize`; labels may have other numbers now, so none are remembered."""
@@ -97,9 +107,54 @@ class RecentProposer(Proposer):
         ids = np.where(places < 0, -1, pool[places] if len(pool) else -1)
         return without_labels(ids, labels, self.out_features, self.best)
 
+    def propose(
+        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds | Tensor:
+        """See `Proposer.propose`."""
+        if not plain(queries):
+            return super().propose(queries, labels, places, key)
+        best, pool = self._best_on_device(queries, labels, np.minimum(places, self.best))
+        ids = _named(best, pool)
+        if ids.device.type != "cpu":
+            return ids
+        return RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
+
+    def propose_shared(
+        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+    ) -> np.ndarray | Tensor:
+        """See `Proposer.propose_shared`."""
+        if not plain(queries):
+            return super().propose_shared(queries, labels, places, key)
+        most = np.full(labels.num_rows, self.best)
+        best, pool = self._best_on_device(queries, labels, most)
+        ids = _named(most_named(best, len(pool), places), pool)
+        return ids if ids.device.type != "cpu" else ids[ids >= 0].numpy()
+
+    @profiled("score recent labels")
+    def _best_on_device(
+        self, queries: Queries, labels: Pattern, limits: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        """`look_up` on the device of the weight: places in the pool, and the pool."""
+        queries, self._labels = dense(queries, type(self).__name__), labels.indices
+        assert self._rows is not None, "a sampler calls rebuild first"
+        weight, bias = self._rows
+        known = np.sort(self._newest(labels.indices))
+        pool = on_device(known, weight.device)
+        rows, x = weight[pool], queries.detach().to(weight.dtype)
+        scores = x @ rows.T if bias is None else torch.addmm(bias[pool], x, rows.T)
+        samples = np.repeat(np.arange(labels.num_rows), np.diff(labels.indptr))
+        at = np.searchsorted(known, labels.indices).clip(max=max(len(known) - 1, 0))
+        held = known[at] == labels.indices if len(known) else np.zeros(0, bool)
+        own = samples[held], at[held]
+        return plain_best_of_pool(scores, own, int(limits.max(initial=0)), limits), pool
+
     def touched(self, active: ActiveSet) -> None:
         """Remember the labels of a training step."""
-        self.pool = self._newest(active.label_ids())
+        known, self._labels = self._labels, None
+        # The ids of another device are not looked at, since the host would wait for it.
+        if known is None or not isinstance(active.ids, Tensor):
+            known = active.label_ids()
+        self.pool = self._newest(known)
 
     def _newest(self, labels: np.ndarray) -> np.ndarray:
         """The pool with these labels in front, cut to its size."""
@@ -130,4 +185,11 @@ class RecentProposer(Proposer):
 
     def __getstate__(self) -> dict[str, Any]:
         # The layer hands its weight over again before each set.
-        return self.__dict__ | {"_rows": None}
+        return self.__dict__ | {"_rows": None, "_labels": None}
+
+
+def _named(places: Tensor, pool: Tensor) -> Tensor:
+    """The ids at places of the pool, int32; -1 where a place is below 0."""
+    if not len(pool):
+        return places.int()
+    return torch.where(places < 0, -1, pool[places.clamp(min=0)]).int()

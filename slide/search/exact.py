@@ -85,15 +85,16 @@ def _full_search(
 def _plain_search(
     queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
-    """`exact_top_k` in plain torch, on the device of the weight."""
+    """`exact_top_k` in plain torch, on the device of the queries."""
     stored = weight_rows(weight)
     rows = stored.at_once(max(k, _DEVICE_SCORES // max(1, len(queries))))
     best = queries.new_full((len(queries), 0), -torch.inf)
     ids = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, stored.shape[0], rows):
-        scores = queries @ stored.block(start, start + rows).T
+        # Rows that stay on the host come block by block.
+        scores = queries @ stored.block(start, start + rows).to(queries.device).T
         if bias is not None:
-            scores = scores + bias[start : start + rows]
+            scores = scores + bias[start : start + rows].to(queries.device)
         found, places = scores.topk(min(k, scores.shape[1]))
         best, ids = torch.cat([best, found], 1), torch.cat([ids, places + start], 1)
         best, order = best.topk(min(k, best.shape[1]))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slide import checks
-from slide.nn.sampled_linear import SEARCHES
+from slide.nn.searched_layer import SEARCHES
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 Where PyTorch finds a GPU, the same steps are timed there, also with ten million outputs. A step is
 everything between two batches: the copy of the batch to the device, input layer, selection,
 products, loss, gradients and both optimizers. Tables are built before. ``--outputs``, ``--repeats``
-and ``--cases`` make it smaller.
+and ``--cases`` make it smaller, and ``--results`` keeps such a trial out of the page.
 Writes results/benchmarks/torch_path.{json,md}.
 """
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from report import last, publish, table
+from report import RESULTS, last, publish, table
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
@@ -232,13 +232,14 @@ def main() -> None:
     parser.add_argument("--outputs", type=int, help="for small trials; the page then says so")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--render", action="store_true", help="only write the page anew")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the page")
     given = parser.parse_args()
     runtime.set_threads(0)
     if given.render:
-        found = last("torch_path")
+        found = last("torch_path", given.results)
     else:
         found = {"rows": measure_all(given.cases, given.outputs, given.repeats)}
-    publish("torch_path", {"repeats": given.repeats} | found, page)
+    publish("torch_path", {"repeats": given.repeats} | found, page, given.results)
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ class TestActiveConv2dFunction:
             (
                 {"x": torch.zeros(2, 6, 5, 5, device="meta")},
                 ValueError,
-                "on the CPU only; got a tensor on meta",
+                "is on meta but the weight is on cpu; move one of them",
             ),
             ({"weight": draw(8, 6, 3, 3, dtype=torch.bfloat16)}, TypeError, "not torch.bfloat16"),
             ({"weight": draw(8, 6, 3, 3) * 2}, ValueError, "use sparse_grad=True"),

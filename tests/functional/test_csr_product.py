@@ -102,6 +102,7 @@ def test_entries_that_occur_twice_add_up():
     assert x.grad.tolist() == [5, 3]
 
 
+@pytest.mark.kernels_only  # Plain torch sorts on the device, once.
 def test_the_index_is_built_once(monkeypatch):
     matrix, x = CSRMatrix(make(), D), draw(D, None)
     values = matrix.values.clone().requires_grad_()
@@ -175,9 +176,11 @@ def test_a_second_derivative_is_refused():
             r"values \(3,\) do not fit 51 entries",
         ),
         (
-            lambda: csr_matmul(CSRMatrix(make(), D), torch.ones(D, device="meta").double()),
+            lambda: csr_matmul(
+                CSRMatrix(make(), D), torch.ones(D, device="meta").double(), draw(51, None)
+            ),
             ValueError,
-            "on the CPU only; got a tensor on meta",
+            "is on meta but the weight is on cpu; move one of them",
         ),
         (
             lambda: CSRMatrix(torch.eye(2).to_sparse_csr().requires_grad_()),

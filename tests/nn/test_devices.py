@@ -15,6 +15,7 @@ import slide
 from slide.backend import backend, plain
 from slide.functional.losses import LOSSES
 
+RECENT = partial(slide.RecentProposer, recent=3, best=2)
 SAMPLERS = {
     "full": slide.FullSampler,
     "uniform": partial(slide.ActiveSampler, active=12),
@@ -25,6 +26,10 @@ SAMPLERS = {
         proposer=partial(slide.LSHProposer, family=slide.DWTA, rehash_after=2),
         active=12,
         mode="per_sample",
+    ),
+    "recent": partial(slide.ActiveSampler, proposer=RECENT, active=12),
+    "recent per sample": partial(
+        slide.ActiveSampler, proposer=RECENT, active=12, mode="per_sample"
     ),
 }
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -85,7 +90,7 @@ def test_both_ways_learn_the_same(name):
             # All samples have a gradient: kernels leave out the others.
             losses = [step(network, optimizer, "bce", 1.0)[0].item() for _ in range(6)]
             found.append((losses, network.state_dict()["output.weight"]))
-    if "uniform" in name or name == "full":  # Else ties are broken in another way.
+    if not name.startswith(("lsh", "dwta")):  # There ties are broken in another way.
         assert found[0][0] == pytest.approx(found[1][0], rel=1e-9)
         torch.testing.assert_close(found[0][1], found[1][1])
     else:
@@ -142,9 +147,93 @@ def test_what_only_the_cpu_computes():
         layer(x)
     with pytest.raises(ValueError, match="search by an index on the CPU only"):
         layer.top_k(x, 2, search="index")
-    conv = slide.SampledConv2d(2, 4, 3).to("meta")
-    with pytest.raises(ValueError, match="convolutions on active channels on the CPU only"):
-        conv(torch.ones(1, 2, 5, 5, device="meta"))
+    listed = slide.ActiveSampler(4, 9, slide.IndexProposer, active=3)
+    with pytest.raises(ValueError, match="search by an index on the CPU only"):
+        slide.SampledLinear(4, 9, listed).to("meta")(x)
+
+
+def compare(work):
+    """The results of ``work`` by kernels and in plain torch, which are equal but for rounding."""
+    found = []
+    for way in ("kernels", "torch"):
+        torch.manual_seed(0)
+        with backend(way):
+            found.append(work())
+    torch.testing.assert_close(*found)
+    return found
+
+
+def test_neighbours_both_ways():
+    """Their graph is on the host, which waits for the best of them."""
+
+    def work():
+        sampler = partial(slide.ActiveSampler, proposer=slide.NeighbourProposer, active=12)
+        network = slide.SlideNetwork(50, [8], 200, partial(sampler, mode="per_sample")).double()
+        optimizer = slide.RowSparseAdam(network.parameters(), lr=0.05)
+        for _ in range(4):
+            step(network, optimizer, "bce", 1.0)
+        return network.output.weight.detach()
+
+    compare(work)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("last", [False, True])
+def test_convolutions_both_ways(groups, last):
+    def work():
+        conv = slide.SampledConv2d(4, 6, 3, groups=groups).double()
+        x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+        x = x.to(memory_format=torch.channels_last) if last else x
+        x.requires_grad_()
+        out = slide.active_conv2d(
+            x, conv.weight, conv.bias, np.array([0, 3]), np.array([5, 1, 2]), groups=groups
+        )
+        out.square().sum().backward()
+        rows = slide.row_gradients.dense_gradient(conv.weight)
+        return [out.detach(), x.grad, rows, conv(x.detach()).values.detach()]
+
+    compare(work)
+
+
+def test_convolutions_do_not_wait_for_values():
+    conv, x = slide.SampledConv2d(4, 6, 3, device="meta"), torch.ones(2, 4, 6, 5, device="meta")
+    conv(x.requires_grad_()).values.sum().backward()
+    values = slide.active_conv2d(x, conv.weight, conv.bias, np.array([0, 3]), np.array([5, 1]))
+    values.sum().backward()
+    slide.RowSparseAdam(conv.parameters()).step()
+    assert values.shape == (2, 2, 4, 3)
+    sampled = slide.SampledConv2d(4, 6, 3, sampler=slide.ActiveSampler(36, 6, active=3)).to("meta")
+    with pytest.raises(NotImplementedError, match="meta"):  # The host asks which were drawn.
+        sampled(x)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_sparse_weights_both_ways(trainable):
+    csr = make_csr(np.random.default_rng(0), [3, 0, 5, 1], 7)
+
+    def work():
+        layer = slide.SparseWeightLinear(slide.CSRMatrix(csr, 7), trainable=trainable)
+        x = torch.randn(5, 7, requires_grad=True)
+        layer(x).square().sum().backward()
+        return [x.grad, layer.bias.grad, *([layer.values.grad] if trainable else [])]
+
+    compare(work)
+    vector = [slide.csr_matmul(slide.CSRMatrix(csr, 7), torch.ones(7))]
+    with backend("torch"):
+        vector.append(slide.csr_matmul(slide.CSRMatrix(csr, 7), torch.ones(7)))
+    torch.testing.assert_close(*vector)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_sparse_weights_do_not_wait_for_values(trainable):
+    matrix = slide.CSRMatrix(make_csr(np.random.default_rng(0), [3, 0, 5, 1], 7), 7)
+    layer = slide.SparseWeightLinear(matrix, trainable=trainable, device="meta")
+    x = torch.ones(2, 7, device="meta", requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad.shape == x.shape
+    assert {p.device.type for p in [*layer.parameters(), *layer.buffers()]} == {"meta"}
+    twin = slide.SparseWeightLinear(matrix, trainable=trainable)
+    twin.load_state_dict({**twin.state_dict()})
 
 
 def test_unknown_backend():

@@ -84,6 +84,7 @@ def test_rounding_moves_no_score_further_than_the_bound(offset):
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
 
 
+@pytest.mark.kernels_only  # Plain torch rounds nothing.
 @pytest.mark.parametrize("equal", [False, True])
 def test_exact_search_takes_it_where_it_pays(equal, monkeypatch):
     """Queries whose answers are not proven are searched once more."""

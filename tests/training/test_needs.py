@@ -72,6 +72,7 @@ def test_rows_that_are_divided(data):
     assert memory_needs(sizes._replace(copied=False))["rows"] == 8 * sizes.rows
 
 
+@pytest.mark.kernels_only  # Plain torch has other tables.
 def test_tables():
     weight = torch.randn(5000, 12)
     family = partial(SimHash, hashes_per_table=6, num_tables=10)

@@ -1,0 +1,127 @@
+"""Search among the outputs of a layer: the best ones of an input, or the scores of given ones."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slide import checks
+from slide.active_set import ActiveSet
+from slide.backend import CPU, on_host
+from slide.functional.linear import active_linear, check_linear
+from slide.nn.sampled_layer import SampledLayer
+from slide.runtime import outside_autocast, untraced
+from slide.search import RowIndex, exact_top_k, index_top_k
+from slide.sparse import Pattern
+
+SEARCHES = ("exact", "index", "sampler")
+
+
+class SearchedLayer(SampledLayer):
+    """A sampled layer with a weight ``(N, D)``, whose outputs are inner products with its rows."""
+
+    weight: nn.Parameter
+    _index: RowIndex | None = None
+
+    @untraced
+    @torch.no_grad()
+    def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """The k best outputs of each input.
+
+        Args:
+            x: ``(B, D)``.
+            k: number of outputs to return for each input, in [1, N].
+            search: ``"exact"`` scores all outputs, in blocks. ``"index"`` scores the few that
+                `row_index` brings up; it may miss some of the best. ``"sampler"`` scores the
+                candidates of the sampler's index, which was made for training.
+
+        Returns:
+            Scores and ids (int64), both ``(B, k)``, best first. If an input has fewer than k
+            candidates, the remaining scores are -inf and the ids are -1.
+
+        Raises:
+            ValueError: for a k out of range, an unknown ``search``, or ``"sampler"`` with a sampler
+                that has no index.
+        """
+        checks.one_of("search", search, SEARCHES)
+        x, _, outside = outside_autocast(x, self._like(x))
+        if search != "exact" and self.host_rows and x.device != CPU:
+            scores, ids = self.top_k(x.to(CPU), k, search)
+            return scores.to(x.device), ids.to(x.device)
+        check_linear(self._on_host(x), self.weight, self.bias)
+        with outside:
+            if search == "exact":
+                return exact_top_k(x, self.weight, self.bias, k)
+            if search == "index":
+                return self.row_index().top_k(x, k)
+            return index_top_k(x, self.weight, self.bias, self.candidates(x), k)
+
+    @untraced
+    @torch.no_grad()
+    def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
+        """The scores of some outputs of each input.
+
+        Args:
+            x: ``(B, D)``.
+            ids: ``(B, K)`` integers below N, each output at most once in a row; below 0: none.
+
+        Returns:
+            ``(B, K)`` float32, 0 where there is no output.
+        """
+        scored = partial(active_linear, x, self.weight.detach(), self.bias)
+        return at_ids(ids, self.out_features, scored)
+
+    def row_index(self) -> RowIndex:
+        """The index of `top_k` over the rows of the weight as they are now.
+
+        The first call makes it, and so does each call after weight or bias changed
+        (`slide.search.RowIndex.fits`): that takes a few seconds for some 100,000 outputs. It is no
+        part of the state of the layer, and copies of the layer make their own.
+        """
+        index = self._index  # Another thread may replace it.
+        if index is None or not index.fits(self.weight, self.bias):
+            index = self._index = None  # Two at a time would take twice the memory.
+            index = self._index = RowIndex(self.weight, self.bias)
+        return index
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_index": None}
+
+    def candidates(self, x: Tensor) -> Pattern:
+        """The candidates of the sampler's index for inputs ``(B, D)``.
+
+        Raises:
+            ValueError: for a sampler without an index.
+        """
+        if not self.sampler.has_index:
+            raise ValueError(
+                "search=sampler needs a sampler with an index, such as "
+                f"ActiveSampler(..., LSHProposer); this {type(self.sampler).__name__} has none"
+            )
+        self.sampler.update(self.weight, self.bias, None)
+        return self.sampler.candidates(x)
+
+    def _like(self, x: Any) -> Tensor:
+        """A tensor of the type of the weight, on the device where the layer computes."""
+        if not self.host_rows or not isinstance(x, Tensor):
+            return self.weight
+        return torch.empty(0, dtype=self.weight.dtype, device=x.device)
+
+
+def at_ids(ids: np.ndarray, out_features: int, scored: Callable[[ActiveSet], Tensor]) -> np.ndarray:
+    """The scores of some outputs of each input; see `SampledLinear.scores_of`.
+
+    Args:
+        ids: ``(B, K)``.
+        out_features: N.
+        scored: the scores of an active set.
+    """
+    known = ids >= 0
+    indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
+    active = ActiveSet(out_features, ids[known].astype(np.int32), indptr)
+    out = np.zeros(ids.shape, np.float32)
+    out[known] = on_host(scored(active).float())
+    return out
