@@ -37,7 +37,8 @@ def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
     say(f"network   hidden: {hidden}; active: {active}{how}")
     epochs = trainer.epochs
     if epochs == "auto":
-        epochs = f"auto, at most {trainer.max_epochs}"
+        most = trainer.max_epochs
+        epochs = "auto" if most is None else f"auto, at most {most}"
     batch, threads, device = trainer.batch_size, runtime.num_threads(), run_device(config)
     place = "" if device.type == "cpu" else f"; on {device}"
     say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{place}")

@@ -22,6 +22,8 @@ REPLACEABLE = {
     *("dataset.root", "dataset.cache", "report"),
 }
 
+_NOWHERE = "no such key"
+
 
 def asked_for(overrides: Sequence[str]) -> list[str]:
     """The overrides that a configuration is composed of.
@@ -66,9 +68,9 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         key = _key(override)
         if key == "resume":
             continue
-        if key not in REPLACEABLE or OmegaConf.select(config, key) is None:
+        old = OmegaConf.select(config, key, default=_NOWHERE)
+        if key not in REPLACEABLE or old == _NOWHERE:
             raise ValueError(f"{override}: a resumed run keeps its {key}; start a new one instead")
-        old = OmegaConf.select(config, key)
         new = read_value(override)
         if key == "trainer.epochs" and "auto" in (old, new) and old != new:
             # The rows to learn from would differ, and so would the rates.

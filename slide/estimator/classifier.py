@@ -50,7 +50,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         tf_idf: whether features are counts that are weighted by tf-idf.
         l2_norm: whether rows are brought to length 1.
         epochs: passes over the rows; ``"auto"``: while precision on held-out rows rises.
-        max_epochs: largest number of passes with ``epochs="auto"``.
+        max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
+            knowledge graph.
         max_minutes: largest training time of the network with ``epochs="auto"``; 0: no limit.
         batch_size: rows in a step; None: 64 to 512, by the number of rows.
         lr: learning rate.
@@ -90,7 +91,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
     tf_idf: bool = False
     l2_norm: bool = True
     epochs: Any = "auto"
-    max_epochs: int = 20
+    max_epochs: Any = None
     max_minutes: float = 0.0
     batch_size: Any = None
     lr: float = 0.002

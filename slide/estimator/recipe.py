@@ -33,7 +33,7 @@ class Recipe:
     active: int | None = None
     ranker: str | None = "ensemble"
     epochs: int | str = "auto"
-    max_epochs: int = 20
+    max_epochs: int | None = None
     max_minutes: float = 0.0
     batch_size: int | None = None
     lr: float = 0.002

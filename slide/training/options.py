@@ -6,6 +6,8 @@ from typing import Any
 from slide import checks
 from slide.nn.searched_layer import SEARCHES
 
+_MOST_EPOCHS = 20
+
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -15,7 +17,8 @@ class TrainingOptions:
         batch_size: samples in a step.
         epochs: passes over the training rows; ``"auto"``: as long as precision on held-out training
             rows rises (see `slide.training.plan`).
-        max_epochs: largest number of passes with ``epochs="auto"``.
+        max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
+            knowledge graph (`slide.training.plan.least_steps`).
         max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no
             limit.
         max_steps: largest number of steps; 0: no limit.
@@ -54,7 +57,7 @@ class TrainingOptions:
 
     batch_size: int = 256
     epochs: int | str = "auto"
-    max_epochs: int = 20
+    max_epochs: int | None = None
     max_minutes: float = 0.0
     max_steps: int = 0
     patience: int = 0
@@ -70,8 +73,10 @@ class TrainingOptions:
     share_cores: bool = True
 
     def __post_init__(self):
-        for name in ("batch_size", "max_epochs", "log_every", "keep_checkpoints"):
+        for name in ("batch_size", "log_every", "keep_checkpoints"):
             checks.whole(name, getattr(self, name), 1)
+        if self.max_epochs is not None:
+            checks.whole("max_epochs", self.max_epochs, 1)
         if not self.auto:
             _check_epochs(self.epochs)
         for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every"):
@@ -95,10 +100,18 @@ class TrainingOptions:
         """Whether precision on held-out rows tells how long to train."""
         return self.epochs == "auto"
 
-    def most_steps(self, steps_per_epoch: int) -> int:
-        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps."""
+    def most_steps(self, steps_per_epoch: int, least: int = 0) -> int:
+        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps.
+
+        Args:
+            steps_per_epoch: steps in a pass over the training rows.
+            least: see `slide.training.plan.least_steps`.
+        """
         epochs = self.epochs if isinstance(self.epochs, int) else self.max_epochs
-        steps = epochs * steps_per_epoch
+        if epochs is None:
+            steps = max(_MOST_EPOCHS * steps_per_epoch, 2 * least)
+        else:
+            steps = epochs * steps_per_epoch
         return min(steps, self.max_steps) if self.max_steps else steps
 
 

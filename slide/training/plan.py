@@ -18,6 +18,10 @@ WARMUP, WARMUP_SHARE = 50, 0.1
 DECAY_SHARE = 0.5
 # The rate stays up while the next epoch is expected to raise precision by this share of itself.
 LEAST_GAIN = 0.06
+# In a knowledge graph the rate stays up for at least so many epochs and rows. A network may learn
+# nothing there for some epochs, until the features of a head and of a relation work together, and
+# it goes on learning when gains are small.
+GRAPH_EPOCHS, GRAPH_ROWS = 6, 1 << 15
 # Steps between evaluations: an epoch, but not fewer than the first number, and a part of an epoch
 # of no more steps than the second.
 FEWEST_STEPS, MOST_STEPS = 50, 2000
@@ -31,6 +35,8 @@ class Plan:
         steps_per_epoch: steps in a pass over the training rows.
         most_steps: largest number of steps, with the fall of the rate.
         most_seconds: largest training time, with the fall of the rate; 0: no limit.
+        least_steps: the rate stays up for so many steps, if no limit comes before; see
+            `least_steps`.
         steps: the steps after which the network was evaluated on held-out rows.
         scores: its precision at each of them, in [0, 1].
         decay_from: number of steps before the rate falls; 0: it is not known yet.
@@ -40,6 +46,7 @@ class Plan:
     steps_per_epoch: int
     most_steps: int
     most_seconds: float = 0.0
+    least_steps: int = 0
     steps: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     decay_from: int = 0
@@ -80,7 +87,7 @@ class Plan:
         if len(last) > 1:
             gain, before = last[0] - last[1], last[1] - (last[2] if len(last) > 2 else 0.0)
             expected = gain * min(gain / before, 1.0) if gain > 0 < before else gain
-            if expected <= LEAST_GAIN * score:
+            if expected <= LEAST_GAIN * score and step >= self.least_steps:
                 self.begin_decay(step)
 
     def check_limits(self, step: int, seconds: float) -> None:
@@ -123,6 +130,26 @@ class Plan:
 
 
 _STATE = ("steps", "scores", "decay_from", "total")
+
+
+def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:
+    """Steps before the rate may fall because precision no longer rises.
+
+    Args:
+        kind: of the training rows; see `slide.data.kind_of`.
+        steps_per_epoch: steps in a pass over them.
+        batch_size: rows in a step.
+
+    Example:
+        >>> from slide.training.plan import least_steps
+        >>> least_steps("graph", 50, 64), least_steps("graph", 200, 128)
+        (512, 1200)
+        >>> least_steps("other", 50, 64)
+        0
+    """
+    if kind != "graph":
+        return 0
+    return max(GRAPH_EPOCHS * steps_per_epoch, -(-GRAPH_ROWS // batch_size))
 
 
 def evaluation_interval(steps_per_epoch: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slide.bars import Bar, say
 from slide.compilation import clock, compile_seconds
-from slide.data import Batches, SparseDataset, validation_split
+from slide.data import Batches, SparseDataset, kind_of, validation_split
 from slide.distributed import Group
 from slide.distributed.asking import asked_by_first
 from slide.nn import ActiveLoss, SlideNetwork
@@ -30,7 +30,7 @@ from slide.training.metrics import inverse_propensities
 from slide.training.monitor import Monitor, SilentMonitor
 from slide.training.options import TrainingOptions
 from slide.training.patience import Patience
-from slide.training.plan import Plan
+from slide.training.plan import Plan, least_steps
 from slide.training.planner import Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
 from slide.training.sharing import CoreShare
@@ -109,9 +109,13 @@ class Trainer:
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
-        self.plan, self._most_steps = None, options.most_steps(len(self.batches))
+        least = 0
         if options.auto:
-            limits = self._most_steps, 60 * options.max_minutes
+            kind = kind_of(self.train_split)
+            least = least_steps(kind, len(self.batches), options.batch_size)
+        self.plan, self._most_steps = None, options.most_steps(len(self.batches), least)
+        if options.auto:
+            limits = self._most_steps, 60 * options.max_minutes, least
             self.plan = Plan(len(self.batches), *limits)
             lr_schedule = self.plan.schedule
         splits = self.train_split, self.eval_split

@@ -46,6 +46,7 @@ class Hashed(Dataset):
 class TestFork:
     """OpenMP's threads do not live on in a child; kernels are serial there."""
 
+    @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # A machine of one core.
     @every_mode
     def test_data_loader_workers(self, mode):
         layer = make_layer(mode)

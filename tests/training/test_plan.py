@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from slide.training import TrainingOptions
-from slide.training.plan import DECAY_SHARE, LEAST_GAIN, WARMUP, Plan, evaluation_interval
+from slide.training.plan import (
+    DECAY_SHARE,
+    LEAST_GAIN,
+    WARMUP,
+    Plan,
+    evaluation_interval,
+    least_steps,
+)
 
 EPOCH = 100
 
@@ -69,6 +76,27 @@ def test_steps_between_evaluations(epoch, expected):
     assert evaluation_interval(epoch) == expected
 
 
+def test_a_graph_is_learnt_for_some_epochs_first():
+    """Precision may stand still at first: here it rises in the fifth epoch."""
+    scores = [0.01, 0.01, 0.01, 0.01, 0.2, 0.21, 0.21]
+    assert played(scores).decay_from == 2 * EPOCH
+    plan = Plan(EPOCH, 100_000, least_steps=least_steps("graph", EPOCH, 128))
+    for count, score in enumerate(scores, 1):
+        assert not plan.decay_from
+        plan.note_score(count * EPOCH, score)
+        if plan.decay_from:
+            break
+    assert plan.decay_from == 6 * EPOCH
+
+
+@pytest.mark.parametrize(
+    ("kind", "epoch", "batch", "expected"),
+    [("graph", 100, 64, 600), ("graph", 15, 64, 512), ("graph", 1, 1000, 33), ("items", 15, 64, 0)],
+)
+def test_least_steps(kind, epoch, batch, expected):
+    assert least_steps(kind, epoch, batch) == expected
+
+
 def rates(plan, steps):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
     scheduler, used = plan.schedule(optimizer, 0), []
@@ -119,7 +147,7 @@ def test_the_state_holds_all_but_the_limits():
     plan = played([0.5, 0.5])
     other = Plan(EPOCH, 7)
     other.load_state_dict(plan.state_dict())
-    assert other == Plan(EPOCH, 7, 0.0, plan.steps, plan.scores, plan.decay_from, plan.total)
+    assert other == Plan(EPOCH, 7, 0.0, 0, plan.steps, plan.scores, plan.decay_from, plan.total)
 
 
 def test_it_says_what_it_waits_for():
@@ -135,7 +163,9 @@ def test_it_says_what_it_waits_for():
 def test_options():
     options = TrainingOptions()
     assert options.auto
-    assert options.most_steps(10) == 10 * options.max_epochs
+    assert options.most_steps(10) == 10 * 20
+    assert options.most_steps(10, least=512) == 1024, "a small graph gets more epochs"
+    assert TrainingOptions(max_epochs=2).most_steps(10, least=512) == 20
     assert TrainingOptions(max_steps=7).most_steps(10) == 7
     assert TrainingOptions(epochs=3, max_epochs=2).most_steps(10) == 30
     for wrong in ({"epochs": "never"}, {"epochs": True}, {"max_minutes": math.inf}):
