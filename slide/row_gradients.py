@@ -249,7 +249,7 @@ def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
     else:
         grad = grad.coalesce()
         ids, values = grad.indices(), grad.values()
-    for_rows = values.reshape(values.shape[0], -1).contiguous()
+    for_rows = values.reshape(values.shape[0], math.prod(values.shape[1:])).contiguous()
     if len(shape) == 2:
         ids = ids[:1] * shape[1] + ids[1:]
     if plain(grad):

@@ -50,7 +50,7 @@ def run_sizes(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> 
         row_index=trainer.evaluation == "index",
         tables=_table_sizes(proposer, hidden[-1], labels),
         vectors=proposer is not None and proposer._target_ in _WITH_VECTORS,
-        ranker=_ranker_sizes(ranker if ranks.leads else None),
+        ranker=_ranker_sizes(ranker if ranks.leads else None, data),
         threads=runtime.num_threads(),
     )
 
@@ -124,7 +124,8 @@ def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:
     return TableSizes(family.num_tables, family.num_buckets, proposer.bucket_capacity)
 
 
-def _ranker_sizes(ranker: Any) -> RankerSizes | None:
+def _ranker_sizes(ranker: Any, data: SparseDataset) -> RankerSizes | None:
     if not ranker:
         return None
-    return RankerSizes(sum(ranker.get(name, 0) for name in _CANDIDATES), ranker.negatives)
+    candidates = sum(ranker.get(name, 0) for name in _CANDIDATES)
+    return RankerSizes(candidates, ranker.negatives, data.num_features, data.num_labels)

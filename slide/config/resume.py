@@ -22,7 +22,7 @@ REPLACEABLE = {
     *("dataset.root", "dataset.cache", "report"),
 }
 
-_NOWHERE = "no such key"
+_NOWHERE = object()
 
 
 def asked_for(overrides: Sequence[str]) -> list[str]:
@@ -69,7 +69,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         if key == "resume":
             continue
         old = OmegaConf.select(config, key, default=_NOWHERE)
-        if key not in REPLACEABLE or old == _NOWHERE:
+        if key not in REPLACEABLE or old is _NOWHERE:
             raise ValueError(f"{override}: a resumed run keeps its {key}; start a new one instead")
         new = read_value(override)
         if key == "trainer.epochs" and "auto" in (old, new) and old != new:

@@ -187,7 +187,7 @@ class Group:
         Returns:
             ``tensor``.
         """
-        if self.size == 1:
+        if self.size == 1 or not tensor.numel():
             return tensor
         sender = root if self._processes is None else dist.get_global_rank(self._processes, root)
         sent = tensor.nbytes if self.rank == root else 0

@@ -6,6 +6,7 @@ back to the host. Caches of embeddings work in this way, too (Zhao et al. 2020, 
 hierarchical GPU parameter server for massive scale deep learning ads systems").
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -100,5 +101,5 @@ class _Fetch(torch.autograd.Function):
         if rows.layout == torch.sparse_coo:  # To coalesce it would wait for the device.
             ids, values = rows._indices()[0], rows._values()
             rows = values.new_zeros(rows.shape).index_add_(0, ids, values)
-        gradient = RowGradient(ctx.ids, rows.reshape(len(ctx.ids), -1))
+        gradient = RowGradient(ctx.ids, rows.reshape(len(ctx.ids), math.prod(rows.shape[1:])))
         return hand_over(ctx, ctx.tensor, gradient, False), None, None

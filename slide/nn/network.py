@@ -147,7 +147,8 @@ class SlideNetwork(nn.Module):
             The network.
 
         Raises:
-            ValueError: for a first layer whose sampler has a proposer.
+            ValueError: for a first layer whose sampler has a proposer, for ``sparse_grad``, or on
+                another device than the CPU.
 
         Example:
             >>> import slide

@@ -89,11 +89,17 @@ class SampledLayer(nn.Module):
         return self.sampler.select(x, labels)
 
     def keep_rows_on_host(self) -> None:
-        """Set ``host_rows``; the layer must still be on the CPU.
+        """Set ``host_rows``, before the layer is moved to another device.
 
         Raises:
-            ValueError: for a layer with ``sparse_grad``.
+            ValueError: for a layer with ``sparse_grad``, or on another device than the CPU.
         """
+        weight = getattr(self, "weight", None)  # The constructor has none yet.
+        if weight is not None and weight.device != CPU:
+            raise ValueError(
+                f"the rows of this layer are on {weight.device}: call keep_rows_on_host before "
+                "the layer is moved"
+            )
         if self.sparse_grad:
             raise ValueError(
                 "host_rows=True leaves the gradients of its rows to slide.RowSparseAdam: set "

@@ -14,6 +14,7 @@ from slide.backend import CPU, on_host
 from slide.functional.linear import active_linear, check_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
+from slide.sampling import Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.sparse import Pattern
 
@@ -71,6 +72,7 @@ class SearchedLayer(SampledLayer):
         Returns:
             ``(B, K)`` float32, 0 where there is no output.
         """
+        x = x.to(self.weight.device)  # Rows of the host are scored there.
         scored = partial(active_linear, x, self.weight.detach(), self.bias)
         return at_ids(ids, self.out_features, scored)
 
@@ -96,11 +98,7 @@ class SearchedLayer(SampledLayer):
         Raises:
             ValueError: for a sampler without an index.
         """
-        if not self.sampler.has_index:
-            raise ValueError(
-                "search=sampler needs a sampler with an index, such as "
-                f"ActiveSampler(..., LSHProposer); this {type(self.sampler).__name__} has none"
-            )
+        check_has_index(self.sampler)
         self.sampler.update(self.weight, self.bias, None)
         return self.sampler.candidates(x)
 
@@ -111,13 +109,25 @@ class SearchedLayer(SampledLayer):
         return torch.empty(0, dtype=self.weight.dtype, device=x.device)
 
 
+def check_has_index(sampler: Sampler) -> None:
+    """Raise ValueError for a sampler without an index."""
+    if not sampler.has_index:
+        raise ValueError(
+            "search=sampler needs a sampler with an index, such as "
+            f"ActiveSampler(..., LSHProposer); this {type(sampler).__name__} has none"
+        )
+
+
 def at_ids(ids: np.ndarray, out_features: int, scored: Callable[[ActiveSet], Tensor]) -> np.ndarray:
-    """The scores of some outputs of each input; see `SampledLinear.scores_of`.
+    """The scores of some outputs of each input; see `SearchedLayer.scores_of`.
 
     Args:
         ids: ``(B, K)``.
         out_features: N.
         scored: the scores of an active set.
+
+    Returns:
+        ``(B, K)`` float32, 0 where there is no output.
     """
     known = ids >= 0
     indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)

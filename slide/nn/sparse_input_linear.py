@@ -93,10 +93,11 @@ class SparseInputLinear(SampledLayer):
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
 
     def keep_rows_on_host(self) -> None:
-        """Set ``host_rows``; the layer must still be on the CPU.
+        """Set ``host_rows``, before the layer is moved to another device.
 
         Raises:
-            ValueError: for a layer with ``sparse_grad``, or a sampler with a proposer.
+            ValueError: for a layer with ``sparse_grad`` or on another device than the CPU, or a
+                sampler with a proposer.
         """
         if getattr(self.sampler, "proposer", None) is not None:
             raise ValueError(

@@ -13,7 +13,7 @@ from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.searched_layer import SEARCHES, at_ids
+from slide.nn.searched_layer import SEARCHES, at_ids, check_has_index
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
@@ -90,10 +90,10 @@ class StoredLinear(_StoredLayer):
     """
 
     _index: RowIndex | None = None
-    _whole: SampledLinear | None = None
 
     def __init__(self, rows: StoredRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
+        self._whole: list[SampledLinear] = []  # In a list, so that it is no part of the module.
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
         """All outputs of ``x`` ``(B, D)``; ``labels`` do not change them."""
@@ -121,18 +121,22 @@ class StoredLinear(_StoredLayer):
             return exact_top_k(x, self.rows, self.bias, k)
         if search == "index":
             return self.row_index().top_k(x, k)
-        layer = self._whole = self.trainable() if self._whole is None else self._whole
+        check_has_index(self.sampler)
+        if not self._whole:
+            self._whole = [self.trainable()]
+        layer = self._whole[0]
         return index_top_k(x, layer.weight, self.bias, layer.candidates(x), k)
 
     def row_index(self) -> RowIndex:
         """See `slide.SampledLinear.row_index`."""
         index = self._index
-        if index is None or not index.fits(index.weight, self.bias):
+        if index is None or not index.fits(self.rows, self.bias):
+            index = self._index = None  # Two at a time would take twice the memory.
             index = self._index = RowIndex(self.rows, self.bias)
         return index
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_index": None, "_whole": None}
+        return {**self.__dict__, "_index": None, "_whole": []}
 
     def to_linear(self) -> nn.Linear:
         """An ``nn.Linear`` with float32 copies of weight and bias."""
@@ -140,7 +144,9 @@ class StoredLinear(_StoredLayer):
 
     def kept(self, numbers: Tensor) -> "StoredLinear":
         """A layer with some of the outputs."""
-        return StoredLinear(self.rows.kept(numbers), self.bias.detach()[numbers])
+        return StoredLinear(self.rows.kept(numbers), self.bias.detach()[numbers]).train(
+            self.training
+        )
 
     def trainable(self) -> SampledLinear:
         """The layer with float32 weights."""

@@ -132,6 +132,8 @@ class RowSparseAdam(Optimizer):
         """
         loss, shown, factor = None, self.__dict__.pop("_shown", ()), scale_factor(self)
         if factor is None:
+            for p in shown:  # As after a step, no row gradients are left.
+                p.grad = None
             return None
         if closure is not None:
             with torch.enable_grad():

@@ -83,7 +83,7 @@ class RecentProposer(Proposer):
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Keep the weight itself: there is nothing to build."""
-        self._rows = weight, bias
+        self._rows, self._labels = (weight, bias), None
 
     refresh = rebuild
 

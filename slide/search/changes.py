@@ -24,7 +24,8 @@ def state(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[list[tuple]
         marks.append((tensor.data_ptr(), version, tensor.shape, tensor.dtype))
         # As integers, since a NaN does not equal itself.
         some = tensor[:: max(1, len(tensor) // _WITNESSES)]
-        some = some[:, :_NUMBERS] if some.ndim > 1 else some
+        if some.ndim > 1:
+            some = some[:, :: -(-some.shape[1] // _NUMBERS)]
         rows.append(some.view(_BITS[tensor.element_size()]))
     return marks, rows
 

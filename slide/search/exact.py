@@ -88,6 +88,8 @@ def _plain_search(
     """`exact_top_k` in plain torch, on the device of the queries."""
     stored = weight_rows(weight)
     rows = stored.at_once(max(k, _DEVICE_SCORES // max(1, len(queries))))
+    if stored.tensors[0].device != queries.device:  # A block is copied to the device.
+        rows = min(rows, max(1, _DEVICE_SCORES // stored.shape[1]))
     best = queries.new_full((len(queries), 0), -torch.inf)
     ids = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, stored.shape[0], rows):

@@ -28,10 +28,19 @@ class TableSizes(NamedTuple):
 
 
 class RankerSizes(NamedTuple):
-    """Candidates of a row that the re-ranker looks at, and those that classifiers learn from."""
+    """What the memory of a re-ranker depends on.
+
+    Attributes:
+        candidates: of a row that it looks at.
+        negatives: of a row that classifiers learn from.
+        features: D, also where several processes share the network.
+        labels: N, likewise.
+    """
 
     candidates: int
     negatives: int
+    features: int
+    labels: int
 
 
 class RunSizes(NamedTuple):
@@ -183,7 +192,8 @@ def _ranker(sizes: RunSizes) -> int:
     if sizes.ranker is None:
         return 0
     rows, each = max(sizes.rows, 1), sizes.entries / max(sizes.rows, 1)
-    candidates, negatives = sizes.ranker
+    candidates, negatives, features, labels = sizes.ranker
+    sizes = sizes._replace(features=features, labels=labels)
     neighbours = (2 * _FLOAT + _INT) * sizes.entries
     associations = _distinct(min(each * sizes.targets, _MOST_PAIRS), sizes)
     classifiers = (_FLOAT + _INT) * _distinct(each * sizes.targets, sizes)

@@ -68,20 +68,30 @@ class Patience:
         self.held = HeldRows(*splits)
         self.score, self.best_step = -1.0, 0
         self.group = group or Group.alone()
-        if self.group.rank == 0:
-            self._look_back(step)
-        self.score, self.best_step = self.group.broadcast([self.score, self.best_step])
+        wrong = self._look_back(step) if self.group.rank == 0 else None
+        found = self.group.broadcast([self.score, self.best_step, wrong])
+        self.score, self.best_step, wrong = found
+        if wrong is not None:
+            raise ValueError(wrong)
 
-    def _look_back(self, step: int) -> None:
-        """Take the best precision from the folder, unless it is of a later step."""
+    def _look_back(self, step: int) -> str | None:
+        """Take the best precision from the folder, unless it is of a later step.
+
+        Returns:
+            A sentence if the folder cannot be read.
+        """
         new, kept = unfinished(self.path), (self.path / _KIND.list_file).exists()
         if not kept and (new / _KIND.list_file).exists():  # A process was killed in `_write`.
             shutil.rmtree(self.path, ignore_errors=True)
             new.rename(self.path)
         if step and self.path.exists():
-            found = read_folder(_KIND, self.path)
+            try:
+                found = read_folder(_KIND, self.path)
+            except (OSError, ValueError) as error:
+                return str(error)
             if found["step"] <= step:
                 self.score, self.best_step = found["score"], found["step"]
+        return None
 
     def ended(self, step: int) -> bool:
         """Whether precision has not risen for too long after ``step`` steps."""

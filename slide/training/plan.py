@@ -111,6 +111,8 @@ class Plan:
         """What the run is waiting for."""
         if self.decay_from:
             return f"{self._precision()}; the rate falls until step {self.total}"
+        if self.steps and self.steps[-1] < self.least_steps:
+            return f"{self._precision()}; the rate stays up until step {self.least_steps} at least"
         return f"{self._precision()}; the rate stays up while it rises"
 
     def state_dict(self) -> dict[str, Any]:

@@ -74,9 +74,9 @@ def ours(task: Task) -> dict[str, Any]:
         def seconds() -> float:
             return counters.search_seconds + counters.train_seconds + counters.held_seconds
 
-        def note(samples: int = 0, ranker: Any = None) -> dict[str, float]:
+        def note(samples: int = 0, **last: Any) -> dict[str, float]:
             if not samples:  # The last one.
-                return whole_evaluation(ranker=ranker)
+                return whole_evaluation(**last)
             scores = judged.judge(best)
             curve.append(point(seconds(), scores))
             return scores

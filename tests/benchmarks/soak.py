@@ -69,6 +69,8 @@ def watch(minutes: float, more: list[str]) -> dict:
             said.seek(0)
             if status != 143:  # It was asked to end, and ends after a step.
                 raise RuntimeError(f"the run ended with {status}: {said.read()[-2000:]}")
+            if log is None:
+                raise ValueError("the trial is too short: the run has not begun to train")
             log.close()
         done = {
             "evaluations": sum("eval/p_at_1" in x for x in lines),

@@ -71,7 +71,7 @@ def test_not_even_the_weights(tmp_path, free):
         (["sampler=full"], {"active": 80, "tables": None, "vectors": False}),
         (["sampler.active=500"], {"active": 80, "tables": None, "shared": True}),
         (["ranker=none", "trainer.epochs=2"], {"ranker": None, "copied": False}),
-        (["ranker.negatives=7"], {"ranker": RankerSizes(110, 7), "copied": True}),
+        (["ranker.negatives=7"], {"ranker": RankerSizes(110, 7, 60, 80), "copied": True}),
         (["dataset.holdout=0.5", "ranker=none"], {"copied": True}),
         (["trainer.evaluation=index"], {"row_index": True}),
         (["optimizer.rowwise=true"], {"rowwise": True, "last_steps": False}),
@@ -105,6 +105,7 @@ def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     first, other = (needs.run_sizes(config, data, each) for each in ranks)
     assert first.ranker is not None
     assert first._replace(ranker=None) == other
+    assert first.ranker == needs.run_sizes(config, data).ranker, "it has all features and labels"
     free(3 << 30)
     needs.announce_memory(config, data, ranks[0])
     numbers = re.fullmatch(

@@ -16,6 +16,7 @@ from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
 from slide.nn.stored_layers import make_float32
 from slide.ranking import EnsembleRanker
+from slide.stored_rows import StoredRows
 from slide.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -124,7 +125,9 @@ def test_it_learns_on_in_float32(folders, raw, dtype):
 
 
 @DTYPES
-def test_the_index_of_a_sampler(raw, dtype, tmp_path):
+def test_the_index_of_a_sampler(raw, dtype, tmp_path, monkeypatch):
+    """All rows are converted once, and the copy is no part of the network."""
+
     def sampler(width, outputs):
         return slide.ActiveSampler(width, outputs, slide.LSHProposer, active=20)
 
@@ -133,9 +136,12 @@ def test_the_index_of_a_sampler(raw, dtype, tmp_path):
     network.output.top_k(torch.randn(2, 8), 3, "sampler")
     Model(network).save(tmp_path / "short", dtype)
     found, expected = both(tmp_path, "short")
-    x = raw.test.features
+    x, converted, read = raw.test.features, [], StoredRows.float
+    monkeypatch.setattr(StoredRows, "float", lambda rows: converted.append(1) or read(rows))
     for _ in range(2):
         assert_same(found.predict(x, search="sampler"), expected.predict(x, search="sampler"))
+    assert len(converted) == 1
+    assert len(list(found.network.output.children())) == 0
     assert found.network.output.codes.dtype == getattr(torch, dtype)
 
 

@@ -119,6 +119,22 @@ def test_a_step_sends_rows_of_the_active_set_only(name):
     assert scores.device.type == "meta"
 
 
+def test_rows_without_features():
+    """Nothing is fetched, and the gradient has no rows."""
+    with backend("torch"):
+        network, empty = make("uniform"), make_csr(np.random.default_rng(0), [0, 0, 0, 0], 50)
+        value, _ = network.output.loss(network.encode(empty), LABELS, slide.ActiveLoss("softmax"))
+        value.backward()
+        (gradient,) = network.first.weight.row_gradients
+    assert gradient.rows.shape == (0, 8)
+
+
+def test_a_layer_that_was_moved_is_refused():
+    network = make("uniform", host_rows=False).to("meta")
+    with pytest.raises(ValueError, match="on meta: call keep_rows_on_host before"):
+        network.keep_rows_on_host()
+
+
 def test_an_index_waits_for_the_inputs():
     network = make("lsh").to("meta")
     with pytest.raises(NotImplementedError, match="meta"):

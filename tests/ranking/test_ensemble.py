@@ -55,6 +55,7 @@ def test_answers_are_the_most_probable_labels(data, network, fitted):
     assert all(len(set(row)) == 7 for row in found.ids.tolist())
 
 
+@pytest.mark.compiled_only
 def test_psp_favours_rare_labels(data, network):
     train, held = holdout(data.train, 0.3, 0)
     inverse = 1 + 9 / (1 + np.bincount(train.labels.indices, minlength=80))
@@ -73,6 +74,7 @@ def test_psp_favours_rare_labels(data, network):
 
 
 @pytest.mark.parametrize(("known", "left_out"), [("auto", True), ("keep", False)])
+@pytest.mark.compiled_only
 def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
     """Rows of two features, no two of them equal; each row is asked for again."""
     rng = np.random.default_rng(0)
@@ -108,6 +110,7 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     assert hits(votes, own).any(), "what near rows hold is a vote"
 
 
+@pytest.mark.compiled_only
 def test_rows_of_a_text_keep_their_labels(data, network, fitted):
     again = hits(fitted.rank(network, data.train.features, 3).ids, data.train.labels)
     assert again.any()

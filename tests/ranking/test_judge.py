@@ -29,6 +29,7 @@ def test_its_scores_are_probabilities(pairs):
         assert found[inside].mean() == pytest.approx(right[4000:][inside].mean(), abs=0.08)
 
 
+@pytest.mark.compiled_only
 def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch):
     # Not the seed of the judge, whose draws would then depend on the columns.
     rng = np.random.default_rng(1)

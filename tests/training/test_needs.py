@@ -108,7 +108,7 @@ def test_copies_for_checkpoints():
 
 
 def test_of_phases_the_larger_one_counts():
-    sizes = SIZES._replace(ranker=RankerSizes(180, 50))
+    sizes = SIZES._replace(ranker=RankerSizes(180, 50, SIZES.features, SIZES.labels))
     assert "re-ranker" in memory_needs(sizes)
     large = sizes._replace(hidden=(100_000,), checkpoints=True)
     assert "re-ranker" not in memory_needs(large)
@@ -117,7 +117,12 @@ def test_of_phases_the_larger_one_counts():
 
 @pytest.mark.parametrize("number", ["rows", "features", "labels", "batch", "active"])
 def test_more_of_anything_never_needs_less(number):
-    for more in ({}, {"shared": False}, {"ranker": RankerSizes(180, 50)}, {"row_index": True}):
+    for more in (
+        {},
+        {"shared": False},
+        {"ranker": RankerSizes(180, 50, SIZES.features, SIZES.labels)},
+        {"row_index": True},
+    ):
         sizes = SIZES._replace(**more)
         larger = sizes._replace(**{number: 10 * getattr(sizes, number)})
         assert peak_memory(larger) >= peak_memory(sizes)
@@ -149,7 +154,7 @@ def test_the_re_ranker(tmp_path, rows):
         labels=2000,
         entries=len(data.train.features.indices),
         targets=len(data.train.labels.indices),
-        ranker=RankerSizes(180, 50),
+        ranker=RankerSizes(180, 50, 3000, 2000),
         hidden=(4,),
     )
     found = memory_needs(sizes)["re-ranker"]

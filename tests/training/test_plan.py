@@ -84,6 +84,7 @@ def test_a_graph_is_learnt_for_some_epochs_first():
     for count, score in enumerate(scores, 1):
         assert not plan.decay_from
         plan.note_score(count * EPOCH, score)
+        assert ("until step 600 at least" in plan.sentence()) == (count < 6)
         if plan.decay_from:
             break
     assert plan.decay_from == 6 * EPOCH
