@@ -1,7 +1,7 @@
 """The parts of a run that learn: a network and an optimizer from a configuration."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from slide.config.defaults import run_device
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.data import SparseDataset
 from slide.distributed import Group, ShardedNetwork
-from slide.nn import ActiveLoss, SlideNetwork
+from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
 from slide.sparse import Pattern
@@ -104,16 +104,19 @@ def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
     return instantiate(without(config, "optimizer", "input_rate"))(groups)
 
 
-def start_biases(network: SlideNetwork, loss: ActiveLoss, labels: Pattern) -> None:
+def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
     """Start the biases of the outputs from the frequencies of the labels.
 
     Args:
         network: changed in place, before its first step.
-        loss: says which scores fit the frequencies.
+        loss: says which scores fit the frequencies, as `slide.ActiveLoss` does. With another
+            function, biases start at zero.
         labels: of the training rows.
     """
     output = network.output
     assert output.bias is not None
+    if not hasattr(loss, "prior_scores"):
+        return
     scores = loss.prior_scores(labels, output.out_features)
     if isinstance(network, ShardedNetwork):
         scores = scores[torch.from_numpy(network.output.shares.ids).long()]
