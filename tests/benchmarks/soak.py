@@ -98,10 +98,13 @@ def parts(found: dict) -> list[dict[str, float]]:
         np.array([look[key] for look in found["looks"]], float)
         for key in ("seconds", "processor", "mib", "step")
     )
-    bounds = seconds[-1] * (WARM + (1 - WARM) * np.arange(PARTS + 1) / PARTS)
+    # By processor seconds: there may be pauses.
+    bounds = processor[-1] * (WARM + (1 - WARM) * np.arange(PARTS + 1) / PARTS)
     rows = []
     for begin, end in itertools.pairwise(bounds):
-        (inside,) = np.nonzero((seconds >= begin) & (seconds <= end))
+        (inside,) = np.nonzero((processor >= begin) & (processor <= end))
+        if len(inside) < 2:
+            raise ValueError("the trial is too short: a part of it has no two looks")
         first, last = inside[0], inside[-1]
         steps = step[last] - step[first]
         rows.append(
@@ -141,7 +144,8 @@ def page(found: dict) -> str:
         f"{found['looks'][-1]['processor'] / 60:.0f}, with {done['steps']:,} steps, "
         f"{done['checkpoints']} checkpoints and {done['evaluations']} evaluations; hash tables are "
         f"rebuilt after 20,000 samples and redrawn after 200,000. After a warm-up of "
-        f"{100 * WARM:.0f} %, the rest has {PARTS} equal parts. {said[0]}; {said[1]}. Steps in a "
+        f"{100 * WARM:.0f} %, the rest has {PARTS} parts of equal processor time. "
+        f"{said[0]}; {said[1]}. Steps in a "
         "second depend on what else the machine does; those in a processor second hardly do. "
         "Evaluations, checkpoints and rebuilds are in both.\n\n"
         f"{table(rows)}\n![Memory and speed over time](soak.png)\n"
@@ -161,9 +165,8 @@ def draw(found: dict, path: Path) -> None:
     above.plot(minutes, [look["mib"] for look in looks], linewidth=1)
     above.set(xlabel="minutes", ylabel="memory, MiB", ylim=(0, None))
     each = parts(found)
-    middles = minutes[-1] * (WARM + (1 - WARM) * (np.arange(PARTS) + 0.5) / PARTS)
-    below.plot(middles, [row["effort"] for row in each], "o-")
-    below.set(xlabel="minutes", ylabel="steps in a processor second", ylim=(0, None))
+    below.plot(range(1, PARTS + 1), [row["effort"] for row in each], "o-")
+    below.set(xlabel="part", ylabel="steps in a processor second", ylim=(0, None))
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
