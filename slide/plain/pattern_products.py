@@ -58,7 +58,7 @@ def weighted_sum(indptr: Tensor, ids: Tensor, coefficients: Tensor, rows: Tensor
         coefficients: ``(nnz,)`` floats.
         rows: ``(N, D)`` floats; shorter ones are summed up in the type of the coefficients.
     """
-    if not len(ids):
+    if not len(ids) or not rows.shape[1]:  # PyTorch refuses rows without numbers.
         return coefficients.new_zeros(len(indptr) - 1, rows.shape[1])
     if rows.dtype != coefficients.dtype:
         rows, ids = rows[ids].to(coefficients.dtype), torch.arange(len(ids), device=ids.device)
