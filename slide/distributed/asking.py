@@ -1,7 +1,7 @@
 """A network that several processes share, asked by the first of them alone."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from slide.distributed.network import ShardedNetwork
 from slide.inputs import as_csr
 from slide.sparse import CSR
 
-_END = "end"
+_END, _FAILED = "end", "failed"
 
 
 @contextmanager
@@ -30,6 +30,9 @@ def asked_by_first(network: Any, group: Group) -> Iterator[Any]:
     Yields:
         What the first process asks, an `AskedNetwork`; None on the others. With one process,
         ``network``.
+
+    Raises:
+        RuntimeError: on the others, before they enter, if the first process fails.
 
     Example:
         >>> import torch, slide
@@ -48,8 +51,13 @@ def asked_by_first(network: Any, group: Group) -> Iterator[Any]:
         _answer(network, group)
         yield None
     else:
-        yield AskedNetwork(network, group)
-        _tell(group, _END)  # Not after an error: that one ends all processes.
+        try:
+            yield AskedNetwork(network, group)
+        except Exception as error:
+            with suppress(Exception):  # The others may be gone.
+                _tell(group, _FAILED, said=str(error))
+            raise
+        _tell(group, _END)
 
 
 class AskedNetwork:
@@ -121,6 +129,8 @@ def _answer(network: ShardedNetwork, group: Group) -> None:
         arrays = [group.broadcast_tensor(tensor).numpy() for tensor in empty]
         if question == _END:
             return
+        if question == _FAILED:
+            raise RuntimeError(f"the first process failed: {options['said']}")
         if question == "embed":
             hidden = network.embed(CSR(*arrays))
         elif question == "top_k":

@@ -42,6 +42,30 @@ def work(group):
 """
 
 
+FAILS = """
+from slide import FullSampler
+from slide.distributed import ShardedNetwork
+from slide.distributed.asking import asked_by_first
+
+def work(group):
+    try:
+        with asked_by_first(ShardedNetwork(40, [8], 30, FullSampler, group), group) as asked:
+            if asked is not None:
+                raise ValueError("no such rows")
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+"""
+
+
+@several
+def test_the_others_do_not_wait_after_an_error(tmp_path):
+    others = "RuntimeError: the first process failed: no such rows"
+    assert run_ranks(FAILS, tmp_path, 2) == {
+        1: ["ValueError: no such rows"],
+        2: ["ValueError: no such rows", others],
+    }
+
+
 @several
 def test_the_first_one_gets_the_answers_of_all(tmp_path):
     found = run_ranks(WORK, tmp_path, 2, 3)
