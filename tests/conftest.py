@@ -1,7 +1,8 @@
 """Which tests run kernels, and two ways to run them: compiled, or with ``NUMBA_DISABLE_JIT=1``.
 
 Tests in the folders and files of `KERNEL_TESTS` get the marker ``kernels``. Continuous integration
-runs them once more as plain Python, where an index beyond its array is an error.
+runs them once more as plain Python, where an index beyond its array is an error. Tests that are too
+slow there have the marker ``compiled_only``; those of ranking and search run with checked bounds.
 """
 
 from pathlib import Path

@@ -118,7 +118,7 @@ def precision(group, seed):
     optimizer = RowSparseAdam(network.parameter_groups(0.02, 2.0))
     rng = np.random.default_rng(seed)
     sizes = []
-    for step in range(40):
+    for step in range(50):
         features, labels = draw(rng, 32)
         loss, active = network.output.loss(network.encode(features), labels, ActiveLoss("softmax"))
         sizes.append(len(active.ids))
@@ -145,7 +145,7 @@ def test_sampled_sets_learn_as_well(tmp_path):
     assert found[2][0] == found[2][1]
     assert half.mean() < 0.65 * size.mean()
     spread = max(np.ptp(alone), np.ptp(both))
-    assert alone.mean() > 0.2  # By chance it would be 1 / LABELS.
+    assert alone.mean() > 0.3
     assert min(one.mean(), two.mean()) > 0.3  # Candidates of the tables of all ranks.
     assert abs(both.mean() - alone.mean()) <= spread
 
