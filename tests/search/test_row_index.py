@@ -1,5 +1,7 @@
 """The index over weight rows against exact search."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from slide.search import RowIndex, exact_top_k
 from slide.search.clusters import GROWTH, LEAST_ROWS, WeightRows, near_rows
 
 N, D = 20_000, 24
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
 def draw(rows=N, width=D, dtype=torch.float32):
@@ -22,7 +25,7 @@ def draw(rows=N, width=D, dtype=torch.float32):
     return length * (normal(200, width)[owner] + 0.3 * normal(rows, width)), normal(rows) - 3
 
 
-def queries_for(weight, count=200):
+def queries_for(weight, count=200 if COMPILED else 40):
     """Inputs whose best rows are spread over long and short ones: near some rows, and not so."""
     generator = torch.Generator().manual_seed(1)
     near = weight[torch.randint(len(weight), (count,), generator=generator)]
