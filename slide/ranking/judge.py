@@ -10,7 +10,7 @@ from slide.kernels.trees import Trees, sum_trees
 # Fewer true labels among the candidates do not suffice to fit a model.
 _LEAST_HITS = 50
 # Wrong candidates for each true label that the trees learn from, at most.
-_WRONG = 8
+_WRONG = 4
 _SETTINGS: dict[str, Any] = {
     "max_iter": 100,
     "learning_rate": 0.1,
