@@ -31,7 +31,8 @@ class Scratch:
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
-        self._user, self._turns, self._readers = threading.RLock(), threading.Condition(), 0
+        self._user, self._turns = threading.RLock(), threading.Condition()
+        self._readers = self._changers = 0  # Threads that search an index; that wait to change it.
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -55,16 +56,25 @@ class Scratch:
     def in_turn(self) -> Iterator[None]:
         """A part that changes an index; other threads that change or search it wait."""
         with self._turns:
-            self._turns.wait_for(lambda: not self._readers)
-            yield
+            self._changers += 1
+            try:
+                self._turns.wait_for(lambda: not self._readers)
+            finally:
+                self._changers -= 1
+            try:
+                yield
+            finally:
+                self._turns.notify_all()
 
     @contextmanager
     def beside(self) -> Iterator[None]:
         """A part that searches an index; others may search it, too, and those that change it wait.
 
-        It must not change the index itself.
+        It must not change the index itself. Who waits to change the index comes first, so that
+        searches that overlap without end do not stop training.
         """
         with self._turns:
+            self._turns.wait_for(lambda: not self._changers)
             self._readers += 1
         try:
             yield

@@ -58,6 +58,16 @@ class TestTurns:
             assert not found.wait(0.05)
         assert found.wait(30)
 
+    def test_a_change_that_waits_comes_before_later_searches(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            changed = in_thread(lambda: changes(scratch))
+            assert not changed.wait(0.05)
+            found = in_thread(lambda: searched(scratch))
+            assert not found.wait(0.05)
+        assert changed.wait(30)
+        assert found.wait(30)
+
     def test_after_an_error_others_go_on(self):
         scratch = Scratch(3)
         with pytest.raises(ValueError, match="wrong"), scratch.beside():

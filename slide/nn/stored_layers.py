@@ -116,6 +116,8 @@ class StoredLinear(_StoredLayer):
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
         """See `slide.SampledLinear.top_k`; ``"sampler"`` converts all rows in its first call."""
         checks.one_of("search", search, SEARCHES)
+        if x.ndim != 2 or x.shape[1] != self.in_features:
+            raise ValueError(f"input {tuple(x.shape)} does not fit weight {tuple(self.rows.shape)}")
         x = x.float()
         if search == "exact":
             return exact_top_k(x, self.rows, self.bias, k)

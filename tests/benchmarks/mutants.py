@@ -166,6 +166,8 @@ def run_tests(name: str, source: str, tests: tuple[str, ...], limit: float) -> s
             status = int(pytest.main([*words, *(str(ROOT / "tests" / each) for each in tests)]))
         os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # Processes that its tests have started.
     if status == -signal.SIGALRM:
         return "hangs"
     return "survived" if status == 0 else "killed"
