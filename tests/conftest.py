@@ -13,6 +13,7 @@ from numba.core import config as numba_config
 
 from slide import runtime
 from slide.backend import plain
+from slide.ranking import judge
 
 COMPILED = not numba_config.DISABLE_JIT
 TESTS = Path(__file__).parent
@@ -49,6 +50,7 @@ def pytest_configure(config):
         config.addinivalue_line(
             "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning"
         )
+        judge._SETTINGS["max_iter"] = 30  # Trees; their sums are slow in plain Python.
 
 
 def runs_kernels(path):

@@ -14,7 +14,7 @@ from slide.kernels.dual_descent import Solver, TrainingRows, collect_weights, fi
 from slide.kernels.nonzeros import count_nonzeros, take_nonzeros
 from slide.kernels.random import random_below
 from slide.kernels.read_numbers import read_index, read_number
-from slide.kernels.trees import Trees, sum_trees
+from slide.kernels.trees import Trees, splits_of, sum_trees
 from slide.optim import RowSparseAdam
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern
@@ -58,7 +58,8 @@ def _trees(rng: np.random.Generator) -> None:
     rows = rng.random((_ROWS, 3)).astype(np.float32)
     roots = np.arange(0, 21, 7).astype(np.int32)
     found = np.empty(_ROWS, np.float32)
-    sum_trees(rows, Trees(roots, columns, thresholds, left, left + 1, values), 0.5, found)
+    trees = Trees(roots, columns, thresholds, left, left + 1, values)
+    sum_trees(rows, splits_of(trees, 3), 0.5, found)
     expected = np.full(_ROWS, 0.5)
     for root in roots:
         first = root + 1 + (rows[:, 0] > thresholds[root])

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from slide.kernels.trees import Trees, sum_trees
+from slide.kernels.trees import Splits, Trees, splits_of, sum_trees
 
 # Fewer true labels among the candidates do not suffice to fit a model.
 _LEAST_HITS = 50
@@ -47,6 +47,7 @@ class Judge:
         self.signs = signs
         self.trees: Trees | None = None
         self.base = 0.0
+        self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
 
     def fit(
         self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None = None
@@ -81,7 +82,9 @@ class Judge:
         """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
         log_odds = columns[:, 0].copy()
         if self.trees is not None:
-            sum_trees(np.ascontiguousarray(columns), self.trees, self.base, log_odds)
+            if self._splits is None or self._splits[0] is not self.trees:
+                self._splits = self.trees, splits_of(self.trees, len(self.signs))
+            sum_trees(np.ascontiguousarray(columns), self._splits[1], self.base, log_odds)
         # In float32, different large scores would become equal.
         return 1 / (1 + np.exp(-log_odds.astype(np.float64)))
 

@@ -60,6 +60,7 @@ TWINS = {
     "scan_lists": ("naive_ranking.scan_lists", "kernels/test_largest.py"),
     "score_labels": ("naive_ranking.score_labels", "kernels/test_dual_descent.py"),
     "softmax": ("naive_losses.softmax", "functional/test_losses_naive.py"),
+    "splits_of": ("naive_ranking.sum_trees", "kernels/test_trees.py"),
     "squared_hinge": ("naive_losses.squared_hinge", "functional/test_losses_naive.py"),
     "stratified_log_weights": ("naive.stratified_log_weights", "kernels/test_assemble_sets.py"),
     "subsample_words": ("naive_text.subsample_words", "kernels/test_data_kernels.py"),
