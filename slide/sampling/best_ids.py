@@ -4,9 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import on_device
+from slide.backend import on_device, on_host
 from slide.kernels.largest import keep_largest
+from slide.kernels.votes import RankedIds
 from slide.runtime import array_view
+from slide.search import index_top_k
 from slide.sparse import CSR, Pattern
 
 
@@ -82,6 +84,58 @@ def without_labels(ids: np.ndarray, labels: Pattern, out_features: int, most: in
     indptr = np.zeros(len(ids) + 1, np.int64)
     np.cumsum(kept.sum(1), out=indptr[1:])
     return Pattern(indptr, ids[kept].astype(np.int32))
+
+
+def best_of_voted(
+    queries: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    voted: RankedIds | Tensor,
+    labels: Pattern,
+    best: int,
+) -> Pattern:
+    """The ids of each sample with the largest ``<query, row> + bias``, without its labels.
+
+    Args:
+        queries: ``(B, D)``.
+        weight: ``(N, D)``.
+        bias: ``(N,)`` or None.
+        voted: distinct ids of each sample; in a tensor ``(B, k)``, -1 stands for none.
+        labels: of B samples.
+        best: number of ids that a sample keeps, best first.
+    """
+    if isinstance(voted, Tensor):
+        ids = on_host(voted)
+        kept = ids >= 0
+    else:
+        ids, kept = voted.ids, np.arange(voted.ids.shape[1]) < voted.counts[:, None]
+    indptr = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum(kept.sum(1), out=indptr[1:])
+    with torch.no_grad():
+        x, pool = queries.detach().to(weight.dtype), Pattern(indptr, ids[kept])
+        found = index_top_k(x, weight, bias, pool, best + most_labels(labels))[1]
+    return without_labels(on_host(found), labels, len(weight), best)
+
+
+def ranked(found: Pattern, places: np.ndarray) -> RankedIds:
+    """The first ids of each sample, at most ``places`` ``(B,)``; they are distinct."""
+    counts = np.minimum(np.diff(found.indptr), places)
+    out = np.zeros((len(counts), int(counts.max(initial=0))), np.int32)
+    kept = np.arange(out.shape[1]) < counts[:, None]
+    out[kept] = found.indices[(found.indptr[:-1, None] + np.arange(out.shape[1]))[kept]]
+    return RankedIds(out, counts)
+
+
+def in_turns(found: Pattern, places: int) -> np.ndarray:
+    """The first id of each sample, then the second ones, and so on: ``(n,)`` int32, distinct.
+
+    Of ids at an equal place, those that more samples have come first.
+    """
+    rank = np.arange(len(found.indices)) - np.repeat(found.indptr[:-1], np.diff(found.indptr))
+    ids, owner, votes = np.unique(found.indices, return_inverse=True, return_counts=True)
+    first = np.full(len(ids), len(rank))
+    np.minimum.at(first, owner, rank)
+    return ids[np.lexsort((-votes, first))][:places].astype(np.int32)
 
 
 def most_labels(labels: Pattern) -> int:
