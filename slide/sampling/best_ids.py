@@ -4,12 +4,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import on_device, on_host
+from slide.backend import on_device, on_host, plain
+from slide.kernels.best_of_lists import best_of_lists
 from slide.kernels.largest import keep_largest
 from slide.kernels.votes import RankedIds
 from slide.runtime import array_view
 from slide.search import index_top_k
 from slide.sparse import CSR, Pattern
+
+KERNEL_DTYPES = (torch.float32, torch.float64)
 
 
 def dense(queries: Tensor | CSR, proposer: str) -> Tensor:
@@ -93,7 +96,7 @@ def best_of_voted(
     voted: RankedIds | Tensor,
     labels: Pattern,
     best: int,
-) -> Pattern:
+) -> np.ndarray:
     """The ids of each sample with the largest ``<query, row> + bias``, without its labels.
 
     Args:
@@ -102,40 +105,55 @@ def best_of_voted(
         bias: ``(N,)`` or None.
         voted: distinct ids of each sample; in a tensor ``(B, k)``, -1 stands for none.
         labels: of B samples.
-        best: number of ids that a sample keeps, best first.
+        best: number of ids of a sample.
+
+    Returns:
+        ``(B, best)`` int32, best first; -1 after the last id of a sample.
     """
-    if isinstance(voted, Tensor):
-        ids = on_host(voted)
-        kept = ids >= 0
-    else:
-        ids, kept = voted.ids, np.arange(voted.ids.shape[1]) < voted.counts[:, None]
+    x = queries.detach().to(weight.dtype)
+    out = np.full((len(x), best), -1, np.int32)
+    # Kernels know no bfloat16.
+    if isinstance(voted, RankedIds) and weight.dtype in KERNEL_DTYPES and not plain(weight):
+        added = torch.empty(0, dtype=x.dtype) if bias is None else bias
+        factors = array_view(x.contiguous()), array_view(weight), array_view(added)
+        best_of_lists(voted, labels, *factors, out)
+        return out
+    ids = on_host(voted) if isinstance(voted, Tensor) else voted.ids
+    kept = ids >= 0
+    if not isinstance(voted, Tensor):
+        kept = np.arange(ids.shape[1]) < voted.counts[:, None]
     indptr = np.zeros(len(ids) + 1, np.int64)
     np.cumsum(kept.sum(1), out=indptr[1:])
-    with torch.no_grad():
-        x, pool = queries.detach().to(weight.dtype), Pattern(indptr, ids[kept])
-        found = index_top_k(x, weight, bias, pool, best + most_labels(labels))[1]
-    return without_labels(on_host(found), labels, len(weight), best)
+    most = best + most_labels(labels)
+    named = index_top_k(x, weight, bias, Pattern(indptr, ids[kept]), most)[1]
+    found = without_labels(on_host(named), labels, len(weight), best)
+    out[np.arange(best) < np.diff(found.indptr)[:, None]] = found.indices
+    return out
 
 
-def ranked(found: Pattern, places: np.ndarray) -> RankedIds:
-    """The first ids of each sample, at most ``places`` ``(B,)``; they are distinct."""
-    counts = np.minimum(np.diff(found.indptr), places)
-    out = np.zeros((len(counts), int(counts.max(initial=0))), np.int32)
-    kept = np.arange(out.shape[1]) < counts[:, None]
-    out[kept] = found.indices[(found.indptr[:-1, None] + np.arange(out.shape[1]))[kept]]
-    return RankedIds(out, counts)
+def ranked(best: np.ndarray, places: np.ndarray) -> RankedIds:
+    """The first ids of each sample, at most ``places`` ``(B,)``.
+
+    Args:
+        best: ``(B, k)`` int32, distinct ids of a sample; -1 after the last one.
+        places: of each sample.
+    """
+    return RankedIds(best, np.minimum((best >= 0).sum(1), places))
 
 
-def in_turns(found: Pattern, places: int) -> np.ndarray:
+def in_turns(best: np.ndarray, places: int) -> np.ndarray:
     """The first id of each sample, then the second ones, and so on: ``(n,)`` int32, distinct.
 
     Of ids at an equal place, those that more samples have come first.
+
+    Args:
+        best: ``(B, k)`` int32, the best first; -1 after the last id of a sample.
+        places: largest number of ids.
     """
-    rank = np.arange(len(found.indices)) - np.repeat(found.indptr[:-1], np.diff(found.indptr))
-    ids, owner, votes = np.unique(found.indices, return_inverse=True, return_counts=True)
-    first = np.full(len(ids), len(rank))
-    np.minimum.at(first, owner, rank)
-    return ids[np.lexsort((-votes, first))][:places].astype(np.int32)
+    by_rank = best.T[best.T >= 0]
+    rank = np.nonzero(best.T >= 0)[0]
+    ids, arrival, votes = np.unique(by_rank, return_index=True, return_counts=True)
+    return ids[np.lexsort((-votes, rank[arrival]))][:places]
 
 
 def most_labels(labels: Pattern) -> int:

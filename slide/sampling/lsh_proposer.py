@@ -201,8 +201,8 @@ class LSHProposer(Proposer):
         return self.tables.query(self.hash.query_codes(queries, self.probes))
 
     @profiled("score candidates")
-    def _best(self, queries: Queries, labels: Pattern, key: np.uint64) -> Pattern:
-        """Of each sample's most-voted ids those with the largest scores, without its labels."""
+    def _best(self, queries: Queries, labels: Pattern, key: np.uint64) -> np.ndarray:
+        """Of each sample's most-voted ids those with the largest scores; see `best_of_voted`."""
         queries = dense(queries, "LSHProposer with best")
         assert self._rows is not None, "a sampler calls rebuild first"
         best, codes = self.best or 0, self.hash.query_codes(queries, self.probes)

@@ -79,7 +79,7 @@ def test_a_near_row_is_found_in_more_tables(family):
     near = vectors + 0.4 * torch.randn(200, 66, generator=generator)
     probed = family.probe_codes(near, 2).reshape(3, 16, 200)
     hits = (probed == family.codes(vectors)).mean((1, 2))
-    assert hits[0] > hits[1] > hits[2] > 5 / family.num_buckets
+    assert hits[0] > hits[1] > hits[2] > 3 / family.num_buckets
     assert hits.sum() > 1.5 * hits[0]
 
 

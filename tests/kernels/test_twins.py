@@ -15,6 +15,7 @@ TWINS = {
     "assemble_shared": ("naive.assemble", "kernels/test_assemble_sets.py"),
     "bce": ("naive_losses.bce", "functional/test_losses_naive.py"),
     "best_first": ("naive_ranking.best_first", "kernels/test_largest.py"),
+    "best_of_lists": ("naive_ranking.best_of_lists", "kernels/test_best_of_lists.py"),
     "bucket_lengths": ("naive.Tables", "hashing/test_tables.py"),
     "build": ("naive.Tables", "hashing/test_tables.py"),
     "clear_rows": ("naive_arrays.clear_rows", "kernels/test_ragged.py"),

@@ -31,7 +31,9 @@ def draw_queries(seed, num_samples, probes=0, num_tables=6, num_buckets=5):
     rng = np.random.default_rng(seed + 100)
     every = np.tile(np.arange(num_buckets, dtype=np.int32), (num_tables, num_samples, 1))
     chosen = rng.permuted(every, axis=2)[:, :, : 1 + probes]
-    return np.ascontiguousarray(chosen.transpose(2, 0, 1)).reshape(-1, num_samples)
+    return np.ascontiguousarray(chosen.transpose(2, 0, 1)).reshape(
+        num_tables * (1 + probes), num_samples
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
