@@ -12,6 +12,7 @@ from slide.backend import native, on_device, on_host, plain
 from slide.kernels import probes as kernels
 from slide.plain import probes as plain_probes
 from slide.runtime import array_view
+from slide.sparse import Pattern
 
 # More buckets than these would cost more than more tables.
 MOST_PROBES = 64
@@ -29,7 +30,7 @@ def check_probes(probes: int, family: Any) -> None:
 
 
 @cache
-def flip_sets(hashes_per_table: int, probes: int) -> np.ndarray:
+def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
     """All sets of changes that can be among the cheapest, whatever the changes cost.
 
     A set costs the sum of the costs of its changes, which are numbered from the cheapest on. So it
@@ -42,8 +43,8 @@ def flip_sets(hashes_per_table: int, probes: int) -> np.ndarray:
         probes: P, how many of the cheapest sets are wanted.
 
     Returns:
-        ``(S, m)`` bool, S at least ``min(P, 2^K - 1)``: the changes of each set, among the m
-        cheapest.
+        S rows, at least ``min(P, 2^K - 1)``: the changes of each set, ascending. Sets that are
+        cheap as a rule come first.
     """
     below: dict[frozenset[int], set[frozenset[int]]] = {}
     ahead = [frozenset([0])]
@@ -61,8 +62,8 @@ def flip_sets(hashes_per_table: int, probes: int) -> np.ndarray:
         below[one] = known
         dearer = [one - {j} | {j + 1} for j in one if j + 1 not in one and j + 1 < hashes_per_table]
         ahead += [*dearer, one | {0}]
-    depth = 1 + max(max(one) for one in below)
-    return np.array([[j in one for j in range(depth)] for one in below])
+    sets = sorted(sorted(one) for one in below)
+    return Pattern.from_lists(sorted(sets, key=lambda one: sum((1 + j) ** 2 for j in one)))
 
 
 def probe_codes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
@@ -83,7 +84,9 @@ def probe_codes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
     probes = min(probes, 2**hashes - 1)
     sets = flip_sets(hashes, probes)
     if plain(costs):
-        codes, flips, chosen = (on_device(each, costs.device) for each in (codes, flips, sets))
+        changed = np.zeros((sets.num_rows, 1 + sets.indices.max()), bool)
+        changed[np.repeat(np.arange(len(changed)), np.diff(sets.indptr)), sets.indices] = True
+        codes, flips, chosen = (on_device(each, costs.device) for each in (codes, flips, changed))
         return native(plain_probes.probe_codes(codes, costs, flips, chosen, probes))
     out = np.empty(((1 + probes) * num_tables, count), np.int32)
     kernels.probe_codes(codes, array_view(costs), on_host(flips), sets, out)

@@ -5,7 +5,7 @@ Codes are ``(L, n)`` int32, one row for each table, as in `slide.kernels.hash_co
 
 import numpy as np
 
-from slide.kernels.compile import parallel, prange
+from slide.kernels.compile import parallel, prange, serial
 
 
 @parallel
@@ -42,6 +42,20 @@ def dwta_runners(vectors, coordinates, hashes_per_table, bits, costs, flips):
             flips[i, h] = (digit ^ second) << shift
 
 
+@serial
+def _sort(values, order, count):
+    """Order ``order[:count]`` by ``values``, which are sorted along; equal ones stay in order.
+
+    Insertion: there are few, and sets come nearly in order.
+    """
+    for i in range(1, count):
+        value, name, place = values[i], order[i], i
+        while place > 0 and value < values[place - 1]:
+            values[place], order[place] = values[place - 1], order[place - 1]
+            place -= 1
+        values[place], order[place] = value, name
+
+
 @parallel
 def probe_codes(codes, costs, flips, sets, out):
     """Codes of the buckets that are reached at the least cost.
@@ -50,45 +64,34 @@ def probe_codes(codes, costs, flips, sets, out):
         codes: ``(L, n)`` int32.
         costs: ``(n, L * K)`` floats of at least 0: how certain each elementary hash is.
         flips: ``(n, L * K)`` int32: what a change of an elementary hash does to the code, by xor.
-        sets: ``(S, m)`` bool: which of a code's m least certain elementary hashes a set changes;
-            a set costs the sum of their squared costs.
+        sets: pattern of S rows: the elementary hashes that a set changes, the least certain of a
+            code being number 0; a set costs the sum of their squared costs.
         out: ``((1 + P) * L, n)`` int32, with P at most S: the codes, then those of the cheapest set
             of each table, then those of the second, and so on.
     """
     num_tables, num_vectors = codes.shape
-    hashes_per_table = costs.shape[1] // num_tables
-    num_sets, depth = sets.shape
+    hashes_per_table, num_sets = costs.shape[1] // num_tables, len(sets.indptr) - 1
     probes = out.shape[0] // num_tables - 1
+    indptr, members = sets.indptr, sets.indices
     for i in prange(num_vectors):
-        order = np.empty(depth, np.int64)
+        certain = np.empty(hashes_per_table, np.float64)
+        order = np.empty(hashes_per_table, np.int64)
         totals = np.empty(num_sets, np.float64)
-        free = np.empty(max(hashes_per_table, num_sets), np.bool_)
+        best = np.empty(num_sets, np.int64)
         for l in range(num_tables):
             first = l * hashes_per_table
-            free[:] = True
-            for j in range(depth):
-                best = -1
-                for k in range(hashes_per_table):
-                    if free[k] and (best < 0 or costs[i, first + k] < costs[i, first + best]):
-                        best = k
-                order[j] = first + best
-                free[best] = False
+            for k in range(hashes_per_table):
+                certain[k], order[k] = np.float64(costs[i, first + k]) ** 2, first + k
+            _sort(certain, order, hashes_per_table)
             for s in range(num_sets):
                 total = 0.0
-                for j in range(depth):
-                    if sets[s, j]:
-                        total += np.float64(costs[i, order[j]]) ** 2
-                totals[s] = total
+                for j in range(indptr[s], indptr[s + 1]):
+                    total += certain[members[j]]
+                totals[s], best[s] = total, s
+            _sort(totals, best, num_sets)
             out[l, i] = codes[l, i]
-            free[:] = True
             for p in range(probes):
-                best = -1
-                for s in range(num_sets):
-                    if free[s] and (best < 0 or totals[s] < totals[best]):
-                        best = s
-                free[best] = False
                 code = codes[l, i]
-                for j in range(depth):
-                    if sets[best, j]:
-                        code ^= flips[i, order[j]]
+                for j in range(indptr[best[p]], indptr[best[p] + 1]):
+                    code ^= flips[i, order[members[j]]]
                 out[(1 + p) * num_tables + l, i] = code

@@ -29,7 +29,7 @@ REHASH_SHARE = 0.25
 # By default a row is hashed again after this many active sets. Sets per sample touch more rows.
 REHASH_AFTER = {"shared": 8, "per_sample": 64}
 # With `best`, so many times that many most-voted ids are scored.
-POOL = 8
+POOL = 4
 
 
 class LSHProposer(Proposer):
