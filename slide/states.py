@@ -74,3 +74,28 @@ def _packed(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if state is None or isinstance(state, str | bool | int | float):
         return state
     raise TypeError(f"{name} is a {type(state).__name__}, which a checkpoint cannot hold")
+
+
+def check_settings(state: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
+    """Raise ValueError unless ``state["settings"]`` has the settings that an object has, ``own``.
+
+    Args:
+        state: of an object of some kind, or of another.
+        own: the settings that must agree.
+        kind: what the object is, such as "an LSHProposer".
+
+    Example:
+        >>> from slide.states import check_settings
+        >>> check_settings({"settings": {"seed": 1}}, {"seed": 2}, "a proposer")
+        Traceback (most recent call last):
+        ValueError: seed was 1 where this state was saved, and is 2 here; they must agree
+    """
+    saved = state.get("settings", {})
+    for name, value in own.items():
+        if name not in saved:
+            raise ValueError(f"this is no state of {kind}: its settings lack {name}")
+        if saved[name] != value:
+            raise ValueError(
+                f"{name} was {saved[name]} where this state was saved, and is {value} here; "
+                "they must agree"
+            )

@@ -132,7 +132,8 @@ def check_hash_family(
 
     The check looks at shapes, types and range of codes. The codes of a row must not depend on the
     other rows or on earlier calls. ``redraw`` must change the codes. Equal vectors must collide in
-    all tables. Near vectors must collide in more tables than unrelated vectors.
+    all tables. Near vectors must collide in more tables than unrelated vectors. If the family has
+    ``probe_codes``, further buckets must be others.
 
     Args:
         make: returns a new family; each call returns an equal one.
@@ -181,6 +182,8 @@ def check_hash_family(
     close, apart = float((near == drawn).mean()), float((drawn[:, :32] == drawn[:, 32:]).mean())
     _demand(close >= least_agreement, f"near vectors collide in {close:.0%} of the tables only")
     _demand(close > apart, f"near vectors collide in {close:.0%}, any others in {apart:.0%}")
+    if hasattr(one, "probe_codes"):
+        _check_probes(one, vectors, drawn)
 
 
 def _check_codes(codes: np.ndarray, family: HashFamily, count: int) -> None:
@@ -189,6 +192,19 @@ def _check_codes(codes: np.ndarray, family: HashFamily, count: int) -> None:
     _demand(codes.dtype == np.int32, f"codes must be int32, not {codes.dtype}")
     within = ((codes >= 0) & (codes < family.num_buckets)).all()
     _demand(within, f"codes must lie in [0, {family.num_buckets})")
+
+
+def _check_probes(family: Any, vectors: torch.Tensor, codes: np.ndarray) -> None:
+    """The codes of further buckets come after those of the rows, and are distinct in a table."""
+    probed, count = family.probe_codes(vectors, 2), codes.shape[1]
+    shape = min(3, family.num_buckets), family.num_tables, count
+    expected = (shape[0] * shape[1], count)
+    _demand(probed.shape == expected, f"probe_codes must give {expected}, not {probed.shape}")
+    _demand(np.array_equal(probed[: len(codes)], codes), "probe_codes must begin with the codes")
+    within = ((probed >= 0) & (probed < family.num_buckets)).all()
+    _demand(within, f"codes must lie in [0, {family.num_buckets})")
+    by_table = np.sort(probed.reshape(shape), 0)
+    _demand((np.diff(by_table, axis=0) > 0).all(), "probe_codes gives a bucket of a table twice")
 
 
 def _demand(holds: Any, reason: str) -> None:

@@ -219,7 +219,25 @@ class OtherForSparse(Family):
         return 15 - super().sparse_codes(vectors)
 
 
+class SameBucket(Family):
+    def probe_codes(self, vectors, probes):
+        return np.tile(self.codes(vectors), (1 + probes, 1))
+
+
+class OtherBucketFirst(Family):
+    def probe_codes(self, vectors, probes):
+        return super().probe_codes(vectors, probes)[::-1]
+
+
+class FewBuckets(Family):
+    def probe_codes(self, vectors, probes):
+        return self.codes(vectors)
+
+
 FAULTS = {
+    "gives a bucket of a table twice": SameBucket,
+    "must begin with the codes": OtherBucketFirst,
+    "probe_codes must give": FewBuckets,
     "must be int32, not int64": OtherType,
     r"lie in \[0, 16\)": TooLarge,
     "change between calls": Random,

@@ -68,7 +68,10 @@ def build_network(
     for i, size in enumerate(network.hidden_active):
         if size is not None and not _fits_hidden(sampler, first=i == 0):
             shown = list(network.hidden_active)
-            raise ValueError(f"hidden_active={shown} needs sampler=lsh or sampler=uniform")
+            raise ValueError(
+                f"hidden_active={shown} needs sampler=lsh or sampler=uniform; in the first layer, "
+                "whose inputs are sparse, lsh needs hash.probes=0 and sampler.proposer.best=null"
+            )
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options = {key: network[key] for key in keys}
     shape = features, list(network.hidden), labels, sampler
@@ -127,7 +130,9 @@ def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:
     """Whether a hidden layer can have this sampler; the inputs of the first layer are sparse."""
     proposer = sampler.keywords.get("proposer")
     kind = getattr(proposer, "func", proposer)
-    takes_sparse = getattr(kind, "sparse_inputs", True)
+    settings = getattr(proposer, "keywords", {})
+    scored = settings.get("probes") or settings.get("best")  # Those of LSHProposer.
+    takes_sparse = getattr(kind, "sparse_inputs", True) and not scored
     # Neurons of hidden layers are no labels.
     without_labels = not getattr(kind, "needs_labels", False)
     return sampler.func is not FullSampler and without_labels and (takes_sparse or not first)

@@ -7,9 +7,12 @@ import torch
 
 from slide import checks
 from slide.backend import CPU, native, on_device, plain
+from slide.hashing import probing
 from slide.hashing.family import check_shape, check_width, choose_hashes
 from slide.kernels import hash_codes as kernels
+from slide.kernels import probes as probe_kernels
 from slide.plain import hash_codes as plain_codes
+from slide.plain import probes as plain_probes
 from slide.runtime import array_view, random_key
 from slide.sparse import CSR, check_pattern
 
@@ -110,6 +113,24 @@ class DWTA:
             out,
         )
         return out
+
+    def probe_codes(self, vectors: torch.Tensor, probes: int) -> Any:
+        """`codes`, and those of the buckets behind the second-largest coordinates of bins.
+
+        See `HashFamily`. A set of changed digits costs the sum of the squares of what
+        the largest coordinates of these bins are larger by.
+        """
+        codes, vectors = self.codes(vectors), vectors.detach()
+        shape = self.hashes_per_table, self.bits
+        if plain(vectors):
+            coordinates = on_device(self.coordinates, vectors.device)
+            costs, flips = plain_probes.dwta_runners(vectors, coordinates, *shape)
+            return probing.probe_codes(codes, costs, flips, probes)
+        costs = vectors.new_empty(len(vectors), len(self.coordinates))
+        flips = np.empty(costs.shape, np.int32)
+        arrays = array_view(vectors.contiguous()), self.coordinates
+        probe_kernels.dwta_runners(*arrays, *shape, array_view(costs), flips)
+        return probing.probe_codes(codes, costs, flips, probes)
 
     def sparse_codes(self, vectors: CSR, device: torch.device = CPU) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.

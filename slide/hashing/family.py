@@ -19,6 +19,12 @@ class HashFamily(Protocol):
     `slide.LSHProposer` makes a family by ``family(D + 2, num_vectors=N, seed=s)``.
     `slide.testing.check_hash_family` tests whether a class follows this interface.
 
+    For `slide.LSHProposer` with ``probes`` a family also needs a method
+    ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)`` int32, first those of `codes`,
+    then those of the bucket of each table that the row would be in if its least certain elementary
+    hash were another, then the next ones. The buckets of a row in a table are distinct; where a
+    table has no more of them, there are fewer. It is not called without ``probes``.
+
     Attributes:
         in_features: D, length of the vectors.
         num_tables: L, number of codes of a vector.

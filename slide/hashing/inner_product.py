@@ -147,8 +147,11 @@ class InnerProductHash:
         return join(parts, 1)
 
     @profiled("hash")
-    def query_codes(self, queries: Tensor | CSR) -> Any:
-        """Codes ``(L, B)`` int32 of inputs, dense ``(B, D)`` or sparse; see `row_codes`."""
+    def query_codes(self, queries: Tensor | CSR, probes: int = 0) -> Any:
+        """Codes ``(L, B)`` int32 of inputs, dense ``(B, D)`` or sparse; see `row_codes`.
+
+        With ``probes``, codes ``((1 + probes) L, B)`` of dense inputs; see `HashFamily`.
+        """
         if isinstance(queries, CSR):
             ends, device = queries.indptr[1:], self.mean.device
             augmented = CSR(
@@ -162,6 +165,9 @@ class InnerProductHash:
         augmented = _zeros(queries, self.in_features + 2)
         augmented[:, : self.in_features] = queries.detach() - self.mean_input.to(augmented.dtype)
         augmented[:, self.in_features] = 1
+        if probes:
+            family: Any = self.family  # The method is optional.
+            return family.probe_codes(augmented, probes)
         return self.family.codes(augmented)
 
     def _centered(self, rows: Tensor, bias: Tensor | None) -> Tensor:

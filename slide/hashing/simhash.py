@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from slide.backend import CPU, native, on_device, plain
+from slide.hashing import probing
 from slide.hashing.family import check_shape, check_width, choose_hashes
 from slide.kernels import hash_codes as kernels
 from slide.plain import hash_codes as plain_codes
@@ -77,14 +78,35 @@ class SimHash:
         Raises:
             ValueError: for vectors of another length.
         """
+        return self._signs(self._project(vectors))
+
+    def probe_codes(self, vectors: torch.Tensor, probes: int) -> Any:
+        """`codes`, and those of the buckets behind the signs of the smallest projections.
+
+        See `HashFamily`. A set of changed signs costs the sum of the squares of their
+        projections (Lv et al. 2007, "Multi-probe LSH", section 4.3).
+        """
+        projections = self._project(vectors)
+        shape = self.hashes_per_table, self.num_tables, len(vectors)
+        flips = probing.sign_flips(*shape, projections.device)
+        costs = projections.abs()
+        costs = costs.float() if costs.dtype == torch.bfloat16 else costs
+        return probing.probe_codes(self._signs(projections), costs, flips, probes)
+
+    def _project(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Projections ``(n, L * K)`` of the rows of ``vectors``, perhaps rounded to bfloat16."""
         check_width(vectors, self.in_features)
         vectors = vectors.detach()
         if plain(vectors):
-            projections = vectors @ self._directions(vectors.device).to(vectors.dtype)
-            return native(plain_codes.pack_signs(projections, self.hashes_per_table))
+            return vectors @ self._directions(vectors.device).to(vectors.dtype)
         if vectors.dtype == torch.float32 and has_bfloat16():
             vectors = vectors.bfloat16()
-        projections = vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
+        return vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
+
+    def _signs(self, projections: torch.Tensor) -> Any:
+        """Codes ``(L, n)`` int32 from projections."""
+        if plain(projections):
+            return native(plain_codes.pack_signs(projections, self.hashes_per_table))
         if projections.dtype == torch.bfloat16:
             # The bytes of a bfloat16 number, read as an integer, have the same sign.
             projections = projections.view(torch.int16)

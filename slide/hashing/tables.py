@@ -154,7 +154,8 @@ class HashTables:
         """The ids in the buckets of each query, table after table.
 
         Args:
-            codes: ``(L, B)`` int32.
+            codes: ``(L, B)`` int32, or ``(P * L, B)`` for P buckets in each table: all tables, then
+                all tables again.
 
         Returns:
             A pattern with B rows. An id occurs once for each table in which it was found.
@@ -162,7 +163,7 @@ class HashTables:
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
-        self._check(codes)
+        self._check(codes, len(codes) // self.num_tables)
         if plain(codes):
             found = on_host(self.look_up(codes).transpose(0, 1).flatten(1))
             kept = found >= 0
@@ -180,10 +181,10 @@ class HashTables:
         """The ids in the buckets of each query on the device of the codes; -1: none.
 
         Args:
-            codes: ``(L, B)`` int32.
+            codes: ``(P * L, B)`` int32; see `query`.
 
         Returns:
-            ``(L, B, bucket_capacity)`` int32.
+            ``(P * L, B, bucket_capacity)`` int32.
         """
         device = device_of(codes)
         codes = on_device(codes, device)
@@ -236,9 +237,9 @@ class HashTables:
     def _policy(self) -> tuple[int, Any]:
         return _POLICIES[self.bucket_policy], random_key(self.seed)
 
-    def _check(self, codes: Any) -> None:
+    def _check(self, codes: Any, probes: int = 1) -> None:
         known = codes.dtype in (np.dtype(np.int32), torch.int32)
-        if codes.ndim != 2 or len(codes) != self.num_tables or not known:
+        if codes.ndim != 2 or len(codes) != max(1, probes) * self.num_tables or not known:
             raise ValueError(
                 f"codes must be ({self.num_tables}, n) int32, "
                 f"not {tuple(codes.shape)} {codes.dtype}"

@@ -160,14 +160,15 @@ def look_up(buckets, codes, capacity, indptr, out):
     """Copy the buckets of each of B queries, table after table; an id may occur several times.
 
     Args:
-        codes: ``(L, B)`` int32.
+        codes: ``(P * L, B)`` int32: of P buckets in each table.
         indptr: ``(B + 1,)`` int64, from `bucket_lengths`.
         out: ``(indptr[-1],)`` int32 ids.
     """
+    num_tables = buckets.starts.shape[0]
     for b in prange(codes.shape[1]):
         p = indptr[b]
-        for l in range(codes.shape[0]):
-            c = codes[l, b]
+        for i in range(codes.shape[0]):
+            l, c = i % num_tables, codes[i, b]
             start = buckets.starts[l, c]
             for j in range(min(buckets.seen[l, c], capacity)):
                 out[p] = buckets.pool[l, start + j]
@@ -176,9 +177,10 @@ def look_up(buckets, codes, capacity, indptr, out):
 
 @parallel
 def bucket_lengths(buckets, codes, capacity, out):
-    """Write the total number of ids in the L buckets of each query to ``out`` ``(B,)`` int64."""
+    """Write the total number of ids in the buckets of each query to ``out`` ``(B,)`` int64."""
+    num_tables = buckets.starts.shape[0]
     for b in prange(codes.shape[1]):
         total = 0
-        for l in range(codes.shape[0]):
-            total += min(buckets.seen[l, codes[l, b]], capacity)
+        for i in range(codes.shape[0]):
+            total += min(buckets.seen[i % num_tables, codes[i, b]], capacity)
         out[b] = total

@@ -13,15 +13,17 @@ PARTS = 64
 
 
 class SharedScratch(NamedTuple):
-    """Scratch of `vote_shared` for L tables of C buckets, B samples and T runs side by side.
+    """Scratch of `vote_shared` for L tables of C buckets and T runs side by side.
+
+    Each of B samples looks at P buckets of each table.
 
     Attributes:
         hits: ``(L, C)`` int32, zero at entry and at exit.
         votes: ``(T, span)`` int32, zero at entry and at exit; span is the power of two of which
             `PARTS` cover all N ids.
-        buckets, weights: ``(L, B)`` int32: distinct buckets, and how many samples are in each.
+        buckets, weights: ``(L, P * B)`` int32: distinct buckets, and how many samples are in each.
         cursors: ``(L, PARTS)`` int64.
-        ids, ballots: int32, room for the ids of ``min(B, C)`` buckets of each table.
+        ids, ballots: int32, room for the ids of ``min(P * B, C)`` buckets of each table.
         histogram: ``(T, L * B + 1)`` int64: so many votes can an id have.
     """
 
@@ -49,7 +51,8 @@ def _collect(buckets, codes, capacity, scratch):
 
     Within a span they stand table by table. Returns the spans' bounds ``(PARTS + 1,)``.
     """
-    num_tables, num_samples = codes.shape
+    num_tables, num_samples = buckets.starts.shape[0], codes.shape[1]
+    probes = codes.shape[0] // num_tables
     shift = _log2(scratch.votes.shape[1])
     cursors, all_ids, all_ballots = scratch.cursors, scratch.ids, scratch.ballots
     num_distinct = np.zeros(num_tables, np.int64)
@@ -57,11 +60,11 @@ def _collect(buckets, codes, capacity, scratch):
         hits, chosen, weights = scratch.hits[l], scratch.buckets[l], scratch.weights[l]
         counts = cursors[l]
         counts[:] = 0
-        for b in range(num_samples):
-            hits[codes[l, b]] += 1
+        for i in range(probes * num_samples):
+            hits[codes[l + i // num_samples * num_tables, i % num_samples]] += 1
         distinct = 0
-        for b in range(num_samples):
-            c = codes[l, b]
+        for i in range(probes * num_samples):
+            c = codes[l + i // num_samples * num_tables, i % num_samples]
             if hits[c] == 0:
                 continue
             chosen[distinct], weights[distinct] = c, hits[c]
@@ -197,7 +200,7 @@ def vote_shared(buckets, codes, capacity, key, scratch, out):
 
     Args:
         buckets: `slide.kernels.buckets.Buckets`.
-        codes: ``(L, B)`` int32.
+        codes: ``(P * L, B)`` int32: of P buckets in each table.
         capacity: bucket capacity.
         key: uint64 key of the draws.
         scratch: `SharedScratch`.

@@ -61,28 +61,28 @@ def _most_voted(candidates, votes, histogram, out):
 @serial
 def _ask_for_buckets(buckets, codes, capacity, b):
     """Request the buckets of sample b."""
-    size = buckets.pool.shape[1]
-    for l in range(codes.shape[0]):
-        c = codes[l, b]
+    num_tables, size = buckets.starts.shape[0], buckets.pool.shape[1]
+    for i in range(codes.shape[0]):
+        l, c = i % num_tables, codes[i, b]
         for j in range(0, min(buckets.seen[l, c], capacity), 64 // 4):
             ask_for(buckets.pool, l * size + buckets.starts[l, c] + j)
 
 
 @parallel
 def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
-    """For each sample, the ids found in the most of its L buckets.
+    """For each sample, the ids found in the most of its buckets.
 
     Args:
         buckets: `slide.kernels.buckets.Buckets`.
-        codes: ``(L, B)`` int32.
+        codes: ``(P * L, B)`` int32: of P buckets in each table, the nearest of each table first.
         capacity: bucket capacity.
         key: uint64; decides which table comes first for each sample, hence which ties win.
         votes: ``(T, N)`` uint8 scratch, zero at entry and at exit; T runs of samples go side by
             side.
-        candidates: ``(T, L * capacity)`` int32 scratch.
+        candidates: ``(T, P * L * capacity)`` int32 scratch.
         ranked: `RankedIds`, written; at entry ``counts`` holds the most ids that each may take.
     """
-    num_tables, num_samples = codes.shape
+    num_tables, num_samples = buckets.starts.shape[0], codes.shape[1]
     num_runs = votes.shape[0]
     # Unpacked here: numba loses writes to the fields of a tuple inside a parallel loop.
     out_ids, out_counts = ranked.ids, ranked.counts
@@ -96,9 +96,9 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
                 _ask_for_buckets(buckets, codes, capacity, b + 1)
             first = random_below(key, b, num_tables)
             num_found = 0
-            for i in range(num_tables):
+            for i in range(codes.shape[0]):
                 l = (first + i) % num_tables
-                c = codes[l, b]
+                c = codes[i - i % num_tables + l, b]
                 start = buckets.starts[l, c]
                 length = min(buckets.seen[l, c], capacity)
                 for j in range(length):

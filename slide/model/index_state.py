@@ -49,6 +49,7 @@ def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
         "bucket_capacity": proposer.tables.bucket_capacity,
         "center": proposer.hash.center,
         "norm": proposer.hash.norm,
+        "probes": proposer.probes,
         "seed": proposer.seed,
         "draw": proposer.draw,
     }
@@ -77,6 +78,7 @@ def restored_index(
     else:
         family = partial(_FAMILIES[settings["family"]], **settings["numbers"])
         options = {name: settings[name] for name in ("bucket_capacity", "center", "norm")}
+        options["probes"] = settings.get("probes", 0)  # Older folders do not have it.
         proposer = partial(LSHProposer, family=family, rehash_after=0, **options)
     # No set is chosen: the size of a set must only be below the number of outputs.
     options = {"active": 1, "rebuild": never, "seed": settings["seed"]}

@@ -145,9 +145,18 @@ def _remove(one: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> No
 
 
 def look_up(buckets: BucketTensors, codes: Tensor, capacity: int) -> Tensor:
-    """The ids in the buckets of each query, ``(L, B, capacity)`` int32; -1 in places without."""
-    at, places = codes.long(), torch.arange(capacity, device=codes.device)
+    """The ids in the buckets of each query, ``(P * L, B, capacity)`` int32; -1 in places without.
+
+    ``codes`` ``(P * L, B)`` are those of P buckets in each table.
+    """
+    num_tables, (rows, count) = len(buckets.starts), codes.shape
+    probes = rows // num_tables
+    # A table's codes side by side.
+    at = codes.long().view(probes, num_tables, count).transpose(0, 1)
+    at = at.reshape(num_tables, probes * count)
+    places = torch.arange(capacity, device=codes.device)
     held = places < buckets.seen.gather(1, at)[:, :, None]
     slots = torch.where(held, buckets.starts.gather(1, at)[:, :, None] + places, 0)
     ids = buckets.pool.gather(1, slots.flatten(1).long()).view(slots.shape)
-    return torch.where(held, ids, -1)
+    found = torch.where(held, ids, -1).view(num_tables, probes, count, capacity)
+    return found.transpose(0, 1).reshape(rows, count, capacity)

@@ -14,7 +14,7 @@ def vote_shared(
 
     Args:
         buckets: the tables.
-        codes: ``(L, B)`` int32.
+        codes: ``(P * L, B)`` int32: of P buckets in each table.
         capacity: bucket capacity.
         key: key of the draws that order ids with equal votes.
         places: largest number of ids.

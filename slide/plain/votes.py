@@ -12,13 +12,13 @@ from slide.plain.random import random_below
 def vote_per_sample(
     buckets: BucketTensors, codes: Tensor, capacity: int, key: int, places: Tensor, most: int
 ) -> Tensor:
-    """For each sample, the ids found in the most of its L buckets.
+    """For each sample, the ids found in the most of its buckets.
 
     Of ids with equal votes, the first found wins.
 
     Args:
         buckets: the tables.
-        codes: ``(L, B)`` int32.
+        codes: ``(P * L, B)`` int32: of P buckets in each table, the nearest of each table first.
         capacity: bucket capacity.
         key: key of the draw of the table that comes first.
         places: ``(B,)``, largest number of ids of each sample.
@@ -27,11 +27,12 @@ def vote_per_sample(
     Returns:
         ``(B, most)`` int32 distinct ids, the most votes first; -1 where there are fewer.
     """
-    num_tables, count = codes.shape
+    num_tables, count = len(buckets.starts), codes.shape[1]
     device = codes.device
     found = look_up(buckets, codes, capacity).transpose(0, 1)
     first = random_below(key, torch.arange(count, device=device), num_tables)[:, None]
-    turn = (first + torch.arange(num_tables, device=device)) % num_tables
+    rows = torch.arange(len(codes), device=device)
+    turn = rows - rows % num_tables + (first + rows) % num_tables
     found = found.gather(1, turn[:, :, None].expand_as(found)).flatten(1)
     ids, arrival = found.sort(dim=1, stable=True)
     best = most_voted(ids, ids.shape[1] - arrival, most)

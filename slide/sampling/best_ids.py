@@ -4,10 +4,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import on_device
+from slide.backend import on_device, on_host, plain
+from slide.kernels.best_of_lists import best_of_lists
 from slide.kernels.largest import keep_largest
+from slide.kernels.votes import RankedIds
 from slide.runtime import array_view
+from slide.search import index_top_k
 from slide.sparse import CSR, Pattern
+
+KERNEL_DTYPES = (torch.float32, torch.float64)
 
 
 def dense(queries: Tensor | CSR, proposer: str) -> Tensor:
@@ -82,6 +87,73 @@ def without_labels(ids: np.ndarray, labels: Pattern, out_features: int, most: in
     indptr = np.zeros(len(ids) + 1, np.int64)
     np.cumsum(kept.sum(1), out=indptr[1:])
     return Pattern(indptr, ids[kept].astype(np.int32))
+
+
+def best_of_voted(
+    queries: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    voted: RankedIds | Tensor,
+    labels: Pattern,
+    best: int,
+) -> np.ndarray:
+    """The ids of each sample with the largest ``<query, row> + bias``, without its labels.
+
+    Args:
+        queries: ``(B, D)``.
+        weight: ``(N, D)``.
+        bias: ``(N,)`` or None.
+        voted: distinct ids of each sample; in a tensor ``(B, k)``, -1 stands for none.
+        labels: of B samples.
+        best: number of ids of a sample.
+
+    Returns:
+        ``(B, best)`` int32, best first; -1 after the last id of a sample.
+    """
+    x = queries.detach().to(weight.dtype)
+    out = np.full((len(x), best), -1, np.int32)
+    # Kernels know no bfloat16.
+    if isinstance(voted, RankedIds) and weight.dtype in KERNEL_DTYPES and not plain(weight):
+        added = torch.empty(0, dtype=x.dtype) if bias is None else bias
+        factors = array_view(x.contiguous()), array_view(weight), array_view(added)
+        best_of_lists(voted, labels, *factors, out)
+        return out
+    ids = on_host(voted) if isinstance(voted, Tensor) else voted.ids
+    kept = ids >= 0
+    if not isinstance(voted, Tensor):
+        kept = np.arange(ids.shape[1]) < voted.counts[:, None]
+    indptr = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum(kept.sum(1), out=indptr[1:])
+    most = best + most_labels(labels)
+    named = index_top_k(x, weight, bias, Pattern(indptr, ids[kept]), most)[1]
+    found = without_labels(on_host(named), labels, len(weight), best)
+    out[np.arange(best) < np.diff(found.indptr)[:, None]] = found.indices
+    return out
+
+
+def ranked(best: np.ndarray, places: np.ndarray) -> RankedIds:
+    """The first ids of each sample, at most ``places`` ``(B,)``.
+
+    Args:
+        best: ``(B, k)`` int32, distinct ids of a sample; -1 after the last one.
+        places: of each sample.
+    """
+    return RankedIds(best, np.minimum((best >= 0).sum(1), places))
+
+
+def in_turns(best: np.ndarray, places: int) -> np.ndarray:
+    """The first id of each sample, then the second ones, and so on: ``(n,)`` int32, distinct.
+
+    Of ids at an equal place, those that more samples have come first.
+
+    Args:
+        best: ``(B, k)`` int32, the best first; -1 after the last id of a sample.
+        places: largest number of ids.
+    """
+    by_rank = best.T[best.T >= 0]
+    rank = np.nonzero(best.T >= 0)[0]
+    ids, arrival, votes = np.unique(by_rank, return_index=True, return_counts=True)
+    return ids[np.lexsort((-votes, rank[arrival]))][:places]
 
 
 def most_labels(labels: Pattern) -> int:

@@ -11,16 +11,16 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
-from slide.kernels.assemble_sets import count_updates
+from slide.hashing.probing import check_probes
 from slide.kernels.buckets import Buckets
-from slide.kernels.shared_votes import vote_shared
-from slide.kernels.votes import RankedIds, vote_per_sample
-from slide.runtime import num_threads, profiled, random_key
-from slide.sampling import plain_lsh, schedules
+from slide.kernels.votes import RankedIds
+from slide.runtime import profiled, random_key
+from slide.sampling import plain_lsh, rehashing, schedules, voting
+from slide.sampling.best_ids import best_of_voted, dense, in_turns, ranked
 from slide.sampling.protocol import Proposer, Queries, num_queries
-from slide.sampling.voting import voting_scratch
 from slide.scratch import Scratch
 from slide.sparse import Pattern
+from slide.states import check_settings
 
 # Rows are hashed again when this many are noted, or this share of all rows. So the product is
 # efficient, and a small layer does not wait for most of its rows.
@@ -28,6 +28,8 @@ REHASH_ROWS = 1024
 REHASH_SHARE = 0.25
 # By default a row is hashed again after this many active sets. Sets per sample touch more rows.
 REHASH_AFTER = {"shared": 8, "per_sample": 64}
+# With `best`, so many times that many most-voted ids are scored.
+POOL = 4
 
 
 class LSHProposer(Proposer):
@@ -35,7 +37,8 @@ class LSHProposer(Proposer):
 
     With a set for each sample, an id gets one vote from each table in which it is in the bucket of
     the sample (Chen et al. 2020, section 3.1). With a shared set, the votes of all samples are
-    added up.
+    added up. With ``best``, votes only choose what is scored, and a shared set has places for each
+    sample's own best ids.
 
     Args:
         in_features: D, length of the inputs.
@@ -49,6 +52,12 @@ class LSHProposer(Proposer):
         rehash_after: between rebuilds, a row is hashed again when it was in this many active sets
             of training steps, in [1, 255]. None: 8 with a shared set, 64 with a set for each
             sample. 0: never.
+        probes: number of further buckets that an input is looked up in, in each table: those that
+            its least certain bits or digits lead to (Lv et al. 2007, "Multi-probe LSH"). At most
+            64; it needs dense inputs, and a family that has ``probe_codes``.
+        best: number of candidates of a sample: of its most-voted ids, several times as many are
+            scored with the present weights, and these are the best of them, its labels left out. It
+            needs dense inputs. None: candidates are the ids with the most votes, as published.
         seed: seed of hash functions and draws.
 
     Raises:
@@ -76,9 +85,16 @@ class LSHProposer(Proposer):
         center: bool = True,
         redraw: Callable[[int], int] = schedules.never,
         rehash_after: int | None = None,
+        probes: int = 0,
+        best: int | None = None,
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
+        if best is not None:
+            checks.whole("best", best, 1)
+        self.probes, self.best = probes, best
+        self.sparse_inputs = not probes and best is None
+        self._rows: tuple[Tensor, Tensor | None] | None = None
         redraw(0)  # Schedules check their numbers when they are called.
         if rehash_after is not None:
             checks.whole("rehash_after", rehash_after, 0)
@@ -86,6 +102,7 @@ class LSHProposer(Proposer):
         self.rehash_after = rehash_after
         self._family: Callable[..., Any] | None = family
         self._make_tables(norm, center, bucket_capacity, bucket_policy)
+        check_probes(probes, self.hash.family)
         self.redraw_due = redraw
         self.draw = 0
         self.samples = 0
@@ -94,7 +111,8 @@ class LSHProposer(Proposer):
     def __getstate__(self) -> dict[str, Any]:
         # A lambda cannot be pickled, and only `resize` needs the family again.
         unnamed = "<" in getattr(self._family, "__qualname__", "")
-        return self.__dict__ | ({"_family": None} if unnamed else {})
+        # The layer hands its weight over again before each set.
+        return self.__dict__ | {"_rows": None} | ({"_family": None} if unnamed else {})
 
     def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
         """Hash functions and empty tables for the number of outputs."""
@@ -123,7 +141,7 @@ class LSHProposer(Proposer):
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Hash all rows into empty tables, with new hash functions if a change is due."""
-        draw = self.redraw_due(self.samples)
+        self._rows, draw = (weight, bias), self.redraw_due(self.samples)
         if draw != self.draw:
             self._redraw(draw)
         self.hash.fit(weight, bias)
@@ -154,71 +172,64 @@ class LSHProposer(Proposer):
         limit = self.rehash_after
         if limit is None:
             limit = REHASH_AFTER["shared" if active.shared else "per_sample"]
-        if limit and plain(active.ids):
-            self.updates, rows = plain_lsh.note_updates(self.updates, active.ids, limit)
+        if limit:
+            self.updates, rows = rehashing.note_updates(self.updates, active.ids, limit)
             self.moved.append(rows)
-        elif limit:
-            out = np.empty(len(active.ids), np.int32)
-            n = count_updates(active.ids, self.updates, limit, out)
-            self.moved.append(out[:n].copy())
 
     @profiled("rehash")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
         """Hash the noted rows again and move them to their new buckets, if enough are noted."""
+        self._rows = weight, bias
         enough = min(REHASH_ROWS, max(1, REHASH_SHARE * self.out_features))
-        self.moved = plain_lsh.noted_rows(self.moved)
-        if plain_lsh.count_noted(self.moved) < enough:
+        self.moved = rehashing.noted_rows(self.moved)
+        if rehashing.count_noted(self.moved) < enough:
             return
-        if plain(weight):
-            parts = [on_device(rows, weight.device) for rows in self.moved]
-            rows = torch.cat(parts)
-            rows = rows[rows >= 0]  # -1 stands for a row that is not due.
-            found = self.hash.row_codes(weight[rows], None if bias is None else bias[rows])
-            self.codes = plain_lsh.rehash(self.tables, self.codes, rows, found)
-            self.updates = on_device(self.updates, weight.device)
-            self.updates[rows] = 0
-            self.moved = []
-            return
-        ids = np.concatenate(self.moved)
-        at = torch.from_numpy(ids)
+        rows = rehashing.joined(self.moved, weight)
+        at = torch.as_tensor(rows)
         codes = self.hash.row_codes(weight[at], None if bias is None else bias[at])
-        self.tables.move(ids, self.codes[:, ids], codes)
-        self.codes[:, ids] = codes
-        self.updates[ids] = 0
+        if plain(weight):
+            self.codes = plain_lsh.rehash(self.tables, self.codes, rows, codes)
+            self.updates = on_device(self.updates, weight.device)
+        else:
+            self.tables.move(rows, self.codes[:, rows], codes)
+            self.codes[:, rows] = codes
+        self.updates[rows] = 0
         self.moved = []
 
     def candidates(self, queries: Queries) -> Pattern:
         """All ids in the buckets of each input; an id may be in several of them."""
-        return self.tables.query(self.hash.query_codes(queries))
+        return self.tables.query(self.hash.query_codes(queries, self.probes))
 
-    @profiled("votes")
+    @profiled("score candidates")
+    def _best(self, queries: Queries, labels: Pattern, key: np.uint64) -> np.ndarray:
+        """Of each sample's most-voted ids those with the largest scores; see `best_of_voted`."""
+        queries = dense(queries, "LSHProposer with best")
+        assert self._rows is not None, "a sampler calls rebuild first"
+        best, codes = self.best or 0, self.hash.query_codes(queries, self.probes)
+        places = POOL * best + np.diff(labels.indptr)
+        voted = voting.most_voted(self.tables, codes, places, key, self._scratch)
+        return best_of_voted(queries, *self._rows, voted, labels, best)
+
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """See `Proposer.propose`."""
-        codes = self.hash.query_codes(queries)
-        if plain(codes):
-            return plain_lsh.propose(self.tables, codes, places, key)
-        runs, capacity = num_threads(), self.tables.bucket_capacity
-        most = min(self.out_features, len(codes) * capacity)
-        ranked = RankedIds(np.empty((len(places), places.max(initial=0)), np.int32), places.copy())
-        marks, found = self._scratch.marks(runs), np.empty((runs, most), np.int32)
-        vote_per_sample(self.tables.arrays(), codes, capacity, key, marks, found, ranked)
-        return ranked
+        if self.best is not None:
+            return ranked(self._best(queries, labels, key), places)
+        codes = self.hash.query_codes(queries, self.probes)
+        return voting.most_voted(self.tables, codes, places, key, self._scratch)
 
-    @profiled("votes")
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
     ) -> np.ndarray | Tensor:
-        """See `Proposer.propose_shared`; ids with equal votes are in random order."""
-        codes = self.hash.query_codes(queries)
-        if plain(codes):
-            return plain_lsh.propose_shared(self.tables, codes, places, key)
-        out = np.empty(places, np.int32)
-        buckets, capacity = self.tables.arrays(), self.tables.bucket_capacity
-        (num_tables, num_samples), num_buckets = codes.shape, self.tables.num_buckets
-        scratch = voting_scratch(self._scratch, num_tables, num_samples, num_buckets, capacity)
-        return out[: vote_shared(buckets, codes, capacity, key, scratch, out)]
+        """See `Proposer.propose_shared`; ids with equal votes are in random order.
+
+        With ``best``: first each sample's best id, then the second ones, and so on.
+        """
+        if self.best is not None:
+            return in_turns(self._best(queries, labels, key), places)
+        codes = self.hash.query_codes(queries, self.probes)
+        return voting.most_voted_by_all(self.tables, codes, places, key, self._scratch)
 
     def statistics(self) -> dict[str, float]:
         """How full the tables are."""
@@ -270,15 +281,7 @@ class LSHProposer(Proposer):
         Raises:
             ValueError: for the state of a proposer with other settings.
         """
-        saved = state.get("settings", {})
-        for name, value in self._settings().items():
-            if name not in saved:
-                raise ValueError(f"this is no state of an LSHProposer: its settings lack {name}")
-            if saved[name] != value:
-                raise ValueError(
-                    f"{name} was {saved[name]} where this state was saved, and is {value} here; "
-                    "they must agree"
-                )
+        check_settings(state, self._settings(), "an LSHProposer")
         self.samples, self.rebuilds = int(state["samples"]), int(state["rebuilds"])
         if int(state["draw"]) != self.draw:
             self._redraw(int(state["draw"]))

@@ -13,6 +13,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from slide import (
     ActiveSampler,
     LSHProposer,
     RowSparseAdam,
+    SampledLinear,
     SimHash,
     SlideNetwork,
     exact_top_k,
@@ -43,6 +45,16 @@ PREPARATIONS = {
     "one length, the longest; centred": ("simple_lsh", True, 1.0),
     "one length, 99 % quantile": ("simple_lsh", False, 0.99),
     "one length, 99 % quantile; centred (default)": ("simple_lsh", True, 0.99),
+}
+# With the default preparation: (elementary hashes of a code more than by default, by family; other
+# settings of the proposer)
+SETTINGS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
+    "default, 4 further buckets": ({}, {"probes": 4}),
+    "default, larger K, 16 further buckets": ({"SimHash": 2, "DWTA": 1}, {"probes": 16}),
+    "default, the best 8": ({}, {"best": 8}),
+    "default, larger K, 16 further buckets, the best 8": (
+        *({"SimHash": 2, "DWTA": 1}, {"probes": 16, "best": 8}),
+    ),
 }
 
 
@@ -89,11 +101,24 @@ def measure(network: SlideNetwork, seen: torch.Tensor, hidden: torch.Tensor) -> 
                 inner_product.LENGTH_QUANTILE = quantile
                 options = {"family": family, "norm": norm, "center": center}
                 proposer = partial(LSHProposer, **options)
-                sampler = ActiveSampler(*shape, proposer, active=active, mode=mode)
-                sampler.update(layer.weight, layer.bias, seen)
+                found = filled(layer, seen, proposer, active=active, mode=mode)
                 rows.append({"hash": family.__name__, "mode": mode, "prepared": name})
-                rows[-1]["recall"] = recall(sampler, hidden, best)
+                rows[-1]["recall"] = recall(found, hidden, best)
+            for name, (more, options) in SETTINGS.items():
+                k = family(shape[0] + 2, num_vectors=shape[1]).hashes_per_table
+                made = partial(family, hashes_per_table=k + more.get(family.__name__, 0))
+                proposer = partial(LSHProposer, family=made, **options)
+                found = filled(layer, seen, proposer, active=active, mode=mode)
+                rows.append({"hash": family.__name__, "mode": mode, "prepared": name})
+                rows[-1]["recall"] = recall(found, hidden, best)
     return rows
+
+
+def filled(layer: SampledLinear, seen: torch.Tensor, proposer: Any, **options: Any) -> Any:
+    """A sampler with tables over the rows of a layer, after a batch of inputs."""
+    sampler = ActiveSampler(layer.in_features, layer.out_features, proposer, **options)
+    sampler.update(layer.weight, layer.bias, seen)
+    return sampler
 
 
 def main() -> None:
@@ -127,7 +152,8 @@ def main() -> None:
         f"{versions}.\n\nShare of the {TOP} largest scores that active sets without labels hold: "
         f"{ACTIVE['shared']:,} ids for a batch of {BATCH}, or {ACTIVE['per_sample']} a sample, "
         f"half looked up and half uniform. {root.name}, {QUERIES:,} held-out training rows, "
-        f"a network trained with uniform sets for {EPOCHS} epochs.\n\n"
+        f"a network trained with uniform sets for {EPOCHS} epochs. The last lines of a hash have "
+        "the default preparation, and other settings of `LSHProposer`.\n\n"
         + table(list(cells.values()))
     )
     (RESULTS / "recall.md").write_text(page)

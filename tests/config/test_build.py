@@ -194,6 +194,10 @@ def test_the_second_set_follows_from_the_first_output():
         (["sampler=full", "network.hidden_active=[null,null]"], True),
         (["sampler=full", "network.hidden_active=[null,8]"], False),
         (["sampler=uniform", "network.hidden_active=[8,8]"], True),
+        (["sampler=lsh", "network.hidden_active=[8,8]"], True),
+        (["sampler=lsh", "hash.probes=1", "network.hidden_active=[null,8]"], True),
+        (["sampler=lsh", "hash.probes=1", "network.hidden_active=[8,8]"], False),
+        (["sampler=lsh", "sampler.proposer.best=3", "network.hidden_active=[8,8]"], False),
     ],
 )
 def test_samplers_of_hidden_layers(words, fits):

@@ -114,7 +114,8 @@ class Tables:
     def query(self, codes):
         """The ids found, table after table."""
         found = []
-        for table, code in enumerate(map(int, codes)):
+        for i, code in enumerate(map(int, codes)):
+            table = i % len(self.buckets)
             found += self.buckets[table].get(code, [])
         return found
 
@@ -127,15 +128,19 @@ def most_voted(found, budget):
 
 
 def vote_per_sample(tables, codes, key, budgets):
-    """A list of ids for each sample; tables are read from a random one on."""
-    num_tables, num_samples = codes.shape
+    """A list of ids for each sample; tables are read from a random one on.
+
+    Codes are those of each table, then further ones of each table.
+    """
+    num_tables, num_samples = len(tables.buckets), codes.shape[1]
     lists = []
     for b in range(num_samples):
         first = random_below(key, b, num_tables)
         found = []
-        for i in range(num_tables):
-            table = (first + i) % num_tables
-            found += tables.buckets[table].get(int(codes[table, b]), [])
+        for begin in range(0, len(codes), num_tables):
+            for i in range(num_tables):
+                table = (first + i) % num_tables
+                found += tables.buckets[table].get(int(codes[begin + table, b]), [])
         lists.append(most_voted(found, budgets[b]))
     return lists
 
@@ -143,7 +148,8 @@ def vote_per_sample(tables, codes, key, budgets):
 def vote_shared(tables, codes, budget, key):
     """One list of ids for the batch; of those with the fewest votes in it any may be left out."""
     votes = Counter()
-    for table, row in enumerate(codes):
+    for i, row in enumerate(codes):
+        table = i % len(tables.buckets)
         for code, times in Counter(map(int, row)).items():
             for i in tables.buckets[table].get(code, []):
                 votes[i] += times

@@ -1,4 +1,6 @@
-"""Looped twins of `slide.kernels.hash_codes`."""
+"""Looped twins of `slide.kernels.hash_codes` and `slide.kernels.probes`."""
+
+from itertools import combinations
 
 import numpy as np
 
@@ -57,4 +59,30 @@ def digits_to_codes(digits, hashes_per_table, bin_size):
         for digit in digits[start : start + hashes_per_table]:
             code = code * bin_size + digit
         codes.append(code)
+    return codes
+
+
+def dwta_runners(vector, coordinates, hashes_per_table, bits):
+    """For each bin, by how much its maximum leads, and the bits that its second place changes."""
+    costs, flips = [], []
+    for h, members in enumerate(coordinates):
+        ranked = sorted(range(len(members)), key=lambda place: (-vector[members[place]], place))
+        first, second = ranked[:2]
+        costs.append(vector[members[first]] - vector[members[second]])
+        digit = hashes_per_table - 1 - h % hashes_per_table
+        flips.append((first ^ second) * 2 ** (bits * digit))
+    return costs, flips
+
+
+def probe_codes(code, costs, flips, probes):
+    """The code of one table, then the codes after the cheapest sets of changes."""
+    hashes = range(len(costs))
+    sets = [s for size in range(len(costs) + 1) for s in combinations(hashes, size)]
+    sets.sort(key=lambda changes: sum(costs[k] ** 2 for k in changes))
+    codes = []
+    for changes in sets[: 1 + probes]:
+        found = int(code)
+        for k in changes:
+            found ^= int(flips[k])
+        codes.append(found)
     return codes

@@ -183,3 +183,13 @@ def fill_evidence(ids, scores, known, frequency, of_row):
     columns += [[float(number)] * len(kept) for number in of_row]
     columns += [[max(network, default=0)] * len(kept)]
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+def best_of_lists(lists, labels, vectors, rows, bias, best):
+    """For each vector, the ids of its list with the largest scores, its labels left out."""
+    found = []
+    for ids, own, vector in zip(lists, labels, vectors, strict=True):
+        scores = {i: sum(vector * rows[i]) + (bias[i] if len(bias) else 0) for i in ids}
+        known = [i for i in ids if i not in own and not np.isnan(scores[i])]
+        found.append(sorted(known, key=lambda i: -scores[i])[:best])
+    return found

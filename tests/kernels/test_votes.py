@@ -26,38 +26,52 @@ def draw_tables(seed, num_tables=6, capacity=4, num_buckets=5):
     return tables, twin
 
 
-def draw_queries(seed, num_samples, num_tables=6, num_buckets=5):
+def draw_queries(seed, num_samples, probes=0, num_tables=6, num_buckets=5):
+    """Codes of some buckets in each table, distinct ones for each sample."""
     rng = np.random.default_rng(seed + 100)
-    return rng.integers(0, num_buckets, (num_tables, num_samples), dtype=np.int32)
+    every = np.tile(np.arange(num_buckets, dtype=np.int32), (num_tables, num_samples, 1))
+    chosen = rng.permuted(every, axis=2)[:, :, : 1 + probes]
+    return np.ascontiguousarray(chosen.transpose(2, 0, 1)).reshape(
+        num_tables * (1 + probes), num_samples
+    )
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("probes", [0, 2])
 @pytest.mark.parametrize("num_samples", [0, 1, 7])
 class TestVotes:
     @pytest.mark.parametrize("runs", [1, 3])
     @pytest.mark.parametrize("budget", [0, 3, 24])
-    def test_per_sample(self, budget, runs, num_samples, seed):
+    def test_per_sample(self, budget, runs, num_samples, probes, seed):
         tables, twin = draw_tables(seed)
-        codes, key = draw_queries(seed, num_samples), random_key(seed, 7)
+        codes, key = draw_queries(seed, num_samples, probes), random_key(seed, 7)
         budgets = np.maximum(budget - np.arange(num_samples), 0)
         lists = RankedIds(np.full((num_samples, budget), -1, np.int32), budgets.copy())
         votes = np.zeros((runs, NUM_ROWS), np.uint8)
-        candidates = np.empty((runs, 24), np.int32)
+        candidates = np.empty((runs, NUM_ROWS), np.int32)
         kernels.vote_per_sample(tables.buckets, codes, 4, key, votes, candidates, lists)
         expected = naive.vote_per_sample(twin, codes, key, budgets)
         assert [lists.ids[b, :n].tolist() for b, n in enumerate(lists.counts)] == expected
         assert not votes.any()
 
     @pytest.mark.parametrize("budget", [0, 3, 30])
-    def test_shared(self, budget, num_samples, seed):
+    def test_shared(self, budget, num_samples, probes, seed):
         tables, twin = draw_tables(seed)
-        codes, key = draw_queries(seed, num_samples), random_key(seed, 8)
-        scratch = voting_scratch(Scratch(NUM_ROWS), 6, num_samples, 5, 4)
+        codes, key = draw_queries(seed, num_samples, probes), random_key(seed, 8)
+        scratch = voting_scratch(Scratch(NUM_ROWS), 6, codes.size // 6, 5, 4)
         out = np.full(budget, -1, np.int32)
         taken = vote_shared(tables.buckets, codes, 4, key, scratch, out)
         assert sorted(out[:taken].tolist()) == sorted(naive.vote_shared(twin, codes, budget, key))
         assert not scratch.hits.any()
         assert not scratch.votes.any()
+
+    def test_all_ids_found(self, num_samples, probes, seed):
+        tables, twin = draw_tables(seed)
+        codes = draw_queries(seed, num_samples, probes)
+        found = tables.query(codes)
+        for b in range(num_samples):
+            part = found.indices[found.indptr[b] : found.indptr[b + 1]].tolist()
+            assert part == twin.query(codes[:, b])
 
 
 def test_more_votes_than_a_byte_holds():

@@ -42,9 +42,9 @@ def trained(data, proposer, **options):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("redraw", [0, 60])
-@pytest.mark.parametrize("norm", ["simple_lsh", "cosine"])
-def test_tables_answer_as_before(data, family, redraw, norm, tmp_path):
-    options = {"family": FAMILIES[family], "norm": norm, "redraw": partial(fixed, every=redraw)}
+@pytest.mark.parametrize("settings", [{"probes": 1}, {"norm": "cosine"}], ids=str)
+def test_tables_answer_as_before(data, family, redraw, settings, tmp_path):
+    options = {"family": FAMILIES[family], "redraw": partial(fixed, every=redraw), **settings}
     network = trained(data, partial(slide.LSHProposer, bucket_capacity=6, **options))
     assert (network.output.sampler.proposer.draw > 0) == (redraw > 0)
     model = Model(network)

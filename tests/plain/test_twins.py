@@ -174,6 +174,19 @@ def test_codes(family):
         np.testing.assert_array_equal(own, wanted)
 
 
+@pytest.mark.parametrize("family", [SimHash, DWTA])
+@pytest.mark.parametrize("probes", [1, 4, 9])
+@pytest.mark.parametrize("count", [0, 30])
+def test_codes_of_further_buckets(family, probes, count):
+    hashed = family(20, hashes_per_table=3, num_tables=5)
+    vectors = torch.randn(count, 20, dtype=torch.float64)
+    expected = hashed.probe_codes(vectors, probes)
+    with backend("torch"):
+        found = hashed.probe_codes(vectors, probes)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, expected)
+
+
 def draw_tables(policy, capacity=4, seed=0):
     codes = as_codes(draw_codes(seed))
     tables, twin = (HashTables(3, 5, capacity, policy, seed) for _ in range(2))
@@ -202,10 +215,14 @@ def test_tables(policy):
 
 
 @pytest.mark.parametrize("places", [3, 12, 60])
-def test_votes(places):
-    codes, tables, _ = draw_tables("fifo", capacity=30)
+@pytest.mark.parametrize("probes", [0, 2])
+def test_votes(places, probes):
+    codes, tables, twin = draw_tables("fifo", capacity=30)
     queries, wide = codes[:, 3:10], widened(tables.buckets, 30, CPU)
+    queries = np.concatenate([(queries + p) % 5 for p in range(1 + probes)])
     every = tables.query(queries)
+    with backend("torch"):
+        assert twin.query(queries).indices.tolist() == every.indices.tolist()
     votes = np.bincount(every.indices, minlength=40)
     found = vote_shared(wide, tensor(queries), 30, 9, places).numpy()
     found = found[found >= 0]
