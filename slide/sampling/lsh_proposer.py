@@ -17,6 +17,7 @@ from slide.kernels.shared_votes import vote_shared
 from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.runtime import num_threads, profiled, random_key
 from slide.sampling import plain_lsh, schedules
+from slide.sampling.drift import changed_codes, watched_rows
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.sampling.voting import voting_scratch
 from slide.scratch import Scratch
@@ -131,9 +132,17 @@ class LSHProposer(Proposer):
         codes = self.hash.row_codes(weight, bias)
         self.tables.build(codes)
         self.rebuilds += 1
-        if self.rehash_after != 0:
-            self.codes = codes
+        if self.rehash_after == 0:  # Then only `drift` asks for them.
+            key = random_key(self.seed, self.rebuilds)
+            codes = codes[:, watched_rows(self.out_features, key, codes)]
+        self.codes = codes
         self._forget_updates()
+
+    @profiled("drift")
+    def drift(self, weight: Tensor, bias: Tensor | None) -> float | None:
+        """The share of codes that differ from those in the tables; see `slide.sampling.drift`."""
+        rows = watched_rows(self.out_features, random_key(self.seed, self.rebuilds), weight)
+        return changed_codes(self.hash, self.codes, rows, weight, bias)
 
     def _redraw(self, draw: int) -> None:
         self.draw = draw
