@@ -2,9 +2,10 @@
 
     python tests/benchmarks/staleness.py --root DATA
 
-The main job at Amazon-670K's shape, and debian by several rebuild schedules. Every so many steps the same inputs choose sets
-twice, by the tables as they are and by a copy built from the weights of that moment. Recall is the
-share of an input's ten largest inner products in its set, labels not being put in.
+The main job at Amazon-670K's shape, and debian by several rebuild schedules. Every so many steps
+the same inputs choose sets twice, by the tables as they are and by a copy built from the weights of
+that moment. Recall is the share of an input's ten largest inner products in its set, labels not
+being put in.
 Writes results/benchmarks/staleness.{json,md}.
 """
 

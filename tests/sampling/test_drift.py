@@ -133,13 +133,13 @@ def test_resumes(mode, after):
     for i in range(11):
         weights.append(moved(weights[-1], 0.15, seed=i))
     for stop in range(1, 9, 2):
-        sampler, other = make(after, mode=mode), make(after, mode=mode)
+        sampler, other = (make(after, limit=0.3, mode=mode) for _ in range(2))
         run(sampler, weights[:stop])
         run(other, weights[4:7])
         other.load_state_dict(sampler.state_dict())
         expected, found = (run(each, weights[stop:], stop) for each in (sampler, other))
         assert found[0] == expected[0]
-        assert 1 < found[0][-1] < 6
+        assert after != 0 or 1 < found[0][-1] < 6, "rehashing may leave nothing to rebuild"
         for a, b in zip(found[1], expected[1], strict=True):
             np.testing.assert_array_equal(a, b)
 
