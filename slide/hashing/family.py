@@ -19,6 +19,10 @@ class HashFamily(Protocol):
     `slide.LSHProposer` makes a family by ``family(D + 2, num_vectors=N, seed=s)``.
     `slide.testing.check_hash_family` tests whether a class follows this interface.
 
+    A family that learns also has ``learn(rows, inputs, seed)``, which is called at rebuilds with
+    a sample of rows ``(n, in_features)`` and recent inputs ``(m, in_features)``, and ``state_dict``
+    and ``load_state_dict``; see `slide.LearnedSimHash`.
+
     Attributes:
         in_features: D, length of the vectors.
         num_tables: L, number of codes of a vector.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slide.backend import device_of, native, on_device
 from slide.hashing import InnerProductHash
-from slide.plain.random import random_below
+from slide.plain.random import random_rows
 
 # The sample: it has so many rows, or all rows of a smaller layer.
 WATCHED = 1024
@@ -30,8 +30,7 @@ def watched_rows(num_rows: int, key: np.uint64, place: Any) -> Any:
         >>> watched_rows(100_000, np.uint64(7), None).shape
         (1024,)
     """
-    rows = torch.arange(min(WATCHED, num_rows), device=device_of(place))
-    return native(rows if len(rows) == num_rows else random_below(int(key), rows, num_rows))
+    return native(random_rows(int(key), WATCHED, num_rows, device_of(place)))
 
 
 @torch.no_grad()

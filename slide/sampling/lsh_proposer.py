@@ -118,6 +118,7 @@ class LSHProposer(Proposer):
         old, tables = self.hash, self.tables
         self._make_tables(old.norm, old.center, tables.bucket_capacity, tables.bucket_policy)
         self.hash.mean_input, self.hash.batches = old.mean_input, old.batches
+        self.hash.recent = old.recent
         if self.draw:
             self._redraw(self.draw)
 
@@ -128,6 +129,7 @@ class LSHProposer(Proposer):
         if draw != self.draw:
             self._redraw(draw)
         self.hash.fit(weight, bias)
+        self.hash.learn(weight, bias, random_key(self.seed, self.rebuilds, 1))
         self.tables.seed = self.seed + self.rebuilds
         codes = self.hash.row_codes(weight, bias)
         self.tables.build(codes)
