@@ -133,8 +133,9 @@ def main() -> None:
         f"Made by `python tests/benchmarks/recall.py` on {found['date']}; {found['machine']}; "
         f"{versions}.\n\nShare of the {TOP} largest scores that active sets without labels hold: "
         f"{ACTIVE['shared']:,} ids for a batch of {BATCH}, or {ACTIVE['per_sample']} a sample, "
-        f"half looked up and half uniform. Without a hash: uniform draws, and a fixed list, for all "
-        f"inputs, of the outputs that are most often among the {TOP} best of training inputs. {root.name}, {QUERIES:,} held-out training rows, "
+        "half looked up and half uniform. Without a hash: uniform draws, and a fixed list for all "
+        f"inputs, of the outputs that are most often among the {TOP} best of training inputs. "
+        f"{root.name}, {QUERIES:,} held-out training rows, "
         f"a network trained with uniform sets for {EPOCHS} epochs.\n\n"
         + table(list(cells.values()))
     )
