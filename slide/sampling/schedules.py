@@ -84,7 +84,8 @@ class Drift(NamedTuple):
     `ActiveSampler` asks its proposer for its `drift`: with `slide.LSHProposer` this is the share of
     hash codes that differ from those that rows were inserted with, in a sample of rows. Chen et al.
     2021, "MONGOOSE: a learnable LSH framework for efficient neural network training", section 3.1,
-    also rebuild when weights have moved enough.
+    also rebuild when weights have moved enough. Most rows of a large layer hardly move, so a small
+    share of changed codes in all rows may be a large one in those that matter.
 
     Args:
         limit: rebuild if the drift is above this share, in [0, 1].
@@ -99,7 +100,7 @@ class Drift(NamedTuple):
         >>> sampler = slide.ActiveSampler(8, 1_000, slide.LSHProposer, active=64, rebuild=schedule)
     """
 
-    limit: float = 0.1
+    limit: float = 0.05
     first: int = 6_400
     growth: float = 0.0
 

@@ -13,7 +13,7 @@ from slide.hashing.learned import best_rows, collision_loss
 from slide.sampling.schedules import fixed
 from slide.search.exact import exact_top_k
 
-D, N = 16, 3000
+D, N = 16, 1000
 SIZES = {"hashes_per_table": 6, "num_tables": 8}
 
 
@@ -142,7 +142,7 @@ def test_it_learns_from_what_is_hashed(monkeypatch, norm, center):
 def sampler(family, seed=0, **options):
     return lsh_sampler(
         *(D, N),
-        active=200,
+        active=80,
         mode="per_sample",
         candidate_share=1.0,
         seed=seed,
@@ -180,12 +180,12 @@ def test_resumes(name):
 
     family = partial(LearnedSimHash, steps=3)
     with backend(name):
-        for stop in (2, 5):
+        for stop in (2, 4):
             one, other = sampler(family), sampler(family)
             steps(one, 0, stop)
-            steps(other, 3, 8)
+            steps(other, 3, 5)
             other.load_state_dict(one.state_dict())
-            np.testing.assert_array_equal(steps(one, stop, 8), steps(other, stop, 8))
+            np.testing.assert_array_equal(steps(one, stop, 7), steps(other, stop, 7))
 
 
 def test_layers_that_grow_keep_the_inputs():
