@@ -25,6 +25,10 @@ class HashFamily(Protocol):
     hash were another, then the next ones. The buckets of a row in a table are distinct; where a
     table has no more of them, there are fewer. It is not called without ``probes``.
 
+    A family that learns also has ``learn(rows, inputs, seed)``, which is called at rebuilds with
+    a sample of rows ``(n, in_features)`` and recent inputs ``(m, in_features)``, and ``state_dict``
+    and ``load_state_dict``; see `slide.LearnedSimHash`.
+
     Attributes:
         in_features: D, length of the vectors.
         num_tables: L, number of codes of a vector.

@@ -29,7 +29,8 @@ from slide import checks
 from slide.backend import on_host
 from slide.bars import Bar
 from slide.hashing.family import HashFamily
-from slide.runtime import profiled
+from slide.plain.random import random_rows
+from slide.runtime import profiled, random_key
 from slide.sparse import CSR
 
 # Rows hashed at a time. Their copy with the extra coordinates fits into the second-level cache.
@@ -41,6 +42,8 @@ NORMS = ("cosine", "simple_lsh")
 LENGTH_QUANTILE = 0.99
 # The mean row and the length are computed from at most this many rows.
 SAMPLE = 2**16
+# What a family that learns is shown: so many of the last inputs, and a sample of so many rows.
+RECENT, SHOWN = 2_048, 2**14
 # Weight of a new batch in the running mean of inputs, after the first 50 batches.
 _NEWEST = 0.02
 
@@ -80,11 +83,19 @@ class InnerProductHash:
         self.length: float | Tensor = 0.0
         self.mean_input = torch.zeros(self.in_features)
         self.batches = 0
+        self.learns = hasattr(family, "learn")
+        self.recent: list[Tensor] = []  # The last batches of inputs, for a family that learns.
 
     @profiled("hash")
     def observe(self, queries: Tensor | CSR) -> None:
         """Add a batch of dense inputs ``(B, D)`` to the running mean of inputs."""
-        if not self.center or isinstance(queries, CSR) or not len(queries):
+        if isinstance(queries, CSR) or not len(queries):
+            return
+        if self.learns:
+            self.recent.append(queries.detach().float().clone())
+            while sum(map(len, self.recent[1:])) >= RECENT:
+                del self.recent[0]
+        if not self.center:
             return
         self.batches += 1
         self._follow(queries.device)
@@ -114,6 +125,27 @@ class InnerProductHash:
             # To read it from another device would wait for that.
             self.length = float(length) if length.device.type == "cpu" else length
 
+    @profiled("learn")
+    def learn(self, weight: Tensor, bias: Tensor | None, key: np.uint64) -> None:
+        """Show recent inputs and a sample of the rows to a family that learns, after `fit`.
+
+        Args:
+            weight: ``(N, D)`` floats.
+            bias: ``(N,)`` or None.
+            key: of all draws.
+        """
+        if not self.recent:
+            return
+        learner: Any = self.family
+        some = random_rows(int(key), SHOWN, len(weight), weight.device)
+        rows = self._prepared(weight[some], None if bias is None else bias[some])
+        inputs = self._augmented(self._inputs().to(weight.device))
+        learner.learn(rows, inputs, int(random_key(int(key), 1)))
+
+    def _inputs(self) -> Tensor:
+        """The last inputs ``(m, D)``."""
+        return torch.cat([each.to(self.recent[-1].device) for each in self.recent])[-RECENT:]
+
     def _follow(self, device: torch.device) -> None:
         """Move the means to the device of the vectors."""
         if self.mean.device != device or self.mean_input.device != device:
@@ -135,11 +167,7 @@ class InnerProductHash:
             starts = Bar(starts, "hashing rows", leave=False)
         for start in starts:
             part = slice(start, start + size)
-            block = self._centered(weight[part], None if bias is None else bias[part])
-            if self.norm == "simple_lsh":
-                # A longer row gets a zero. Its codes depend only on its direction.
-                missing = self.length**2 - block.square().sum(1)
-                block[:, -1] = missing.clamp_(min=0).sqrt_()
+            block = self._prepared(weight[part], None if bias is None else bias[part])
             parts.append(self.family.codes(block))
         if not parts:
             return np.empty((self.family.num_tables, 0), np.int32)
@@ -162,13 +190,25 @@ class InnerProductHash:
             place = {} if device.type == "cpu" else {"device": device}
             return self.family.sparse_codes(augmented, **place)
         self._follow(queries.device)
+        family: Any = self.family  # Further codes are an optional method.
+        augmented = self._augmented(queries)
+        return family.probe_codes(augmented, probes) if probes else family.codes(augmented)
+
+    def _augmented(self, queries: Tensor) -> Tensor:
+        """Dense inputs ``(B, D + 2)``, as they are hashed."""
         augmented = _zeros(queries, self.in_features + 2)
         augmented[:, : self.in_features] = queries.detach() - self.mean_input.to(augmented.dtype)
         augmented[:, self.in_features] = 1
-        if probes:
-            family: Any = self.family  # The method is optional.
-            return family.probe_codes(augmented, probes)
-        return self.family.codes(augmented)
+        return augmented
+
+    def _prepared(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        """Rows ``(n, D + 2)``, as they are hashed."""
+        block = self._centered(rows, bias)
+        if self.norm == "simple_lsh":
+            # A longer row gets a zero. Its codes depend only on its direction.
+            missing = self.length**2 - block.square().sum(1)
+            block[:, -1] = missing.clamp_(min=0).sqrt_()
+        return block
 
     def _centered(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         block = _zeros(rows, self.in_features + 2)
@@ -178,12 +218,17 @@ class InnerProductHash:
         return block.sub_(self.mean.to(block.dtype))
 
     def state_dict(self) -> dict[str, Any]:
-        """Mean row, mean input, number of batches seen, and common length."""
+        """Mean row, mean input, number of batches seen, and common length; what was learnt."""
+        learner: Any = self.family
+        learnt = {"family": learner.state_dict()} if self.learns else {}
+        if self.recent:
+            learnt["recent"] = on_host(self._inputs()).copy()
         return {
             "mean": on_host(self.mean).copy(),
             "mean_input": on_host(self.mean_input).copy(),
             "batches": self.batches,
             "length": float(self.length),
+            **learnt,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -191,6 +236,10 @@ class InnerProductHash:
         self.mean.copy_(torch.from_numpy(state["mean"]))
         self.mean_input.copy_(torch.from_numpy(state["mean_input"]))
         self.batches, self.length = int(state["batches"]), float(state["length"])
+        if self.learns:
+            learner: Any = self.family
+            learner.load_state_dict(state["family"])
+            self.recent = [torch.from_numpy(state["recent"].copy())] if "recent" in state else []
 
 
 def _zeros(vectors: Tensor, width: int) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide.hashing import DWTA, SimHash
+from slide.hashing import DWTA, LearnedSimHash, SimHash
 from slide.kernels.buckets import Buckets
 from slide.sampling import (
     ActiveSampler,
@@ -21,7 +21,7 @@ from slide.sampling import (
     never,
 )
 
-_FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+_FAMILIES = {"simhash": SimHash, "dwta": DWTA, "learned": LearnedSimHash}
 # What is built again, and from which numbers.
 _REBUILT = {
     "faiss": (FaissProposer, ("kind", "probes", "neighbours")),
@@ -62,6 +62,9 @@ def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
         return {}
     tables = proposer.tables.state_dict()
     arrays = {f"buckets.{name}": torch.from_numpy(array) for name, array in tables.items()}
+    family = proposer.hash.family
+    if isinstance(family, LearnedSimHash):  # No seed draws these directions.
+        arrays["directions"] = torch.from_numpy(family.directions.copy())
     return {**arrays, "mean_input": proposer.hash.mean_input.clone()}
 
 
@@ -90,5 +93,8 @@ def restored_index(
         if arrays["starts"].shape != shape:
             raise ValueError(f"tables of shape {arrays['starts'].shape} do not fit {shape}")
         sampler.proposer.restore_tables(Buckets(**arrays), tensors["mean_input"], settings["draw"])
+        family = sampler.proposer.hash.family
+        if isinstance(family, LearnedSimHash):
+            family.load_state_dict({"directions": state["directions"]})
         sampler.take_index()
     return sampler

@@ -13,6 +13,7 @@ from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler
 from slide.sampling.recent_proposer import RecentProposer as RecentProposer
 from slide.sampling.sampler import ActiveSampler as ActiveSampler
+from slide.sampling.schedules import Drift as Drift
 from slide.sampling.schedules import backoff as backoff
 from slide.sampling.schedules import fixed as fixed
 from slide.sampling.schedules import never as never

@@ -17,6 +17,7 @@ from slide.kernels.votes import RankedIds
 from slide.runtime import profiled, random_key
 from slide.sampling import plain_lsh, rehashing, schedules, voting
 from slide.sampling.best_ids import best_of_voted, dense, in_turns, ranked
+from slide.sampling.drift import changed_codes, watched_rows
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.scratch import Scratch
 from slide.sparse import Pattern
@@ -104,9 +105,7 @@ class LSHProposer(Proposer):
         self._make_tables(norm, center, bucket_capacity, bucket_policy)
         check_probes(probes, self.hash.family)
         self.redraw_due = redraw
-        self.draw = 0
-        self.samples = 0
-        self.rebuilds = 0
+        self.draw = self.samples = self.rebuilds = 0
 
     def __getstate__(self) -> dict[str, Any]:
         # A lambda cannot be pickled, and only `resize` needs the family again.
@@ -135,6 +134,7 @@ class LSHProposer(Proposer):
         old, tables = self.hash, self.tables
         self._make_tables(old.norm, old.center, tables.bucket_capacity, tables.bucket_policy)
         self.hash.mean_input, self.hash.batches = old.mean_input, old.batches
+        self.hash.recent = old.recent
         if self.draw:
             self._redraw(self.draw)
 
@@ -145,13 +145,22 @@ class LSHProposer(Proposer):
         if draw != self.draw:
             self._redraw(draw)
         self.hash.fit(weight, bias)
+        self.hash.learn(weight, bias, random_key(self.seed, self.rebuilds, 1))
         self.tables.seed = self.seed + self.rebuilds
         codes = self.hash.row_codes(weight, bias)
         self.tables.build(codes)
         self.rebuilds += 1
-        if self.rehash_after != 0:
-            self.codes = codes
+        if self.rehash_after == 0:  # Then only `drift` asks for them.
+            key = random_key(self.seed, self.rebuilds)
+            codes = codes[:, watched_rows(self.out_features, key, codes)]
+        self.codes = codes
         self._forget_updates()
+
+    @profiled("drift")
+    def drift(self, weight: Tensor, bias: Tensor | None) -> float | None:
+        """The share of codes that differ from those in the tables; see `slide.sampling.drift`."""
+        rows = watched_rows(self.out_features, random_key(self.seed, self.rebuilds), weight)
+        return changed_codes(self.hash, self.codes, rows, weight, bias)
 
     def _redraw(self, draw: int) -> None:
         self.draw = draw

@@ -221,6 +221,13 @@ class Proposer:
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
         """Index changed rows again. Called before each set, unless `rebuild` is called."""
 
+    def drift(self, weight: Tensor, bias: Tensor | None) -> float | None:
+        """Share of the index, in [0, 1], that a `rebuild` from the present weight would change.
+
+        `slide.sampling.Drift` asks for it, and the log. None: nothing is known of it.
+        """
+        return None
+
     def resize(self, out_features: int) -> None:
         """Index another number of rows from the next `rebuild` on, which comes before any query."""
         self.out_features = out_features

@@ -48,7 +48,7 @@ class ActiveSampler(Sampler):
         candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
             this share of these places, and uniform ids take the others.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
-            (see `slide.sampling.backoff`). The rebuild before the first set is not counted.
+            (see `slide.sampling.backoff`), or `slide.sampling.Drift`. The first one is not counted.
         seed: seed of all draws.
 
     Raises:
@@ -78,7 +78,7 @@ class ActiveSampler(Sampler):
         mode: str = "shared",
         weighting: str = "stratified",
         candidate_share: float = 0.5,
-        rebuild: Callable[[int], int] = schedules.backoff,
+        rebuild: schedules.Schedule = schedules.backoff,
         seed: int = 0,
     ):
         checks.whole("out_features", out_features, 1)
@@ -87,7 +87,6 @@ class ActiveSampler(Sampler):
         checks.one_of("weighting", weighting, WEIGHTINGS)
         checks.share("candidate_share", candidate_share, with_one=True)
         checks.whole("seed", seed, 0)
-        rebuild(0)  # Schedules check their numbers when they are called.
         self.out_features = out_features
         self.active = active
         self.mode = mode
@@ -96,12 +95,11 @@ class ActiveSampler(Sampler):
         self.rebuild_due = rebuild
         self.seed = seed
         self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
+        schedules.check_schedule(rebuild, self.proposer)
         self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
-        self.selections = 0
-        self.samples = 0
-        self.scheduled = 0  # How many of the rebuilds the schedule asked for.
-        self.rebuilds = 0
+        self.selections = self.samples = self.rebuilds = 0
+        self.scheduled = 0  # How many rebuilds or looks the schedule has asked for.
         self.rebuild_seconds = 0.0
         self._training = 0  # The thread whose next set is for training; 0: none.
         self._device = CPU  # Where the weights are.
@@ -120,9 +118,9 @@ class ActiveSampler(Sampler):
         self._size()
 
     def _size(self) -> None:
-        n = self.out_features
-        self._scratch = Scratch(n)
-        self._full = FullSampler(1, n) if self.active >= n else None
+        self._scratch = Scratch(self.out_features)
+        full = self.active >= self.out_features
+        self._full = FullSampler(1, self.out_features) if full else None
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
@@ -138,11 +136,13 @@ class ActiveSampler(Sampler):
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
-        due, start = self.rebuild_due(self.samples), clock()
-        if not self._built or due > self.scheduled:
+        due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
+        if stale or due > self.scheduled:
+            self.scheduled = due
+            stale = stale or schedules.needs_rebuild(self.rebuild_due, self.proposer, weight, bias)
+        if stale:
             with torch.no_grad():
                 self.proposer.rebuild(weight, bias)
-            self.scheduled = due
             self.rebuilds += 1
             self._built = True
         else:

@@ -198,7 +198,7 @@ def selection_recall(
 
 
 def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
-    """Scalars for the log: `selection_recall`, and the statistics of the sampler.
+    """Scalars for the log: `selection_recall`, the statistics of the sampler, and its drift.
 
     Args:
         layer: the layer that chose the set; on several processes, with the rows of this one.
@@ -209,4 +209,7 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
     recall = selection_recall(layer, inputs, active)
     without = selection_recall(layer, inputs, active, with_labels=False)
     found = {"selection/recall": recall, "selection/recall_without_labels": without}
-    return {**found, **layer.sampler.statistics()}
+    found |= layer.sampler.statistics()
+    proposer = getattr(layer.sampler, "proposer", None)
+    drift = proposer.drift(layer.weight, layer.bias) if proposer is not None else None
+    return found if drift is None else {**found, "tables/changed_codes": drift}

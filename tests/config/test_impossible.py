@@ -42,6 +42,8 @@ IMPOSSIBLE = [
     *(f"schedule.growth={value}" for value in ("-1", "1000", "x", "nan")),
     *("schedule.redraw_every=-1", "schedule=fixed schedule.every=-5"),
     *("schedule=fixed schedule.every=x", "schedule=fixed schedule.redraw_every=0.5"),
+    *(f"schedule=drift schedule.limit={value}" for value in ("2", "-0.1", "x")),
+    *("schedule=drift schedule.first=0", "schedule=drift schedule.growth=-1"),
     *(f"optimizer.lr={value}" for value in ("0", "-1", "x", "nan", "inf", "null")),
     *(f"optimizer.betas={value}" for value in ("0.9", "[0.9]", "[0.9,1]", "[-1,0.9]", "[a,b]")),
     *("optimizer.eps=0", "optimizer.weight_decay=-1", "optimizer.correct_skipped=5"),

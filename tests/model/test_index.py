@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = {
     "simhash": partial(slide.SimHash, hashes_per_table=3, num_tables=4),
     "dwta": partial(slide.DWTA, hashes_per_table=1, num_tables=5, bin_size=4),
+    "learned": partial(slide.LearnedSimHash, hashes_per_table=3, num_tables=4, steps=3),
 }
 
 

@@ -11,7 +11,7 @@ from helpers.layers import FAMILIES, D, N, draw_layer, draw_queries, every_mode
 from helpers.samplers import lsh_sampler
 
 from slide.hashing.simhash import SimHash
-from slide.sampling import lsh_proposer
+from slide.sampling import drift, lsh_proposer
 from slide.sampling.schedules import fixed, never
 from slide.sparse import Pattern
 
@@ -91,10 +91,13 @@ class TestRehashing:
             with pytest.raises(ValueError, match=f"rehash_after was 2 .* and is {after} here"):
                 self.make(after=after).load_state_dict(saved.state_dict())
 
-    def test_codes_are_not_kept_for_nothing(self):
+    def test_codes_are_not_kept_for_nothing(self, monkeypatch):
+        """Only those of the rows that are looked at for changes."""
+        monkeypatch.setattr(drift, "WATCHED", 9)
         sampler = self.make(after=0)
         run(sampler, 0, 3)
-        assert sampler.proposer.codes.size == sampler.proposer.updates.size == 0
+        assert sampler.proposer.codes.shape == (6, 9)
+        assert sampler.proposer.updates.size == 0
 
     def test_evaluation_does_not_count(self):
         (weight, bias), queries = draw_layer(), draw_queries(6)
