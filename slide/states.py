@@ -76,7 +76,7 @@ def _packed(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{name} is a {type(state).__name__}, which a checkpoint cannot hold")
 
 
-def check_settings(state: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
+def check_same_settings(state: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
     """Raise ValueError unless ``state["settings"]`` has the settings that an object has, ``own``.
 
     Args:
@@ -85,8 +85,8 @@ def check_settings(state: Mapping[str, Any], own: Mapping[str, Any], kind: str) 
         kind: what the object is, such as "an LSHProposer".
 
     Example:
-        >>> from slide.states import check_settings
-        >>> check_settings({"settings": {"seed": 1}}, {"seed": 2}, "a proposer")
+        >>> from slide.states import check_same_settings
+        >>> check_same_settings({"settings": {"seed": 1}}, {"seed": 2}, "a proposer")
         Traceback (most recent call last):
         ValueError: seed was 1 where this state was saved, and is 2 here; they must agree
     """

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from slide import checks
 from slide.nn.network import SamplerFactory
-from slide.sampling import FullSampler, Sampler
+from slide.sampling import FullSampler, LookUp, Sampler, Upkeep
 
 
 def build_sampler(config: DictConfig) -> partial[Sampler]:
@@ -20,11 +20,13 @@ def build_sampler(config: DictConfig) -> partial[Sampler]:
 
 
 def _unguarded(made: Any) -> Any:
-    """A partial of Hydra as a plain partial, if its function is slide's own.
+    """A partial of Hydra as a plain partial, if its function is slide's own; also in settings.
 
     Hydra's partials check their function at each call. That takes longer than a schedule, which is
     called in each step.
     """
+    if isinstance(made, LookUp | Upkeep):
+        return type(made)(*map(_unguarded, made))
     if not isinstance(made, partial) or not made.func.__module__.startswith("slide."):
         return made
     keywords = {name: _unguarded(value) for name, value in made.keywords.items()}

@@ -125,12 +125,12 @@ class DWTA:
         if plain(vectors):
             coordinates = on_device(self.coordinates, vectors.device)
             costs, flips = plain_probes.dwta_runners(vectors, coordinates, *shape)
-            return probing.probe_codes(codes, costs, flips, probes)
+            return probing.codes_of_probes(codes, costs, flips, probes)
         costs = vectors.new_empty(len(vectors), len(self.coordinates))
         flips = np.empty(costs.shape, np.int32)
         arrays = array_view(vectors.contiguous()), self.coordinates
         probe_kernels.dwta_runners(*arrays, *shape, array_view(costs), flips)
-        return probing.probe_codes(codes, costs, flips, probes)
+        return probing.codes_of_probes(codes, costs, flips, probes)
 
     def sparse_codes(self, vectors: CSR, device: torch.device = CPU) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.

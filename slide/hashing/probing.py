@@ -66,7 +66,7 @@ def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
     return Pattern.from_lists(sorted(sets, key=lambda one: sum((1 + j) ** 2 for j in one)))
 
 
-def probe_codes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
+def codes_of_probes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
     """Codes of the inputs themselves, and of the further buckets that cost the least.
 
     Args:

@@ -91,7 +91,7 @@ class SimHash:
         flips = probing.sign_flips(*shape, projections.device)
         costs = projections.abs()
         costs = costs.float() if costs.dtype == torch.bfloat16 else costs
-        return probing.probe_codes(self._signs(projections), costs, flips, probes)
+        return probing.codes_of_probes(self._signs(projections), costs, flips, probes)
 
     def _project(self, vectors: torch.Tensor) -> torch.Tensor:
         """Projections ``(n, L * K)`` of the rows of ``vectors``, perhaps rounded to bfloat16."""

@@ -16,8 +16,10 @@ from slide.sampling import (
     ActiveSampler,
     FaissProposer,
     IndexProposer,
+    LookUp,
     LSHProposer,
     Sampler,
+    Upkeep,
     never,
 )
 
@@ -81,8 +83,8 @@ def restored_index(
     else:
         family = partial(_FAMILIES[settings["family"]], **settings["numbers"])
         options = {name: settings[name] for name in ("bucket_capacity", "center", "norm")}
-        options["probes"] = settings.get("probes", 0)  # Older folders do not have it.
-        proposer = partial(LSHProposer, family=family, rehash_after=0, **options)
+        options["look_up"] = LookUp(settings.get("probes", 0))  # Older folders do not have it.
+        proposer = partial(LSHProposer, family=family, upkeep=Upkeep(0), **options)
     # No set is chosen: the size of a set must only be below the number of outputs.
     options = {"active": 1, "rebuild": never, "seed": settings["seed"]}
     sampler = ActiveSampler(in_features, out_features, proposer, **options)

@@ -7,21 +7,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
-from slide.hashing.probing import check_probes
 from slide.kernels.buckets import Buckets
 from slide.kernels.votes import RankedIds
 from slide.runtime import profiled, random_key
-from slide.sampling import plain_lsh, rehashing, schedules, voting
+from slide.sampling import plain_lsh, rehashing, voting
 from slide.sampling.best_ids import best_of_voted, dense, in_turns, ranked
 from slide.sampling.drift import changed_codes, watched_rows
+from slide.sampling.lsh_settings import LookUp, Upkeep
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.scratch import Scratch
 from slide.sparse import Pattern
-from slide.states import check_settings
+from slide.states import check_same_settings
 
 # Rows are hashed again when this many are noted, or this share of all rows. So the product is
 # efficient, and a small layer does not wait for most of its rows.
@@ -31,6 +30,7 @@ REHASH_SHARE = 0.25
 REHASH_AFTER = {"shared": 8, "per_sample": 64}
 # With `best`, so many times that many most-voted ids are scored.
 POOL = 4
+_PUBLISHED, _USUAL = LookUp(), Upkeep()
 
 
 class LSHProposer(Proposer):
@@ -38,8 +38,8 @@ class LSHProposer(Proposer):
 
     With a set for each sample, an id gets one vote from each table in which it is in the bucket of
     the sample (Chen et al. 2020, section 3.1). With a shared set, the votes of all samples are
-    added up. With ``best``, votes only choose what is scored, and a shared set has places for each
-    sample's own best ids.
+    added up. With ``look_up.best``, votes only choose what is scored, and a shared set has places
+    for each sample's own best ids.
 
     Args:
         in_features: D, length of the inputs.
@@ -48,17 +48,8 @@ class LSHProposer(Proposer):
             ``family(D + 2, num_vectors=N, seed=seed)``.
         bucket_capacity, bucket_policy: see `slide.HashTables`.
         norm, center: see `slide.hashing.InnerProductHash`.
-        redraw: schedule of new hash functions: a function from a number of samples to the number of
-            changes due, such as `slide.sampling.fixed`. A change takes effect at the next rebuild.
-        rehash_after: between rebuilds, a row is hashed again when it was in this many active sets
-            of training steps, in [1, 255]. None: 8 with a shared set, 64 with a set for each
-            sample. 0: never.
-        probes: number of further buckets that an input is looked up in, in each table: those that
-            its least certain bits or digits lead to (Lv et al. 2007, "Multi-probe LSH"). At most
-            64; it needs dense inputs, and a family that has ``probe_codes``.
-        best: number of candidates of a sample: of its most-voted ids, several times as many are
-            scored with the present weights, and these are the best of them, its labels left out. It
-            needs dense inputs. None: candidates are the ids with the most votes, as published.
+        look_up: how inputs are looked up; see `slide.sampling.LookUp`.
+        upkeep: how tables follow the weights; see `slide.sampling.Upkeep`.
         seed: seed of hash functions and draws.
 
     Raises:
@@ -84,27 +75,19 @@ class LSHProposer(Proposer):
         bucket_policy: str = "reservoir",
         norm: str = "simple_lsh",
         center: bool = True,
-        redraw: Callable[[int], int] = schedules.never,
-        rehash_after: int | None = None,
-        probes: int = 0,
-        best: int | None = None,
+        look_up: LookUp = _PUBLISHED,
+        upkeep: Upkeep = _USUAL,
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
-        if best is not None:
-            checks.whole("best", best, 1)
-        self.probes, self.best = probes, best
-        self.sparse_inputs = not probes and best is None
+        self.probes, self.best = look_up
+        self.sparse_inputs = look_up.published
         self._rows: tuple[Tensor, Tensor | None] | None = None
-        redraw(0)  # Schedules check their numbers when they are called.
-        if rehash_after is not None:
-            checks.whole("rehash_after", rehash_after, 0)
-            checks.within("rehash_after", rehash_after, 0, 255)
-        self.rehash_after = rehash_after
+        upkeep.check()
+        self.rehash_after, self.redraw_due = upkeep
         self._family: Callable[..., Any] | None = family
         self._make_tables(norm, center, bucket_capacity, bucket_policy)
-        check_probes(probes, self.hash.family)
-        self.redraw_due = redraw
+        look_up.check(self.hash.family)
         self.draw = self.samples = self.rebuilds = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,7 +199,7 @@ class LSHProposer(Proposer):
         assert self._rows is not None, "a sampler calls rebuild first"
         best, codes = self.best or 0, self.hash.query_codes(queries, self.probes)
         places = POOL * best + np.diff(labels.indptr)
-        voted = voting.most_voted(self.tables, codes, places, key, self._scratch)
+        voted = voting.most_voted_ids(self.tables, codes, places, key, self._scratch)
         return best_of_voted(queries, *self._rows, voted, labels, best)
 
     def propose(
@@ -226,7 +209,7 @@ class LSHProposer(Proposer):
         if self.best is not None:
             return ranked(self._best(queries, labels, key), places)
         codes = self.hash.query_codes(queries, self.probes)
-        return voting.most_voted(self.tables, codes, places, key, self._scratch)
+        return voting.most_voted_ids(self.tables, codes, places, key, self._scratch)
 
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
@@ -290,7 +273,7 @@ class LSHProposer(Proposer):
         Raises:
             ValueError: for the state of a proposer with other settings.
         """
-        check_settings(state, self._settings(), "an LSHProposer")
+        check_same_settings(state, self._settings(), "an LSHProposer")
         self.samples, self.rebuilds = int(state["samples"]), int(state["rebuilds"])
         if int(state["draw"]) != self.draw:
             self._redraw(int(state["draw"]))

@@ -15,7 +15,7 @@ from slide.scratch import Scratch
 
 
 @profiled("votes")
-def most_voted(
+def most_voted_ids(
     tables: HashTables, codes: Any, places: np.ndarray, key: np.uint64, scratch: Scratch
 ) -> RankedIds | Tensor:
     """The ids in the most buckets of each sample; see `slide.Proposer.propose`.
@@ -43,7 +43,7 @@ def most_voted_by_all(
 ) -> np.ndarray | Tensor:
     """The ids in the most buckets of all samples; see `slide.Proposer.propose_shared`.
 
-    Ids with equal votes are in random order. Arguments are those of `most_voted`.
+    Ids with equal votes are in random order. Arguments are those of `most_voted_ids`.
     """
     if plain(codes):
         return plain_lsh.propose_shared(tables, codes, places, key)

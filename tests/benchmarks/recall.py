@@ -34,6 +34,7 @@ from slide import (
 )
 from slide.data import Batches, Split, holdout, xmc
 from slide.hashing import inner_product
+from slide.sampling import LookUp
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 TOP, QUERIES, BATCH, EPOCHS = 10, 1024, 256, 5
@@ -111,7 +112,7 @@ def measure(network: SlideNetwork, seen: torch.Tensor, hidden: torch.Tensor) -> 
             for name, (more, options) in SETTINGS.items():
                 k = family(shape[0] + 2, num_vectors=shape[1]).hashes_per_table
                 made = partial(family, hashes_per_table=k + more.get(family.__name__, 0))
-                proposer = partial(LSHProposer, family=made, **options)
+                proposer = partial(LSHProposer, family=made, look_up=LookUp(**options))
                 found = filled(layer, seen, proposer, active=active, mode=mode)
                 rows.append({"hash": family.__name__, "mode": mode, "prepared": name})
                 rows[-1]["recall"] = recall(found, hidden, best)

@@ -197,7 +197,7 @@ def test_the_second_set_follows_from_the_first_output():
         (["sampler=lsh", "network.hidden_active=[8,8]"], True),
         (["sampler=lsh", "hash.probes=1", "network.hidden_active=[null,8]"], True),
         (["sampler=lsh", "hash.probes=1", "network.hidden_active=[8,8]"], False),
-        (["sampler=lsh", "sampler.proposer.best=3", "network.hidden_active=[8,8]"], False),
+        (["sampler=lsh", "sampler.proposer.look_up.best=3", "network.hidden_active=[8,8]"], False),
     ],
 )
 def test_samplers_of_hidden_layers(words, fits):
@@ -215,6 +215,6 @@ def test_schedules_are_plain_functions():
     config = job.compose("sampler=lsh")
     fill_in(config, 1000, 4000)
     sampler = build_sampler(config)
-    schedules = sampler.keywords["rebuild"], sampler.keywords["proposer"].keywords["redraw"]
+    schedules = sampler.keywords["rebuild"], sampler.keywords["proposer"].keywords["upkeep"].redraw
     assert [type(schedule) for schedule in (sampler, *schedules)] == [partial] * 3
     assert schedules[0](6_400) == 1

@@ -25,7 +25,7 @@ IMPOSSIBLE = [
     *(f"sampler=lsh hash.bucket_capacity={value}" for value in ("0", "-3", "x")),
     *("sampler=lsh hash.bucket_policy=lifo", "sampler=lsh hash.norm=l2"),
     *(f"sampler=lsh hash.probes={value}" for value in ("-1", "65", "x", "null")),
-    *("sampler=lsh sampler.proposer.best=0", "sampler=lsh sampler.proposer.best=x"),
+    *("sampler=lsh sampler.proposer.look_up.best=0", "sampler=lsh sampler.proposer.look_up.best=x"),
     *("sampler=lsh hash.center=3", "sampler=lsh hash.rehash_after=-1"),
     *(f"sampler=lsh hash=dwta hash.{word}" for word in ("bin_size=6", "hashes_per_table=9")),
     *(f"sampler.mode={value}" for value in ("both", "1", "null")),

@@ -23,7 +23,7 @@ def test_the_published_setting():
     assert (config.hash.bucket_capacity, config.hash.bucket_policy) == (128, "fifo")
     assert (config.hash.norm, config.hash.center) == ("cosine", False)
     assert config.sampler.proposer._target_ == "slide.LSHProposer"
-    assert config.sampler.proposer.rehash_after == 0
+    assert config.sampler.proposer.upkeep.rehash_after == 0
     assert (config.sampler.mode, config.sampler.active) == ("per_sample", 1000)
     assert (config.sampler.candidate_share, config.sampler.weighting) == (1.0, "none")
     assert config.sampler.rebuild == {
@@ -31,7 +31,7 @@ def test_the_published_setting():
         "_partial_": True,
         "every": 6400,
     }
-    assert config.sampler.proposer.redraw.every == 128_000
+    assert config.sampler.proposer.upkeep.redraw.every == 128_000
     assert config.loss._args_ == ["softmax"]
     assert config.optimizer.lr == 1e-4
     assert config.optimizer.betas == [0.9, 0.999]

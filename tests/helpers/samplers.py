@@ -11,6 +11,8 @@ from slide.sampling import (
     LSHProposer,
     NeighbourProposer,
     RecentProposer,
+    Upkeep,
+    never,
 )
 
 
@@ -20,7 +22,10 @@ def _sampler(proposer, in_features, out_features, **options):
     return ActiveSampler(in_features, out_features, partial(proposer, **own), **options)
 
 
-lsh_sampler = partial(_sampler, LSHProposer)
+def lsh_sampler(*shape, rehash_after=None, redraw=never, **options):
+    return _sampler(LSHProposer, *shape, upkeep=Upkeep(rehash_after, redraw), **options)
+
+
 faiss_sampler = partial(_sampler, FaissProposer)
 index_sampler = partial(_sampler, IndexProposer)
 neighbour_sampler = partial(_sampler, NeighbourProposer)

@@ -9,7 +9,7 @@ from helpers import job
 
 import slide
 from slide.model import Model, load
-from slide.sampling import fixed
+from slide.sampling import LookUp, Upkeep, fixed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = {
@@ -43,10 +43,10 @@ def trained(data, proposer, **options):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("redraw", [0, 60])
-@pytest.mark.parametrize("settings", [{"probes": 1}, {"norm": "cosine"}], ids=str)
+@pytest.mark.parametrize("settings", [{"look_up": LookUp(1)}, {"norm": "cosine"}], ids=str)
 def test_tables_answer_as_before(data, family, redraw, settings, tmp_path):
-    options = {"family": FAMILIES[family], "redraw": partial(fixed, every=redraw), **settings}
-    network = trained(data, partial(slide.LSHProposer, bucket_capacity=6, **options))
+    options = {"family": FAMILIES[family], "upkeep": Upkeep(redraw=partial(fixed, every=redraw))}
+    network = trained(data, partial(slide.LSHProposer, bucket_capacity=6, **options, **settings))
     assert (network.output.sampler.proposer.draw > 0) == (redraw > 0)
     model = Model(network)
     model.save(tmp_path / "m")

@@ -10,7 +10,7 @@ from helpers.samplers import faiss_sampler, lsh_sampler, recent_sampler, uniform
 
 import slide
 from slide.backend import BACKENDS, backend
-from slide.sampling import Drift, drift, never
+from slide.sampling import Drift, Upkeep, drift, never
 from slide.training.evaluation import inspect_selection
 
 FAMILY = FAMILIES["simhash"]
@@ -49,7 +49,7 @@ def moved(weight, share=0.3, seed=0):
 @pytest.mark.usefixtures("small_samples")
 def test_share_of_changed_codes(family, after):
     (weight, bias), after_move = draw_layer(), moved(draw_layer()[0])
-    proposer = slide.LSHProposer(D, N, family=FAMILIES[family], rehash_after=after)
+    proposer = slide.LSHProposer(D, N, family=FAMILIES[family], upkeep=Upkeep(after))
     assert proposer.drift(weight, bias) is None
     seen = []
     for _ in range(3):

@@ -13,7 +13,7 @@ from helpers.samplers import lsh_sampler
 from slide.backend import backend
 from slide.hashing import SimHash
 from slide.nn import SparseInputLinear
-from slide.sampling import ActiveSampler, LSHProposer, best_ids, lsh_proposer
+from slide.sampling import ActiveSampler, LookUp, LSHProposer, Upkeep, best_ids, lsh_proposer
 from slide.search import exact_top_k
 from slide.sparse import CSR, Pattern
 from slide.testing import check_sampler
@@ -21,7 +21,7 @@ from slide.testing import check_sampler
 KEY = np.uint64(3)
 SMALL = partial(SimHash, hashes_per_table=4, num_tables=6)
 # With all buckets of a table, all ids are candidates.
-ALL = {"probes": 15, "bucket_capacity": N}
+ALL = {"probes": 15, "capacity": N}
 
 
 def draw_labels(count, seed=0):
@@ -39,8 +39,9 @@ def exact_without(labels, layer, queries, best):
     return [[i for i in ids if i not in own][:best] for ids, own in pairs]
 
 
-def make(family=SMALL, **options):
-    proposer = LSHProposer(D, N, family=family, **options)
+def make(family=SMALL, capacity=128, rehash_after=None, **look_up):
+    options = {"bucket_capacity": capacity, "upkeep": Upkeep(rehash_after)}
+    proposer = LSHProposer(D, N, family=family, look_up=LookUp(**look_up), **options)
     proposer.rebuild(*draw_layer())
     return proposer
 
@@ -82,8 +83,7 @@ class TestBest:
     def test_rows_that_moved_are_scored_as_they_are(self):
         (weight, bias), queries = draw_layer(), draw_queries(3)
         nobody = Pattern(np.zeros(4, np.int64), np.empty(0, np.int32))
-        proposer = LSHProposer(D, N, family=SMALL, best=4, rehash_after=0, **ALL)
-        proposer.rebuild(weight, bias)
+        proposer = make(best=4, rehash_after=0, **ALL)
         before = proposer.propose(queries, nobody, np.full(3, 4), KEY).ids
         moved = weight.clone()
         moved[before[0, 0]] = -9 * queries[0]
@@ -126,7 +126,7 @@ def test_further_buckets_hold_further_candidates(family, mode):
     layer, queries = draw_layer(), draw_queries(3)
     counts = []
     for probes in (0, 1, 3):
-        proposer = make(FAMILIES[family], probes=probes, bucket_capacity=N)
+        proposer = make(FAMILIES[family], probes=probes, capacity=N)
         proposer.rebuild(*layer)
         found = proposer.candidates(queries)
         codes = proposer.hash.query_codes(queries, probes).reshape(1 + probes, -1, 3)
@@ -142,7 +142,9 @@ def test_further_buckets_hold_further_candidates(family, mode):
 @every_mode
 def test_samplers(mode, options):
     """Sets are sound and reproducible, and a state resumes."""
-    check_sampler(partial(lsh_sampler, D, N, active=40, mode=mode, family=SMALL, **options), D)
+    check_sampler(
+        partial(lsh_sampler, D, N, active=40, mode=mode, family=SMALL, look_up=LookUp(**options)), D
+    )
 
 
 @pytest.mark.parametrize("options", [{"probes": 2}, {"best": 3}])
@@ -155,7 +157,7 @@ def test_a_state_without_them_goes_in(options):
 
 
 def test_a_copy_takes_the_weights_of_its_layer():
-    sampler = lsh_sampler(D, N, active=40, family=SMALL, best=3)
+    sampler = lsh_sampler(D, N, active=40, family=SMALL, look_up=LookUp(best=3))
     (weight, bias), queries = draw_layer(), draw_queries(4)
     sampler.update(weight, bias, queries)
     other = copy.deepcopy(sampler)
@@ -168,19 +170,21 @@ def test_a_copy_takes_the_weights_of_its_layer():
 @pytest.mark.parametrize("value", [0, -2, 1.5, True])
 def test_best_out_of_range(value):
     with pytest.raises(ValueError, match="best must be a whole number of at least 1"):
-        LSHProposer(D, N, best=value)
+        LSHProposer(D, N, look_up=LookUp(best=value))
 
 
 @pytest.mark.parametrize("value", [-1, 65, None])
 def test_probes_out_of_range(value):
     with pytest.raises(ValueError, match="probes must be"):
-        LSHProposer(D, N, probes=value)
+        LSHProposer(D, N, look_up=LookUp(probes=value))
 
 
 @pytest.mark.parametrize("options", [{"probes": 2}, {"best": 3}])
 def test_sparse_inputs_are_refused(options):
-    with pytest.raises(ValueError, match=r"takes dense inputs only.*probes=0, best=None"):
-        SparseInputLinear(D, N, ActiveSampler(D, N, partial(LSHProposer, **options), active=9))
+    with pytest.raises(ValueError, match=r"takes dense inputs only.*LSHProposer as published"):
+        SparseInputLinear(
+            D, N, ActiveSampler(D, N, partial(LSHProposer, look_up=LookUp(**options)), active=9)
+        )
 
 
 def test_sparse_inputs_are_not_scored():

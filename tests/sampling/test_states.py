@@ -21,6 +21,7 @@ from slide import (
     Sampler,
     SimHash,
 )
+from slide.sampling import Upkeep
 
 FAMILY = partial(SimHash, hashes_per_table=4, num_tables=3)
 OPTIONS = {"family": FAMILY, "bucket_capacity": 8}
@@ -29,7 +30,7 @@ OTHERS = {
     "bucket_policy": "fifo",
     "norm": "cosine",
     "center": False,
-    "rehash_after": 3,
+    "rehash_after": Upkeep(3),
     "seed": 5,
     "family": lambda d, num_vectors, seed: DWTA(d, 1, 3, bin_size=16, seed=seed),
 }
@@ -44,7 +45,8 @@ def proposer(**options):
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_proposer_with_another_setting(name):
     """A bucket of another capacity, or codes of other functions, would find other rows."""
-    saved, other = proposer(), proposer(**{name: OTHERS[name]})
+    option = "upkeep" if name == "rehash_after" else name
+    saved, other = proposer(), proposer(**{option: OTHERS[name]})
     before = other.candidates(draw_queries(5)).indices.tolist()
     with pytest.raises(ValueError, match=rf"{name} was .* where this state was saved, and is"):
         other.load_state_dict(saved.state_dict())
