@@ -35,6 +35,9 @@ _KNOWN = {
 }
 # Held-out rows for the choice of the neighbours' weights, and labels of each of them.
 _TRIAL_ROWS, _TRIAL_PLACES = 1000, 100
+# Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them.
+RARE = 10
+_NEAR = {"rare": 20, "usual": 50}
 # Share of the held-out rows from which on the classifiers learn from these in the end.
 _WORTH_LEARNING = 0.125
 
@@ -71,7 +74,8 @@ class EnsembleRanker:
     Args:
         classifiers: what the linear classifiers are; None: `LinearClassifiers` as they are.
         depth: number of candidates of the network.
-        neighbours: number of nearest training rows.
+        neighbours: number of nearest training rows; None: 20 where labels are rare, fewer than
+            `RARE` rows a label in the mean, except in a recommender or a graph; else 50.
         voted: number of candidates of the neighbours.
         associated: number of candidates that go with the features; see `Associations`.
         negatives: number of labels of its neighbours that are negatives of a training row.
@@ -109,7 +113,7 @@ class EnsembleRanker:
         self,
         classifiers: LinearClassifiers | None = None,
         depth: int = 30,
-        neighbours: int = 50,
+        neighbours: int | None = None,
         voted: int = 60,
         associated: int = 20,
         negatives: int = 50,
@@ -118,13 +122,15 @@ class EnsembleRanker:
     ):
         numbers = {"depth": depth, "neighbours": neighbours, "voted": voted}
         for name, value in (numbers | {"associated": associated, "negatives": negatives}).items():
-            checks.whole(name, value, 1)
+            if value is not None or name != "neighbours":
+                checks.whole(name, value, 1)
         checks.one_of("objective", objective, OBJECTIVES)
         checks.one_of("known", known, ("auto", "exclude", "keep"))
         self.classifiers = LinearClassifiers() if classifiers is None else classifiers
         self.depths, self.negatives = Depths(depth, voted, associated), negatives
         self.objective, self.known = objective, known
-        self.neighbours, self.associations = Neighbours(neighbours), Associations()
+        self.near, self.associations = neighbours, Associations()
+        self.neighbours = Neighbours(neighbours or _NEAR["usual"])
         self.judge = Judge(list(COLUMNS.values()))
         self.frequency = self.inverse = np.empty(0)
         self.known_labels: KnownLabels | OwnItems | None = None
@@ -167,6 +173,7 @@ class EnsembleRanker:
         self.kind, self.notes = kind_of(train), []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
         self._count(train, self._excludes())
+        self.neighbours = Neighbours(self.near or num_near_rows(train, self.kind))
         self.neighbours = self._choose_neighbours(train, held)
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
@@ -268,3 +275,14 @@ class EnsembleRanker:
             f"P@5 {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
         )
         return model
+
+
+def num_near_rows(train: Split, kind: str) -> int:
+    """How many nearest rows vote, by default.
+
+    Args:
+        train: training rows.
+        kind: `slide.data.kind_of` the rows.
+    """
+    rare = len(train.labels.indices) < RARE * train.num_labels
+    return _NEAR["rare" if rare and kind == "other" else "usual"]

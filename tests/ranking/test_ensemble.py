@@ -8,6 +8,7 @@ from helpers import job
 from slide import FullSampler, SlideNetwork
 from slide.data import Split, holdout
 from slide.ranking import EnsembleRanker, Neighbours
+from slide.ranking.ensemble import num_near_rows
 from slide.ranking.hits import hits
 from slide.sparse import CSR, Pattern
 
@@ -86,6 +87,16 @@ def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
     again = hits(ranker.rank(network, features, 3).ids, labels)
     assert again.any() != left_out
     assert any(note.startswith("known labels") for note in ranker.notes) == left_out
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "count"), [(39, "other", 20), (40, "other", 50), (39, "items", 50)]
+)
+def test_rare_labels_have_fewer_near_rows(rows, kind, count):
+    """Two labels a row, and eight labels: ten rows a label from 40 rows on."""
+    labels = Pattern.from_lists([[n % 8, (n + 1) % 8] for n in range(rows)])
+    features = CSR(*Pattern.from_lists([[n % 5] for n in range(rows)]), np.ones(rows, np.float32))
+    assert num_near_rows(Split(features, labels, 5, 8), kind) == count
 
 
 @pytest.mark.parametrize("known", ["auto", "keep"])
