@@ -53,14 +53,18 @@ class Scratch:
             self._user.release()
 
     @contextmanager
-    def in_turn(self) -> Iterator[None]:
-        """A part that changes an index; other threads that change or search it wait."""
+    def in_turn(self, first: bool = True) -> Iterator[None]:
+        """A part that changes an index; other threads that change or search it wait.
+
+        Args:
+            first: whether it comes before searches that begin while it waits.
+        """
         with self._turns:
-            self._changers += 1
+            self._changers += first
             try:
                 self._turns.wait_for(lambda: not self._readers)
             finally:
-                self._changers -= 1
+                self._changers -= first
             try:
                 yield
             finally:
@@ -70,8 +74,8 @@ class Scratch:
     def beside(self) -> Iterator[None]:
         """A part that searches an index; others may search it, too, and those that change it wait.
 
-        It must not change the index itself. Who waits to change the index comes first, so that
-        searches that overlap without end do not stop training.
+        It must not change the index itself. Training that waits to change the index comes first, so
+        that searches that overlap without end do not stop it.
         """
         with self._turns:
             self._turns.wait_for(lambda: not self._changers)

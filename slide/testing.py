@@ -197,9 +197,11 @@ def _check_codes(codes: np.ndarray, family: HashFamily, count: int) -> None:
 def _check_probes(family: Any, vectors: torch.Tensor, codes: np.ndarray) -> None:
     """The codes of further buckets come after those of the rows, and are distinct in a table."""
     probed, count = family.probe_codes(vectors, 2), codes.shape[1]
-    shape = min(3, family.num_buckets), family.num_tables, count
-    expected = (shape[0] * shape[1], count)
-    _demand(probed.shape == expected, f"probe_codes must give {expected}, not {probed.shape}")
+    tables = family.num_tables
+    most = min(3, family.num_buckets)
+    sizes = [(each * tables, count) for each in range(2, most + 1)]
+    _demand(probed.shape in sizes, f"probe_codes must give {sizes[-1]}, not {probed.shape}")
+    shape = len(probed) // tables, tables, count
     _demand(np.array_equal(probed[: len(codes)], codes), "probe_codes must begin with the codes")
     within = ((probed >= 0) & (probed < family.num_buckets)).all()
     _demand(within, f"codes must lie in [0, {family.num_buckets})")

@@ -45,6 +45,7 @@ FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),
     "dwta": partial(DWTA, D, 2, 16),
+    "dwta of one digit": partial(DWTA, D, 1, 16),
     "learned": partial(LearnedSimHash, D, 4, 16),
 }
 

@@ -71,6 +71,7 @@ class LearnedSimHash(SimHash):
         checks.positive("lr", lr)
         self.steps, self.lr = steps, lr
 
+    @torch.inference_mode(False)
     def learn(self, rows: Tensor, inputs: Tensor, seed: int) -> None:
         """Move the directions, so that inputs share buckets with their best rows.
 

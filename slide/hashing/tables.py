@@ -241,7 +241,7 @@ class HashTables:
         known = codes.dtype in (np.dtype(np.int32), torch.int32)
         if codes.ndim != 2 or len(codes) != max(1, probes) * self.num_tables or not known:
             raise ValueError(
-                f"codes must be ({self.num_tables}, n) int32, "
+                f"codes must be ({max(1, probes) * self.num_tables}, n) int32, "
                 f"not {tuple(codes.shape)} {codes.dtype}"
             )
         if device_of(codes).type != "cpu":  # To look at them would wait for the device.

@@ -16,8 +16,8 @@ def best_of_lists(ranked, labels, vectors, rows, bias, out):
         vectors: ``(B, D)`` floats.
         rows: ``(N, D)`` floats.
         bias: ``(N,)`` floats, or empty for none.
-        out: ``(B, best)`` int32, written: the best first; of equal ids, the first; -1 after the
-            last one. A score that is no number does not count.
+        out: ``(B, best)`` int32, written: the best first; of equal scores, the first id; -1
+            after the last one. A score that is no number does not count.
     """
     num_best, width = out.shape[1], vectors.shape[1]
     has_bias = bias.shape[0] > 0

@@ -24,7 +24,7 @@ class SharedScratch(NamedTuple):
         buckets, weights: ``(L, P * B)`` int32: distinct buckets, and how many samples are in each.
         cursors: ``(L, PARTS)`` int64.
         ids, ballots: int32, room for the ids of ``min(P * B, C)`` buckets of each table.
-        histogram: ``(T, L * B + 1)`` int64: so many votes can an id have.
+        histogram: ``(T, L * P * B + 1)`` int64: so many votes can an id have.
     """
 
     hits: np.ndarray

@@ -35,8 +35,9 @@ _KNOWN = {
 }
 # Held-out rows for the choice of the neighbours' weights, and labels of each of them.
 _TRIAL_ROWS, _TRIAL_PLACES = 1000, 100
-# Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them.
-RARE = 10
+# Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
+# few labels or rows, all rows are needed for enough candidates.
+RARE, MANY = 10, 10_000
 _NEAR = {"rare": 20, "usual": 50}
 # Share of the held-out rows from which on the classifiers learn from these in the end.
 _WORTH_LEARNING = 0.125
@@ -74,8 +75,8 @@ class EnsembleRanker:
     Args:
         classifiers: what the linear classifiers are; None: `LinearClassifiers` as they are.
         depth: number of candidates of the network.
-        neighbours: number of nearest training rows; None: 20 where labels are rare, fewer than
-            `RARE` rows a label in the mean, except in a recommender or a graph; else 50.
+        neighbours: number of nearest training rows; None: 20 where `MANY` labels or more have fewer
+            than `RARE` rows in the mean, except in a recommender or a graph; else 50.
         voted: number of candidates of the neighbours.
         associated: number of candidates that go with the features; see `Associations`.
         negatives: number of labels of its neighbours that are negatives of a training row.
@@ -284,5 +285,5 @@ def num_near_rows(train: Split, kind: str) -> int:
         train: training rows.
         kind: `slide.data.kind_of` the rows.
     """
-    rare = len(train.labels.indices) < RARE * train.num_labels
+    rare = len(train.labels.indices) < RARE * train.num_labels and train.num_labels >= MANY
     return _NEAR["rare" if rare and kind == "other" else "usual"]

@@ -197,8 +197,9 @@ class LSHProposer(Proposer):
         """Of each sample's most-voted ids those with the largest scores; see `best_of_voted`."""
         queries = dense(queries, "LSHProposer with best")
         assert self._rows is not None, "a sampler calls rebuild first"
-        best, codes = self.best or 0, self.hash.query_codes(queries, self.probes)
-        places = POOL * best + np.diff(labels.indptr)
+        best = min(self.best or 0, self.out_features)
+        codes = self.hash.query_codes(queries, self.probes)
+        places = np.minimum(POOL * best + np.diff(labels.indptr), self.out_features)
         voted = voting.most_voted_ids(self.tables, codes, places, key, self._scratch)
         return best_of_voted(queries, *self._rows, voted, labels, best)
 

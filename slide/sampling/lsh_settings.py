@@ -15,7 +15,8 @@ class LookUp(NamedTuple):
     Attributes:
         probes: number of further buckets that an input is looked up in, in each table: those that
             its least certain bits or digits lead to (Lv et al. 2007, "Multi-probe LSH"). At most
-            64; it needs dense inputs, and a family that has ``probe_codes``.
+            64, and there are at most 2^K - 1 in a table; it needs dense inputs, and a family that
+            has ``probe_codes``.
         best: number of candidates of a sample: of its most-voted ids, several times as many are
             scored with the present weights, and these are the best of them, its labels left out. It
             needs dense inputs. None: candidates are the ids with the most votes.

@@ -130,23 +130,22 @@ class ActiveSampler(Sampler):
         # Predictions with the index may come from several threads: the first one after a training
         # step brings the index up to date, and the others wait for it, and for such a step.
         alone = nullcontext() if inputs is None else self._scratch.alone()
-        with alone, self._scratch.in_turn():
+        with alone, self._scratch.in_turn(first=inputs is not None):
             self._update(weight, bias, inputs)
 
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
-        if stale or due > self.scheduled:
-            self.scheduled = due
-            stale = stale or schedules.needs_rebuild(self.rebuild_due, self.proposer, weight, bias)
-        if stale:
+        looks, schedule = stale or due > self.scheduled, self.rebuild_due
+        if stale or (looks and schedules.needs_rebuild(schedule, self.proposer, weight, bias)):
             with torch.no_grad():
                 self.proposer.rebuild(weight, bias)
             self.rebuilds += 1
             self._built = True
         else:
             self.proposer.refresh(weight, bias)
+        self.scheduled = due if looks else self.scheduled  # Not before a rebuild has succeeded.
         self.rebuild_seconds += clock() - start
         if inputs is not None:
             self.proposer.observe(inputs)

@@ -196,3 +196,12 @@ def test_layers_that_grow_keep_the_inputs():
     chosen.update(torch.cat([weight, weight[:1]]), torch.cat([bias, bias[:1]]), inputs)
     before = SimHash(D + 2, **SIZES).directions
     assert not np.array_equal(chosen.proposer.hash.family.directions, before)
+
+
+def test_it_learns_in_inference_mode_too():
+    with torch.inference_mode():
+        rows, inputs = torch.randn(50, 8), torch.randn(20, 8)
+        family = LearnedSimHash(8, hashes_per_table=4, num_tables=2, steps=3)
+        before = family.directions.copy()
+        family.learn(rows, inputs, seed=0)
+    assert (family.directions != before).any()

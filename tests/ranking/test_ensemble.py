@@ -7,7 +7,7 @@ from helpers import job
 
 from slide import FullSampler, SlideNetwork
 from slide.data import Split, holdout
-from slide.ranking import EnsembleRanker, Neighbours
+from slide.ranking import EnsembleRanker, Neighbours, ensemble
 from slide.ranking.ensemble import num_near_rows
 from slide.ranking.hits import hits
 from slide.sparse import CSR, Pattern
@@ -90,10 +90,12 @@ def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
 
 
 @pytest.mark.parametrize(
-    ("rows", "kind", "count"), [(39, "other", 20), (40, "other", 50), (39, "items", 50)]
+    ("rows", "many", "kind", "count"),
+    [(39, 8, "other", 20), (40, 8, "other", 50), (39, 9, "other", 50), (39, 8, "items", 50)],
 )
-def test_rare_labels_have_fewer_near_rows(rows, kind, count):
+def test_rare_labels_have_fewer_near_rows(rows, many, kind, count, monkeypatch):
     """Two labels a row, and eight labels: ten rows a label from 40 rows on."""
+    monkeypatch.setattr(ensemble, "MANY", many)
     labels = Pattern.from_lists([[n % 8, (n + 1) % 8] for n in range(rows)])
     features = CSR(*Pattern.from_lists([[n % 5] for n in range(rows)]), np.ones(rows, np.float32))
     assert num_near_rows(Split(features, labels, 5, 8), kind) == count

@@ -10,7 +10,7 @@ from helpers.samplers import faiss_sampler, lsh_sampler, recent_sampler, uniform
 
 import slide
 from slide.backend import BACKENDS, backend
-from slide.sampling import Drift, Upkeep, drift, never
+from slide.sampling import ActiveSampler, Drift, LSHProposer, Upkeep, drift, fixed, never
 from slide.training.evaluation import inspect_selection
 
 FAMILY = FAMILIES["simhash"]
@@ -220,3 +220,24 @@ def test_the_log_has_the_share(sampler):
         layer.weight.copy_(moved(layer.weight))
     share = layer.sampler.proposer.drift(layer.weight, layer.bias)
     assert inspect_selection(layer, inputs, active)[name] == share > 0.1
+
+
+def test_a_rebuild_that_fails_is_tried_again():
+    class Failing(LSHProposer):
+        fails = False
+
+        def rebuild(self, weight, bias):
+            if self.fails:
+                raise MemoryError("no room")
+            super().rebuild(weight, bias)
+
+    proposer = partial(Failing, family=FAMILY)
+    sampler = ActiveSampler(D, N, proposer, active=40, rebuild=partial(fixed, every=4))
+    (weight, bias), queries = draw_layer(), draw_queries(4)
+    sampler.update(weight, bias, queries)
+    sampler.proposer.fails = True
+    with pytest.raises(MemoryError):
+        sampler.update(weight, bias, queries)
+    sampler.proposer.fails = False
+    sampler.update(weight, bias, queries)
+    assert (sampler.rebuilds, sampler.scheduled) == (2, 1)

@@ -209,3 +209,10 @@ def test_a_larger_layer(recwarn):
     proposer.rebuild(weight, None)
     found = proposer.propose(draw_queries(50), draw_labels(50), np.full(50, 3), KEY)
     assert (found.ids >= N).any()
+
+
+def test_more_than_there_are():
+    found = make(best=10**12, probes=15, capacity=N).propose(
+        draw_queries(2), draw_labels(2), np.full(2, N), KEY
+    )
+    assert found.ids.shape == (2, N)
