@@ -23,8 +23,8 @@ class HashFamily(Protocol):
     ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)`` int32, first those of `codes`,
     then those of the bucket of each table that the row would be in if its least certain elementary
     hash were another, then the next ones. The buckets of a row in a table are distinct; where a
-    table has no more of them, there are fewer (`DWTA` has one other place for each digit). It is not
-    called without ``probes``.
+    table has no more of them, there are fewer (`DWTA` has one other place for each digit). It is
+    not called without ``probes``.
 
     A family that learns also has ``learn(rows, inputs, seed)``, which is called at rebuilds with
     a sample of rows ``(n, in_features)`` and recent inputs ``(m, in_features)``, and ``state_dict``
