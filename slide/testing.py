@@ -197,11 +197,11 @@ def _check_codes(codes: np.ndarray, family: HashFamily, count: int) -> None:
 def _check_probes(family: Any, vectors: torch.Tensor, codes: np.ndarray) -> None:
     """The codes of further buckets come after those of the rows, and are distinct in a table."""
     probed, count = family.probe_codes(vectors, 2), codes.shape[1]
-    tables = family.num_tables
-    most = min(3, family.num_buckets)
-    sizes = [(each * tables, count) for each in range(2, most + 1)]
-    _demand(probed.shape in sizes, f"probe_codes must give {sizes[-1]}, not {probed.shape}")
-    shape = len(probed) // tables, tables, count
+    # One other value for each elementary hash gives 2^K buckets; only few hashes limit that.
+    most = min(3, family.num_buckets, 2 ** getattr(family, "hashes_per_table", 2))
+    shape = most, family.num_tables, count
+    expected = (most * family.num_tables, count)
+    _demand(probed.shape == expected, f"probe_codes must give {expected}, not {probed.shape}")
     _demand(np.array_equal(probed[: len(codes)], codes), "probe_codes must begin with the codes")
     within = ((probed >= 0) & (probed < family.num_buckets)).all()
     _demand(within, f"codes must lie in [0, {family.num_buckets})")

@@ -130,7 +130,7 @@ class EnsembleRanker:
         self.classifiers = LinearClassifiers() if classifiers is None else classifiers
         self.depths, self.negatives = Depths(depth, voted, associated), negatives
         self.objective, self.known = objective, known
-        self.near, self.associations = neighbours, Associations()
+        self.num_near, self.associations = neighbours, Associations()
         self.neighbours = Neighbours(neighbours or _NEAR["usual"])
         self.judge = Judge(list(COLUMNS.values()))
         self.frequency = self.inverse = np.empty(0)
@@ -174,7 +174,7 @@ class EnsembleRanker:
         self.kind, self.notes = kind_of(train), []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
         self._count(train, self._excludes())
-        self.neighbours = Neighbours(self.near or num_near_rows(train, self.kind))
+        self.neighbours = Neighbours(self.num_near or num_near_rows(train, self.kind))
         self.neighbours = self._choose_neighbours(train, held)
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]

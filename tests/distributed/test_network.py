@@ -118,7 +118,7 @@ def precision(group, seed):
     optimizer = RowSparseAdam(network.parameter_groups(0.02, 2.0))
     rng = np.random.default_rng(seed)
     sizes = []
-    for step in range(50):
+    for step in range(40):
         features, labels = draw(rng, 32)
         loss, active = network.output.loss(network.encode(features), labels, ActiveLoss("softmax"))
         sizes.append(len(active.ids))

@@ -36,7 +36,7 @@ def draw_queries(seed, num_samples, probes=0, num_tables=6, num_buckets=5):
     )
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("probes", [0, 2])
 @pytest.mark.parametrize("num_samples", [0, 1, 7])
 class TestVotes:
