@@ -1,7 +1,11 @@
 """A long run with checkpoints, rebuilds and evaluation: does memory grow, does speed fall?
 
     python tests/benchmarks/soak.py                         # two hours, on a quiet machine
+    python tests/benchmarks/soak.py runtime.threads=1       # beside other work
     python tests/benchmarks/soak.py --minutes 1 --no-page   # a short trial
+
+Other work on the machine takes its caches and slows the run down. So a gauge, a fixed piece of work
+like that of a step, is timed again and again, and steps are counted in its time.
 
 Writes results/soak.{json,md,png}.
 """
@@ -35,15 +39,34 @@ JOB = (
 WARM, PARTS = 0.1, 10
 # What is allowed between parts.
 MEMORY, SPEED = 0.01, 0.05
+# Rows of 128 numbers, as many as outputs and their moments; and how many of them the gauge takes.
+GAUGE, TAKEN = 180_000, 20_000
+
+
+class Gauge:
+    """A fixed piece of work: rows are taken from everywhere, multiplied, and put back."""
+
+    def __init__(self) -> None:
+        draws = np.random.default_rng(0)
+        self._rows = draws.random((GAUGE, 128), dtype=np.float32)
+        self._ids = draws.integers(0, GAUGE, TAKEN)
+        self._batch = draws.random((32, 128), dtype=np.float32)
+
+    def __call__(self) -> float:
+        """Processor seconds of this thread for the work."""
+        begin = time.thread_time()
+        taken = self._rows[self._ids]
+        self._rows[self._ids] = taken + 1e-9 * (self._batch @ taken.T).sum(0)[:, None]
+        return time.thread_time() - begin
 
 
 def watch(minutes: float, more: list[str]) -> dict:
     """Let a run go on for some minutes, and look at it again and again.
 
-    Each look has ``seconds`` since the start, ``processor`` seconds of the run, ``mib`` of memory
-    and the last ``step`` that is in its log.
+    Each look has ``seconds`` since the start, ``processor`` seconds of the run, ``mib`` of memory,
+    the last ``step`` that is in its log, and seconds of the ``gauge``.
     """
-    looks, step = [], 0
+    looks, step, gauge = [], 0, Gauge()
     with tempfile.TemporaryDirectory() as home:
         run = Path(home) / "run"
         words = [*JOB, *more, f"run_dir={run}", f"dataset.cache={home}/cache"]
@@ -62,7 +85,7 @@ def watch(minutes: float, more: list[str]) -> dict:
                 if log is not None:
                     lines += [json.loads(line) for line in log]  # Whole lines are written.
                     step = lines[-1]["step"] if lines else 0
-                now = {"seconds": time.time() - begin, "step": step}
+                now = {"seconds": time.time() - begin, "step": step, "gauge": gauge()}
                 looks.append(now | {"processor": used(process.pid), "mib": held(process.pid)})
             process.terminate()
             status = process.wait()
@@ -77,7 +100,7 @@ def watch(minutes: float, more: list[str]) -> dict:
             "checkpoints": max(int(p.name.split("-")[0]) for p in (run / "checkpoints").iterdir()),
             "steps": step,
         }
-    return {"minutes": minutes, "looks": looks, "done": done}
+    return {"minutes": minutes, "more": more, "looks": looks, "done": done}
 
 
 def used(process: int) -> float:
@@ -93,10 +116,10 @@ def held(process: int) -> float:
 
 
 def parts(found: dict) -> list[dict[str, float]]:
-    """The most memory, and the steps in a second and in a processor second, of each part."""
-    seconds, processor, mib, step = (
+    """Of each part the most memory, and the steps in some time, by three clocks."""
+    seconds, processor, mib, step, gauge = (
         np.array([look[key] for look in found["looks"]], float)
-        for key in ("seconds", "processor", "mib", "step")
+        for key in ("seconds", "processor", "mib", "step", "gauge")
     )
     # By processor seconds: there may be pauses.
     bounds = processor[-1] * (WARM + (1 - WARM) * np.arange(PARTS + 1) / PARTS)
@@ -107,11 +130,14 @@ def parts(found: dict) -> list[dict[str, float]]:
             raise ValueError("the trial is too short: a part of it has no two looks")
         first, last = inside[0], inside[-1]
         steps = step[last] - step[first]
+        effort = float(steps / (processor[last] - processor[first]))
         rows.append(
             {
                 "mib": float(mib[inside].max()),
                 "speed": float(steps / (seconds[last] - seconds[first])),
-                "effort": float(steps / (processor[last] - processor[first])),
+                "effort": effort,
+                "gauge": float(1000 * gauge[inside].mean()),
+                "share": effort * float(gauge[inside].mean()),
             }
         )
     return rows
@@ -120,13 +146,13 @@ def parts(found: dict) -> list[dict[str, float]]:
 def page(found: dict) -> str:
     """The generated page."""
     each, done = parts(found), found["done"]
-    mib, effort = ([row[key] for row in each] for key in ("mib", "effort"))
+    mib, share = ([row[key] for row in each] for key in ("mib", "share"))
     grown = max(mib) / mib[0] - 1
-    fallen = 1 - min(effort) / np.median(effort)
+    fallen = 1 - min(share) / np.median(share)
     said = []
     for what, value, limit in (
         ("Memory grows", grown, MEMORY),
-        ("steps in a processor second fall", fallen, SPEED),
+        ("steps in the time of the gauge fall", fallen, SPEED),
     ):
         much = ", TOO MUCH" if value > limit else ""
         said.append(f"{what} by {100 * value:.1f} % ({100 * limit:.0f} % allowed{much})")
@@ -136,18 +162,23 @@ def page(found: dict) -> str:
             "memory at most, MiB": f"{row['mib']:,.1f}",
             "steps in a second": f"{row['speed']:.1f}",
             "steps in a processor second": f"{row['effort']:.1f}",
+            "gauge, ms": f"{row['gauge']:.2f}",
+            "steps in the time of the gauge": f"{row['share']:.3f}",
         }
         for i, row in enumerate(each)
     ]
+    more = f" ({', '.join(f'`{word}`' for word in found['more'])})" if found["more"] else ""
     return (
         f"# A long run\n\n{found['minutes']:g} minutes, of which the run had the processor for "
-        f"{found['looks'][-1]['processor'] / 60:.0f}, with {done['steps']:,} steps, "
+        f"{found['looks'][-1]['processor'] / 60:.0f}{more}, with {done['steps']:,} steps, "
         f"{done['checkpoints']} checkpoints and {done['evaluations']} evaluations; hash tables are "
         f"rebuilt after 20,000 samples and redrawn after 200,000. After a warm-up of "
         f"{100 * WARM:.0f} %, the rest has {PARTS} parts of equal processor time. "
         f"{said[0]}; {said[1]}. Steps in a "
-        "second depend on what else the machine does; those in a processor second hardly do. "
-        "Evaluations, checkpoints and rebuilds are in both.\n\n"
+        "second depend on what else the machine does, and those in a processor second on what "
+        "else is in its caches. So a gauge, a fixed piece of work that takes rows from memory as a "
+        "step does, is timed every five seconds, in processor seconds, and the last column is "
+        "steps in its time. Evaluations, checkpoints and rebuilds are in all of them.\n\n"
         f"{table(rows)}\n![Memory and speed over time](soak.png)\n"
     )
 
@@ -165,8 +196,8 @@ def draw(found: dict, path: Path) -> None:
     above.plot(minutes, [look["mib"] for look in looks], linewidth=1)
     above.set(xlabel="minutes", ylabel="memory, MiB", ylim=(0, None))
     each = parts(found)
-    below.plot(range(1, PARTS + 1), [row["effort"] for row in each], "o-")
-    below.set(xlabel="part", ylabel="steps in a processor second", ylim=(0, None))
+    below.plot(range(1, PARTS + 1), [row["share"] for row in each], "o-")
+    below.set(xlabel="part", ylabel="steps in the time of the gauge", ylim=(0, None))
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
