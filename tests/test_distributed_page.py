@@ -28,6 +28,7 @@ def run(processes, link=None, **more):
     found |= {"compute_ms": 2 + 40 / processes, "memory": 2**30 / processes}
     found["step_ms"] = found["compute_ms"] + exchange
     found |= {"samples_s": 256e3 / found["step_ms"], "calls": 2, "bytes_sent": 262_144}
+    found |= {"apart": False, "rounds": [0.9 * found["samples_s"], 1.1 * found["samples_s"]]}
     messages = {"1": 0.5, "32768": 0.5 + 4 * 32767 / 1e6}
     return {**found, "message_ms": messages, **more}
 
@@ -67,12 +68,15 @@ def test_where_it_stops_paying(bench):
 @pytest.mark.parametrize("reason", ["", "this needs root"])
 def test_the_page(bench, tmp_path, reason):
     link = bench.links.LINKS[0]
-    runs = [run(1), run(2), *([] if reason else [run(2, link.name)])]
+    apart = run(2, apart=True, samples_s=10_000, exchange_ms=0.0)
+    runs = [run(1), run(2), apart, *([] if reason else [run(2, link.name)])]
     found = {"cases": {"a": {"batch": 256}}, "runs": runs, "cores": 2, "steps": 3}
     found |= {"no_links": reason, "commit": "abc"}
     text = bench.distributed_page.page(found)
     assert ("were not measured: this needs root" in text) == bool(reason)
-    assert "| a | 2 | 11,005 | 1.81 |" in text
+    assert "| a | 2 | 11,005 | 1.81 | 1.62 to 1.99 |" in text
+    assert "| a | 2, a network each | 10,000 | 1.64 |" in text
+    assert text.count("| a | this machine | 2 |") == 1  # The model says nothing of networks apart.
     assert "Nothing here is measured" in text
     bench.distributed_page.draw_curves(found, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
@@ -91,6 +95,12 @@ def test_the_page_anew(bench, tmp_path, monkeypatch):
     assert (tmp_path / "distributed.md").read_text() == made
 
 
+def test_a_row_has_the_medians_of_its_rounds(bench):
+    tried = [{"samples_s": speed, "message_ms": {"1": speed / 2}} for speed in (4, 1, 2)]
+    wanted = {"samples_s": 2, "message_ms": {"1": 1}, "rounds": [4, 1, 2]}
+    assert bench.distributed.middle(tried) == wanted
+
+
 def test_machines_of_a_killed_run_are_removed(bench, monkeypatch):
     said, there = [], "slide-1\nslide-sw (id: 3)\nslide-0 (id: 1)\nslide-x\nvpn\n"
     monkeypatch.setattr(bench.links, "_run", lambda *words: said.append(words[2:]) or there)
@@ -103,4 +113,4 @@ def test_it_measures_steps(bench):
     found = bench.rank_steps.measure(CASE, Group.alone())
     assert found["step_ms"] >= found["compute_ms"] > 0
     assert found["exchange_ms"] == found["bytes_sent"] == 0
-    assert bench.distributed.together([found], batch=8)["processes"] == 1
+    assert bench.distributed.together([found], samples=8)["processes"] == 1

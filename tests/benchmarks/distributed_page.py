@@ -14,10 +14,12 @@ MOST, FAR = 64, 10**8
 _ROW = 4 * 3 * HIDDEN  # Bytes of a row and its two moments.
 
 
-def runs_of(found: dict, case: str, link: str | None = None) -> dict[int, dict]:
-    """The runs of a case by their number of processes."""
-    chosen = [run for run in found["runs"] if (run["case"], run["link"]) == (case, link)]
-    return {run["processes"]: run for run in chosen}
+def runs_of(
+    found: dict, case: str, link: str | None = None, apart: bool = False
+) -> dict[int, dict]:
+    """The runs of a case by their number of processes; ``apart``: those with a network each."""
+    wanted = {"case": case, "link": link, "apart": apart}
+    return {run["processes"]: run for run in found["runs"] if wanted.items() <= run.items()}
 
 
 def work_of(found: dict, case: str) -> Work:
@@ -31,14 +33,17 @@ def measured(found: dict) -> list[dict[str, object]]:
     rows = []
     for case in found["cases"]:
         runs = runs_of(found, case)
-        for processes, run in runs.items():
-            speed = run["samples_s"] / runs[1]["samples_s"]
+        apart = runs_of(found, case, apart=True)
+        for processes, run in [*runs.items(), *apart.items()]:
+            one = runs[1]["samples_s"]
+            speeds = [speed / one for speed in run["rounds"]]
             rows.append(
                 {
                     "network": case,
-                    "processes": processes,
+                    "processes": f"{processes}, a network each" if run["apart"] else processes,
                     "samples/s": f"{run['samples_s']:,.0f}",
-                    "times one process": f"{speed:.2f}",
+                    "times one process": f"{run['samples_s'] / one:.2f}",
+                    "least and most": f"{min(speeds):.2f} to {max(speeds):.2f}",
                     "ms a step": f"{run['step_ms']:.1f}",
                     "exchange": f"{run['exchange_ms']:.2f} ms, "
                     f"{100 * run['exchange_ms'] / run['step_ms']:.0f} %",
@@ -54,7 +59,7 @@ def compared(found: dict) -> list[dict[str, object]]:
     """A row for each run with more than one process: measured, and what the model says."""
     rows, known = [], {None: None} | {link.name: link for link in LINKS}
     for run in found["runs"]:
-        if run["processes"] == 1:
+        if run["processes"] == 1 or run["apart"]:
             continue
         work = work_of(found, run["case"])
         said = step_ms(work, run["processes"], known[run["link"]], found["cores"])
@@ -124,9 +129,12 @@ def page(found: dict[str, Any]) -> str:
 Commit {found["commit"] or "unknown"}. Each process has one thread; the machine has \
 {found["cores"]} cores, so more processes than that take turns. {HIDDEN} hidden units, {NONZEROS} \
 features a row, {ACTIVE:,} active outputs for the batch on all processes together, drawn \
-uniformly; batch 256 where no other is named. Means of {found["steps"]} steps. One process is the \
-ordinary network. Memory is that of weights, moments and indexes, without Python and its \
-libraries. The exchange includes waiting for the slower process.
+uniformly; batch 256 where no other is named. Runs of {found["steps"]} steps, of which the median \
+counts, alternate; medians over {len(found["runs"][0]["rounds"])} rounds. One process is the \
+ordinary network. Processes with a network each exchange nothing: what they fall short of their \
+number is what the machine's memory and caches take, and no division of work can get it back. \
+Memory is that of weights, moments and indexes, without Python and its libraries. The exchange \
+includes waiting for the slower process.
 
 {table(measured(found))}
 ## Networks, and a model of the time of a step

@@ -94,10 +94,9 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
             compute.append(steps[-1] - exchange[-1])
     made = case["steps"]
     return {
-        "step_ms": 1e3 * statistics.mean(steps),
-        "median_ms": 1e3 * statistics.median(steps),
-        "exchange_ms": 1e3 * statistics.mean(exchange),
-        "compute_ms": 1e3 * statistics.mean(compute),
+        "step_ms": 1e3 * statistics.median(steps),
+        "exchange_ms": 1e3 * statistics.median(exchange),
+        "compute_ms": 1e3 * statistics.median(compute),
         "memory": resident_memory() - before,
         "peak_mb": runtime.peak_memory_mb(),
         "bytes_sent": (group.bytes_sent - sent) / made,
