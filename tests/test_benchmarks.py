@@ -18,7 +18,7 @@ cases += label_frequency.PSP.values()
 sizes = [rules.override(key, 64) for key in rules.RULES]
 cases += [[*case, *sizes] for case in rules.GENERATED.values()]
 cases += [[*workload.JOB, *case] for case in workload.CASES.values()]
-cases += [[*selection.COMMON, *case] for _, _, case in selection.CASES.values()]
+cases += [[*selection.COMMON, *case.overrides] for case in selection.CASES.values()]
 for case in cases:
     read_config(case)
 print(len(cases))

@@ -1,60 +1,97 @@
 """Do looked-up outputs teach more than uniform draws: precision at equal steps, and equal seconds.
 
     python tests/benchmarks/selection.py --root path/to/data
+    python tests/benchmarks/selection.py --root path/to/data --datasets files
 
-A pair of runs of train.py a case, alike but for the sampler, side by side on a thread each, so that
-their seconds compare. The network alone, at a constant rate, judged several times on the way: on
-held-out training rows of debian, and on test rows of the generated set of Amazon-670K's shape.
-Seconds hold all of a step, rebuilds included. Writes results/benchmarks/selection.{json,md}.
+Runs of train.py that are alike but for the sampler, two side by side on a thread each, so that
+their seconds compare. The network alone, judged on held-out training rows of debian and files, and
+on test rows of the generated set of Amazon-670K's shape. The runs of files are those of the default
+recipe; all others have a constant rate and are judged several times on the way. Seconds hold all of
+a step, rebuilds included. Writes results/benchmarks/selection.{json,md} after each pair; rows that
+there are for this commit and machine are not measured again (rows.py).
 """
 
 import argparse
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from accuracy import curve_of, train
-from report import publish, table
+from report import RESULTS, table
+from rows import Row, Store, add_options, origin, parse
+from sets import HELD_OUT
 
-SAMPLERS = ("uniform", "lsh")
-COMMON = [
-    *("ranker=none", "lr_schedule=constant", "optimizer.lr=0.002", "network.init_scale=0.2"),
-    *("optimizer.input_rate=4", "network.precision=bfloat16", "runtime.threads=1"),
+from slide import runtime
+
+# Pairs that run side by side.
+SHARED = (("uniform", "lsh"),)
+OWN = (*SHARED, ("recent", "index"))
+COMMON = ["ranker=none", "network.precision=bfloat16", "runtime.threads=1"]
+CONSTANT = [
+    *("lr_schedule=constant", "optimizer.lr=0.002", "network.init_scale=0.2"),
+    "optimizer.input_rate=4",
 ]
-LARGE = ["recipe=fast", "dataset.test_samples=2000", "trainer.epochs=1"]
+LARGE = [*CONSTANT, "recipe=fast", "dataset.test_samples=2000", "trainer.epochs=1"]
 SMALL = "network.output_scale=0.1"  # As the default recipe has it for so many labels, if shared.
-DEBIAN = ["dataset.holdout=0.1", "network.hidden=[256]", "trainer.epochs=3"]
-PER_SAMPLE = [
-    "sampler.mode=per_sample",
-    "trainer.batch_size=128",
-    "sampler.candidate_share=0.5",
+DEBIAN = [
+    *(*CONSTANT, f"dataset.holdout={HELD_OUT['debian']}", "network.hidden=[256]"),
+    "trainer.epochs=3",
 ]
-# name: data set, steps between evaluations, overrides
+FILES = [f"dataset.holdout={HELD_OUT['files']}", "trainer.epochs=1"]
+PER_SAMPLE = ["sampler.mode=per_sample", "trainer.batch_size=128", "sampler.candidate_share=0.5"]
+
+
+class Case(NamedTuple):
+    """Runs that differ in their sampler.
+
+    Attributes:
+        dataset: the data set.
+        every: steps between evaluations.
+        overrides: what all of the runs have in common.
+        pairs: the samplers.
+    """
+
+    dataset: str
+    every: int
+    overrides: list[str]
+    pairs: Sequence[tuple[str, str]] = SHARED
+
+
+def per_sample(dataset: str, every: int, overrides: list[str], active: int) -> Case:
+    """A case with sets of each sample."""
+    return Case(dataset, every, [*overrides, *PER_SAMPLE, f"sampler.active={active}"], OWN)
+
+
 CASES = {
-    "670,091 labels, 4,096 for a batch, usual first weights": ("amazon670k_like", 380, LARGE),
-    "670,091 labels, 4,096 for a batch, small first weights": (
-        *("amazon670k_like", 380),
-        [*LARGE, SMALL],
+    "670,091 labels, 4,096 for a batch, usual first weights": Case("amazon670k_like", 380, LARGE),
+    "670,091 labels, 4,096 for a batch, small first weights": Case(
+        "amazon670k_like", 380, [*LARGE, SMALL]
     ),
-    "670,091 labels, 128 for a sample, usual first weights": (
-        *("amazon670k_like", 766),
-        [*LARGE, *PER_SAMPLE, "sampler.active=128"],
+    "670,091 labels, 128 for a sample, usual first weights": per_sample(
+        "amazon670k_like", 766, LARGE, 128
     ),
-    "670,091 labels, 128 for a sample, small first weights": (
-        *("amazon670k_like", 766),
-        [*LARGE, SMALL, *PER_SAMPLE, "sampler.active=128"],
+    "670,091 labels, 128 for a sample, small first weights": per_sample(
+        "amazon670k_like", 766, [*LARGE, SMALL], 128
     ),
-    "debian, 1,024 for a batch": ("debian", 96, [*DEBIAN, "sampler.active=1024"]),
-    "debian, 128 for a sample": ("debian", 192, [*DEBIAN, *PER_SAMPLE, "sampler.active=128"]),
+    "debian, 1,024 for a batch": Case("debian", 96, [*DEBIAN, "sampler.active=1024"]),
+    "debian, 128 for a sample": per_sample("debian", 192, DEBIAN, 128),
+    **{
+        f"files, {active} for a sample": Case(
+            "files", 400, [*FILES, "sampler.mode=per_sample", f"sampler.active={active}"], OWN
+        )
+        for active in (128, 512)
+    },
 }
 
 
-def run(root: Path, case: str, sampler: str) -> dict:
+def run(root: Path, case: str, sampler: str) -> Row:
     """A row of results."""
-    dataset, every, overrides = CASES[case]
+    dataset, every, overrides, _ = CASES[case]
     evaluate = [f"trainer.{key}_every={every}" for key in ("eval", "log", "recall")]
     more = [f"sampler={sampler}", *COMMON, *overrides, *evaluate]
-    summary, log = train(dataset, root if dataset == "debian" else None, more)
+    summary, log = train(dataset, place(root, dataset), more)
     recall = [line["selection/recall"] for line in log if "selection/recall" in line]
     return {
         "case": case,
@@ -68,7 +105,25 @@ def run(root: Path, case: str, sampler: str) -> dict:
     }
 
 
-def at(row: dict, seconds: float) -> float:
+def place(root: Path, dataset: str) -> Path | None:
+    """The folder with a folder of the data set; None: it is generated."""
+    return root if dataset in HELD_OUT else None
+
+
+def measure(store: Store, root: Path, case: str, pool: ThreadPoolExecutor) -> None:
+    """The missing pairs of a case."""
+    cells = [{"case": case, "sampler": name} for pair in CASES[case].pairs for name in pair]
+    missing = {cell["sampler"] for cell in store.missing(cells)}
+    pairs = [pair for pair in CASES[case].pairs if missing & {*pair}]
+    dataset, _, overrides, _ = CASES[case]
+    for pair in pairs:
+        for sampler in pair:  # Prepared and compiled once, before two runs want it.
+            short = [*COMMON, *overrides, "trainer.max_steps=1", "trainer.eval_samples=1"]
+            train(dataset, place(root, dataset), [f"sampler={sampler}", *short])
+        store.add(list(pool.map(lambda sampler: run(root, case, sampler), pair)))
+
+
+def at(row: Row, seconds: float) -> float:
     """P@1 of a run after so many seconds, on the line between the evaluations before and after."""
     times, precision = zip(*row["curve"], strict=True)
     return float(np.interp(seconds, times, precision))
@@ -77,10 +132,14 @@ def at(row: dict, seconds: float) -> float:
 def page(found: dict) -> str:
     """The generated page."""
     lines = []
-    for case in dict.fromkeys(row["case"] for row in found["rows"]):
-        pair = {row["sampler"]: row for row in found["rows"] if row["case"] == case}
-        seconds = min(row["curve"][-1][0] for row in pair.values())
-        for sampler, row in pair.items():
+    for case, (_, _, overrides, pairs) in CASES.items():
+        names = [name for pair in pairs for name in pair]
+        rows = {row["sampler"]: row for row in found["rows"] if row["case"] == case}
+        rows = {name: rows[name] for name in names if name in rows}
+        seconds = min((row["train_seconds"] for row in rows.values()), default=0.0)
+        constant = CONSTANT[0] in overrides  # Else precision on the way is that of a high rate.
+        for sampler, row in rows.items():
+            equal = f"{100 * at(row, seconds):.2f}" if constant else ""
             lines.append(
                 {
                     "case": case,
@@ -88,32 +147,34 @@ def page(found: dict) -> str:
                     "outputs a set": f"{row['active_mean']:.0f}",
                     "recall of the top 10": f"{row['recall']:.3f}",
                     "P@1 at equal steps": f"{100 * row['p_at_1']:.2f}",
-                    "P@1 at equal seconds": f"{100 * at(row, seconds):.2f}",
+                    "P@1 at equal seconds": equal,
                     "PSP@5 at equal steps": f"{100 * row['psp_at_5']:.2f}",
                     "seconds": f"{row['train_seconds']:.0f}",
                 }
             )
     return (
         "# Looked-up outputs against uniform draws\n\n"
-        "Sets of the same size for both; labels are in all of them. Recall: share of the ten "
-        "largest products of an input that its set holds. At equal seconds: those of the faster "
-        "of the two. One thread a run.\n\n" + table(lines)
+        "Sets of the same size for all samplers of a case; labels are in all of them. Recall: "
+        "share of the ten largest products of an input that its set holds. At equal seconds: those "
+        "of the fastest; where the learning rate falls, precision on the way says nothing. One "
+        "thread a run, two runs side by side.\n\n" + table(lines) + origin(found["rows"])
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
-    root = parser.parse_args().root.resolve()
-    rows = []
-    with ThreadPoolExecutor(len(SAMPLERS)) as pool:
-        for case, (dataset, _, overrides) in CASES.items():
-            # Prepared and compiled once, before two runs want it.
-            short = [*COMMON, *overrides, "trainer.max_steps=1", "trainer.eval_samples=1"]
-            train(dataset, root if dataset == "debian" else None, ["sampler=lsh", *short])
-            rows += pool.map(lambda sampler, case=case: run(root, case, sampler), SAMPLERS)
-            print(*rows[-2:], sep="\n", flush=True)
-    publish("selection", {"rows": rows}, page)
+    add_options(parser, list(dict.fromkeys(case.dataset for case in CASES.values())), [0])
+    parser.set_defaults(results=RESULTS)
+    arguments = parse(parser)
+    runtime.set_threads(1)
+    store = Store("selection", ("case", "sampler"), page, arguments)
+    if arguments.render:
+        return store.render()
+    with ThreadPoolExecutor(2) as pool:
+        for name, case in CASES.items():
+            if case.dataset in arguments.datasets:
+                measure(store, arguments.root, name, pool)
+    store.report()
 
 
 if __name__ == "__main__":
