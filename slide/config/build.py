@@ -32,7 +32,7 @@ from slide.config.ranks import (
     share_threads,
 )
 from slide.config.search import choose_settings, race_steps, variants
-from slide.data import Batches, SparseDataset, transform, validation_split
+from slide.data import Batches, SparseDataset, kind_of, transform, validation_split
 from slide.data.transforms import check_transform
 from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.training import Trainer, TrainingOptions
@@ -194,7 +194,7 @@ def _searched(
     """The configuration after the races of ``search``, on rows that the trainer holds out, too."""
     rows, _ = choose_rows(data, config.dataset.holdout, config.seed)
     train, held = validation_split(rows, config.seed)
-    judge = HeldRows(train, held)
+    judge = HeldRows(train, held, kind_of(rows))
     batches = Batches(train, config.trainer.batch_size, config.seed)
 
     def make(config: DictConfig, steps: int) -> Contender:

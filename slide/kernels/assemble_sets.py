@@ -7,7 +7,7 @@ from slide.kernels.random import random_below
 
 # In the scratch of marks: this id is in the set already.
 _TAKEN = 255
-# Rejection draws a place before the fill goes over to walking from a random id.
+# Rejection draws a place before the fill goes over to a pass over all ids.
 _DRAWS_PER_PLACE = 64
 
 
@@ -17,16 +17,29 @@ def _fill(ids, size, target, num_rows, marks, key, stream):
     counter = np.int64(stream) << 32
     draws = 0
     limit = _DRAWS_PER_PLACE * (target - size)
-    while size < target:
+    while size < target and draws < limit:
         candidate = random_below(key, counter + draws, num_rows)
         draws += 1
-        # Only where nearly all rows are taken: walk on, so that the loop always ends.
-        while draws > limit and marks[candidate] == _TAKEN:
-            candidate = (candidate + 1) % num_rows
         if marks[candidate] != _TAKEN:
             marks[candidate] = _TAKEN
             ids[size] = candidate
             size += 1
+    if size == target:
+        return
+    # Nearly all rows are taken. Selection sampling (Knuth, TAOCP vol. 2, section 3.4.2, algorithm
+    # S): each free id is taken with the probability of places by ids that are left.
+    free = np.int64(0)
+    for candidate in range(num_rows):
+        free += marks[candidate] != _TAKEN
+    for candidate in range(num_rows):
+        if marks[candidate] == _TAKEN:
+            continue
+        if random_below(key, counter + draws, free) < target - size:
+            marks[candidate] = _TAKEN
+            ids[size] = candidate
+            size += 1
+        draws += 1
+        free -= 1
 
 
 @parallel

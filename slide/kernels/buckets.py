@@ -13,6 +13,9 @@ from slide.kernels.compile import parallel, prange, serial
 from slide.kernels.random import random_below
 
 FIFO, RESERVOIR = 0, 1
+# Of the draws' counters: random odd factors (int64, products wrap).
+TABLE_FACTOR, CODE_FACTOR = 0x2545F4914F6CDD1D, 0x5851F42D4C957F2D
+ID_FACTOR = 0x369DEA0F31A53F85
 
 
 class Buckets(NamedTuple):
@@ -48,9 +51,13 @@ def _keep_position(offered, capacity, policy, key, counter):
 
 
 @serial
-def _counter(table, code, offered):
-    """A different counter for each (table, bucket, number of the offered id)."""
-    return (np.int64(table) << 56) ^ (np.int64(code) << 32) ^ np.int64(offered)
+def _counter(table, code, offered, own):
+    """A counter of the draw for id ``own`` in a bucket that was offered so many before it.
+
+    The number alone would not do: where ids are removed, it falls, and comes again.
+    """
+    bucket = np.int64(table) * TABLE_FACTOR + np.int64(code) * CODE_FACTOR
+    return bucket + np.int64(own) * ID_FACTOR + np.int64(offered)
 
 
 @parallel
@@ -88,7 +95,8 @@ def build(buckets, codes, capacity, policy, key):
             seen[c] = offered + 1
             position = np.int64(offered)
             if offered >= capacity:
-                position = _keep_position(offered, capacity, policy, key, _counter(l, c, offered))
+                counter = _counter(l, c, offered, i)
+                position = _keep_position(offered, capacity, policy, key, counter)
             if position >= 0:
                 pool[starts[c] + position] = i
 
@@ -113,7 +121,8 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
             offered = seen[c]
             position = np.int64(offered)
             if offered >= capacity:
-                position = _keep_position(offered, capacity, policy, key, _counter(l, c, offered))
+                counter = _counter(l, c, offered, ids[i])
+                position = _keep_position(offered, capacity, policy, key, counter)
             elif offered == rooms[c]:
                 room = min(capacity, max(4, 2 * rooms[c]))
                 if used[l] + room > pool_size:

@@ -4,6 +4,8 @@ import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
 
+_LOWEST = np.finfo(np.float32).min
+
 
 @serial
 def replace_least(scores, ids, score, number):
@@ -93,7 +95,8 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
                         seen[count] = n
                         count += 1
                         total[n] = 0
-                    total[n] += value * lists.values[q]
+                    # Not -inf again, which is the mark of an output that was not seen.
+                    total[n] = max(total[n] + value * lists.values[q], _LOWEST)
             for i in range(count):
                 n = seen[i]
                 score = total[n]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slide.backend import on_device
-from slide.kernels.buckets import FIFO, Buckets
+from slide.kernels.buckets import CODE_FACTOR, FIFO, ID_FACTOR, TABLE_FACTOR, Buckets
 from slide.plain.pattern_products import first_of_equal
 from slide.plain.random import random_below
 
@@ -93,7 +93,8 @@ def _insert(
     if policy == FIFO:
         late = offered % capacity
     else:
-        counters = (table << 56) ^ (at << 32) ^ offered
+        bucket = torch.full_like(at, table) * TABLE_FACTOR + at * CODE_FACTOR
+        counters = bucket + ids.long() * ID_FACTOR + offered
         late = random_below(key, counters, offered + 1)
     position = torch.where(offered < capacity, offered, late)
     kept = valid & (position < capacity)

@@ -171,7 +171,7 @@ class EnsembleRanker:
             ValueError: for features that are not finite, or ``"sampler"`` with a sampler that has
                 no index.
         """
-        self.kind, self.notes = kind_of(train), []
+        self.kind, self.notes = kind_of(train if every is None else every), []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
         self._count(train, self._excludes())
         self.neighbours = Neighbours(self.num_near or num_near_rows(train, self.kind))

@@ -43,7 +43,7 @@ def best_of_pool(queries: Tensor, rows: Tensor, bias: Tensor | None, most: int) 
     places = torch.full(best.shape, -1)
     if best.numel():
         keep_largest(array_view(scores.float()), 0, array_view(best), array_view(places))
-    # Equal scores in the order of the pool, so that the result does not depend on the heap.
+    # Equal scores in the order of the pool. Which of them are kept at the border, the heap decides.
     order = np.lexsort((places.numpy(), -best.numpy()), axis=1)
     return np.take_along_axis(places.numpy(), order, 1)
 

@@ -279,6 +279,7 @@ class LSHProposer(Proposer):
         if int(state["draw"]) != self.draw:
             self._redraw(int(state["draw"]))
         self.tables.load_state_dict(state["tables"])
+        self.tables.seed = self.seed + max(self.rebuilds - 1, 0)
         self.hash.load_state_dict(state["hash"])
         self.codes, self.updates = state["codes"].copy(), state["updates"].copy()
         self.moved = [state["moved"].copy()]

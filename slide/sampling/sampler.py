@@ -268,7 +268,8 @@ class ActiveSampler(Sampler):
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         known = self.proposer.state_dict() if self.proposer else {}
-        return counters | {"proposer_kind": self._proposer_kind(), "proposer": known}
+        kind = {"proposer_kind": self._proposer_kind(), "built": self._built}
+        return counters | kind | {"proposer": known}
 
     def _proposer_kind(self) -> str:
         return type(self.proposer).__name__ if self.proposer else "no proposer"
@@ -291,8 +292,8 @@ class ActiveSampler(Sampler):
                 f"{own}"
             )
         if self.proposer is not None:
-            # A proposer that saves no index is rebuilt.
-            self._built = bool(state["proposer"]) and bool(state["rebuilds"])
+            # A proposer that saves no index is rebuilt. Earlier states do not say "built".
+            self._built = bool(state["proposer"] and state.get("built", state["rebuilds"]))
             if state["proposer"]:
                 self.proposer.load_state_dict(state["proposer"])
         for name in _COUNTERS:

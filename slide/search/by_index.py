@@ -30,7 +30,8 @@ def index_top_k(
 
     Returns:
         Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. If a
-        query has fewer than k candidates, the remaining scores are -inf and the ids are -1.
+        query has fewer than k candidates, the remaining scores are -inf and the ids are -1. So it
+        is for a candidate whose score is NaN or -inf.
 
     Raises:
         ValueError: if k is below 1.
@@ -55,7 +56,10 @@ def index_top_k(
     active = ActiveSet(len(weight), ids.astype(np.int32), indptr)
     with torch.no_grad():
         values = active_linear(queries, weight.detach(), bias, active)
-    order = np.lexsort((-on_host(values.float()), row))
+    values = values.masked_fill(values.isnan(), -torch.inf)
+    # numpy does not know bfloat16.
+    known = values.float() if values.dtype == torch.bfloat16 else values
+    order = np.lexsort((-on_host(known), row))
     rank = np.arange(len(order)) - indptr[row]
     best = order[rank < k]
     rows, columns, chosen, named = (
@@ -63,5 +67,6 @@ def index_top_k(
     )
     scores = values.new_full((len(queries), k), -torch.inf)
     found = torch.full((len(queries), k), -1, dtype=torch.int64, device=values.device)
-    scores[rows, columns], found[rows, columns] = values[chosen], named
+    scores[rows, columns] = values[chosen]
+    found[rows, columns] = named.masked_fill(values[chosen] == -torch.inf, -1)
     return scores, found

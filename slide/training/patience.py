@@ -6,7 +6,6 @@ from typing import Any
 
 from slide.bars import Bar, say
 from slide.compilation import clock
-from slide.data import Split
 from slide.distributed import Group
 from slide.files import sync_folder
 from slide.nn import SlideNetwork
@@ -40,7 +39,7 @@ class Patience:
         folder: of the run; the folder ``best`` is written there.
         most: number of evaluations without a better one, after which the run ends.
         steps_per_epoch: steps in a pass over the training rows.
-        splits: rows that the network learns from, and rows that it does not learn from.
+        held: the rows that judge.
         step: number of steps done. A folder of a later step, which an interrupted run wrote after
             its last checkpoint, does not count.
         group: the processes that share the rows of the network; all of them look and restore at the
@@ -59,13 +58,13 @@ class Patience:
         folder: Path,
         most: int,
         steps_per_epoch: int,
-        splits: tuple[Split, Split],
+        held: HeldRows,
         step: int,
         group: Group | None = None,
     ):
         self.path, self.most = folder / BEST, most
         self.interval = evaluation_interval(steps_per_epoch)
-        self.held = HeldRows(*splits)
+        self.held = held
         self.score, self.best_step = -1.0, 0
         self.group = group or Group.alone()
         wrong = self._look_back(step) if self.group.rank == 0 else None

@@ -5,7 +5,7 @@ import numpy as np
 from slide.backend import on_host
 from slide.bars import Bar, say
 from slide.compilation import clock
-from slide.data import Batches, Split, find_known, first_unknown, kind_of
+from slide.data import Batches, Split, find_known, first_unknown
 from slide.distributed import Group
 from slide.nn import SlideNetwork
 from slide.sparse import Pattern
@@ -24,14 +24,14 @@ class HeldRows:
     Args:
         train: the rows that the network learns from.
         held: rows that it does not learn from; at most 2,000 of them are used.
+        kind: `slide.data.kind_of` all of these rows: a part of them can look like another kind.
     """
 
-    def __init__(self, train: Split, held: Split):
+    def __init__(self, train: Split, held: Split, kind: str):
         # Files may be sorted, so the rows come from all of them.
         rows = np.linspace(0, len(held) - 1, min(_ROWS, len(held))).astype(np.int64)
         self.split = held.take(rows)
         self.known: Pattern | None = None
-        kind = kind_of(train)
         if kind != "other":
             self.known = find_known(train, kind).of(self.split.features)
 
@@ -64,14 +64,13 @@ class Planner:
 
     Args:
         plan: the plan to carry on.
-        train: the rows that the network learns from.
-        held: rows that it does not learn from.
+        held: the rows that judge.
         together: the processes of the run; None: this one alone.
     """
 
-    def __init__(self, plan: Plan, train: Split, held: Split, together: Together | None = None):
+    def __init__(self, plan: Plan, held: HeldRows, together: Together | None = None):
         self.plan, self.together = plan, together or Together(Group.alone())
-        self.held = None if plan.decay_from else HeldRows(train, held)
+        self.held = None if plan.decay_from else held
 
     def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar) -> None:
         """After a step: evaluate the network if that is due, and decide whether the rate falls.

@@ -31,7 +31,7 @@ from slide.training.monitor import Monitor, SilentMonitor
 from slide.training.options import TrainingOptions
 from slide.training.patience import Patience
 from slide.training.plan import Plan, least_steps
-from slide.training.planner import Planner
+from slide.training.planner import HeldRows, Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
 from slide.training.sharing import CoreShare
 from slide.training.summary import summary_of, write_summary
@@ -104,14 +104,17 @@ class Trainer:
         self.options, self.folder, self.counters = options, folder, Counters()
         rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
         self.train_split, self.held_split, self.every_split = rows, None, rows
+        self.held_rows: HeldRows | None = None
         if options.auto or options.patience or ranker is not None:
             self.train_split, self.held_split = validation_split(rows, options.seed)
+        kind = kind_of(rows)
+        if self.held_split is not None and (options.auto or options.patience):
+            self.held_rows = HeldRows(self.train_split, self.held_split, kind)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
         least = 0
         if options.auto:
-            kind = kind_of(self.train_split)
             least = least_steps(kind, len(self.batches), options.batch_size)
         self.plan, self._most_steps = None, options.most_steps(len(self.batches), least)
         if options.auto:
@@ -127,10 +130,9 @@ class Trainer:
             if self.plan is not None:  # The limits may have changed.
                 self.plan.check_limits(self.step, self.counters.train_seconds)
         self.patience: Patience | None = None
-        if options.patience and self.held_split is not None:
-            splits = self.train_split, self.held_split
+        if options.patience and self.held_rows is not None:
             most = options.patience, len(self.batches)
-            self.patience = Patience(folder, *most, splits, self.step, group)
+            self.patience = Patience(folder, *most, self.held_rows, self.step, group)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
         self.learner = Learner(*parts, self.counters, self.checkpoint.last, group)
@@ -181,8 +183,8 @@ class Trainer:
     def _train(self, bar: Bar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
         planner = self.patience
-        if self.plan is not None and self.held_split is not None:
-            planner = Planner(self.plan, self.train_split, self.held_split, self.together)
+        if self.plan is not None and self.held_rows is not None:
+            planner = Planner(self.plan, self.held_rows, self.together)
         first, logged, begin = self.step, replace(counters), clock()
         while not self._ended():
             step = self.step

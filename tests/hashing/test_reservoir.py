@@ -44,6 +44,15 @@ def kept_by_the_published_rule(seed, codes):
     return np.array(kept)
 
 
+def entered(i, num_tables=960):
+    """In which tables the second id of a bucket, ``i``, has replaced the first; (L,) bool."""
+    codes = np.zeros((num_tables, 1), np.int32)
+    tables = HashTables(num_tables, 1, 1)
+    tables.build(codes)
+    tables.insert(np.array([i], np.int32), codes)
+    return tables.query(codes).indices == i
+
+
 class TestReservoir:
     @pytest.mark.parametrize("keeping", [kept_by_build, kept_by_insert])
     def test_is_uniform(self, keeping):
@@ -64,6 +73,16 @@ class TestReservoir:
         tables = HashTables(1, 20, 5)
         tables.build(as_codes([np.repeat(np.arange(20), 40)]))
         assert len({tuple(sorted(np.array(b) % 40)) for b in contents(tables)[0]}) > 15
+
+    def test_ids_draw_independently(self):
+        """Where ids leave, a bucket comes to the same number of offered ids again and again."""
+        one, other = (entered(i) for i in (1, 2))
+        assert 0.45 < one.mean() < 0.55
+        assert 0.45 < (one == other).mean() < 0.55
+
+    def test_many_tables_draw_independently(self):
+        found = entered(1)
+        assert 0.4 < (found[256:] == found[:-256]).mean() < 0.6
 
     def test_follows_the_seed(self):
         codes = np.zeros((4, 60), np.int32)

@@ -95,7 +95,8 @@ class Tables:
             if self.policy == "fifo":
                 place = offered % self.capacity
             else:
-                counter = (table << 56) + (code << 32) + offered
+                counter = table * 0x2545F4914F6CDD1D + code * 0x5851F42D4C957F2D
+                counter += int(i) * 0x369DEA0F31A53F85 + offered
                 place = random_below(self.key, counter, offered + 1)
             if place < self.capacity:
                 kept[place] = int(i)
@@ -169,16 +170,19 @@ def vote_shared(tables, codes, budget, key):
 
 
 def fill(ids, size, num_rows, key, stream, draws_per_place):
-    """Add distinct uniform ids up to ``size``; after many vain draws, walk on to a free one."""
+    """Add distinct uniform ids up to ``size``; after many vain draws, go through the free ones."""
     ids, taken, draws = list(ids), set(ids), 0
     limit = draws_per_place * (size - len(ids))
-    while len(ids) < size:
+    while len(ids) < size and draws < limit:
         candidate = random_below(key, (stream << 32) + draws, num_rows)
         draws += 1
-        while draws > limit and candidate in taken:
-            candidate = (candidate + 1) % num_rows
         if candidate not in taken:
             taken.add(candidate)
+            ids.append(candidate)
+    free = [i for i in range(num_rows) if i not in taken]
+    for left, candidate in enumerate(free):
+        number = random_below(key, (stream << 32) + draws + left, len(free) - left)
+        if number < size - len(ids):
             ids.append(candidate)
     return ids
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers import naive
-from helpers.matrices import make_pattern
+from helpers.matrices import chi_square_p, make_pattern
 
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
@@ -94,6 +94,21 @@ class TestAssembly:
         )
         assert ids[-1] in (5, 1_700)
         assert not marks.any()
+
+
+def test_the_last_free_ids_are_drawn_uniformly():
+    """Draws seldom hit them where nearly all ids are taken; the free ones lie unevenly here."""
+    rows, free = 4000, [3, 4, 5, 17, 3000]
+    taken = np.setdiff1d(np.arange(rows, dtype=np.int32), free)
+    known, counts = Pattern(np.array([0, len(taken)]), taken), np.zeros(rows, int)
+    none, size = RankedIds(np.empty((1, 0), np.int32), np.zeros(1, np.int64)), len(taken) + 2
+    for seed in range(400):
+        marks, ids = np.zeros((1, rows), np.uint8), np.full(size, -1, np.int32)
+        out = np.array([0, size]), ids, np.empty(1, np.int64)
+        kernels.assemble_per_sample(known, none, rows, random_key(seed), marks, *out)
+        counts += np.bincount(ids, minlength=rows)
+    assert counts[free].sum() == 2 * 400
+    assert chi_square_p(counts[free], 400, 2) > 1e-3
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

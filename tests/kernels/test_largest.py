@@ -69,6 +69,20 @@ def test_sums_that_pass_zero_on_the_way_count_once():
     assert found == {**naive(rows, columns, None)[0], -1: 0.0}
 
 
+def test_sums_below_all_numbers_count_once():
+    """Minus infinity is the mark of an output that was not seen yet."""
+    most = np.finfo(np.float32).max
+    x = make_csr(np.random.default_rng(0), [3], 3)._replace(
+        indices=np.arange(3, dtype=np.int32), values=np.array([2, 1, 1], np.float32)
+    )
+    lists = make_csr(np.random.default_rng(0), [1] * 3, 1)._replace(
+        values=np.array([-most, most, most], np.float32)
+    )
+    ids, scores = run(x, lists, np.empty(0, np.int64), 2)
+    assert ids.tolist() == [[0, -1]]
+    assert scores.tolist() == [[most, 0]]
+
+
 def test_threads_do_not_matter():
     rng = np.random.default_rng(0)
     x = make_csr(rng, [COLUMNS] * ROWS, COLUMNS)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.buckets import contents
 from helpers.layers import FAMILIES, D, N, draw_layer, draw_queries, every_mode
 from helpers.samplers import lsh_sampler
 
@@ -115,6 +116,32 @@ class TestRehashing:
         for a, b in zip(run(other, 3, 7), run(sampler, 3, 7), strict=True):
             np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(sampler.proposer.codes, other.proposer.codes)
+
+    def test_resumes_between_later_rebuilds(self):
+        """Rows that move into full buckets are drawn with the seed of the last rebuild."""
+        (weight, bias), queries = draw_layer(), draw_queries(6)
+        sampler, other = (self.make(after=1, bucket_capacity=2) for _ in range(2))
+        for each in (weight, weight.roll(1, 0), weight.roll(2, 0)):
+            sampler.forget_index()
+            sampler.update(each, bias, queries)
+        other.load_state_dict(sampler.state_dict())
+        for one in (sampler, other):
+            one.update(each, bias, queries)
+            one.select(queries, None)
+            one.update(-weight, bias, queries)
+        assert sampler.rebuilds == other.rebuilds == 3
+        assert contents(sampler.proposer.tables) == contents(other.proposer.tables)
+
+    def test_a_forgotten_index_stays_forgotten(self):
+        (weight, bias), queries = draw_layer(), draw_queries(6)
+        sampler, other = self.make(), self.make()
+        sampler.update(weight, bias, queries)
+        sampler.forget_index()
+        other.load_state_dict(sampler.state_dict())
+        assert not other.holds_index
+        sampler.update(weight, bias, queries)
+        other.load_state_dict(sampler.state_dict())
+        assert other.holds_index
 
 
 def run(sampler, first, last):

@@ -56,6 +56,22 @@ def test_types_of_weights():
     assert scores.dtype == torch.bfloat16
 
 
+def test_float64_scores_are_ranked_as_they_are():
+    """Rounded to float32 they would be equal."""
+    weight = 1 + 1e-12 * torch.arange(4, dtype=torch.float64)[:, None]
+    found = Pattern.from_lists([[0, 1, 2, 3]])
+    ids = index_top_k(torch.ones(1, 1, dtype=torch.float64), weight, None, found, 2)[1]
+    assert ids.tolist() == [[3, 2]]
+
+
+def test_scores_that_are_not_numbers_come_last():
+    weight = torch.tensor([[float("nan")], [-1.0], [-torch.inf], [2.0]])
+    found = Pattern.from_lists([[0, 1, 2, 3], [0, 2]])
+    scores, ids = index_top_k(torch.ones(2, 1), weight, None, found, 3)
+    assert ids.tolist() == [[3, 1, -1], [-1, -1, -1]]
+    assert scores.tolist() == [[2, -1, -torch.inf], [-torch.inf] * 3]
+
+
 def test_k_out_of_range():
     with pytest.raises(ValueError, match="k must be at least 1, not 0"):
         index_top_k(*draw([1]), 0)

@@ -9,7 +9,7 @@ import torch
 from helpers import job
 
 from slide import FullSampler
-from slide.data import SparseDataset, Split
+from slide.data import SparseDataset, Split, kind_of
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training import plan
@@ -134,6 +134,23 @@ def graph_data(rows=60):
     return SparseDataset("graph", split, split, 30, 12)
 
 
+def test_the_kind_is_that_of_all_rows(tmp_path, monkeypatch):
+    """Where one row is held out of the only two that are equal, the others look like a graph."""
+    rows = 1000
+    pattern = Pattern.from_lists([[row % 30, 30 + row // 30, 64] for row in [*range(999), 998]])
+    labels = Pattern.from_lists([[row % 12] for row in range(rows)])
+    split = Split(CSR(*pattern, np.ones(3 * rows, np.float32)), labels, 65, 12)
+    data = SparseDataset("nearly", split, split, 65, 12)
+    first, last = np.arange(999), np.array([999])
+    assert kind_of(split.take(first)) == "graph"
+    parts = split.take(first), split.take(last)
+    monkeypatch.setattr("slide.training.trainer.validation_split", lambda *_: parts)
+    network = job.make_network(data, FullSampler)
+    trainer = job.make_trainer(tmp_path, data, network=network, epochs="auto")
+    trainer.monitor.close()
+    assert trainer.held_rows.known is None
+
+
 def test_known_labels_are_left_out_of_predictions(tmp_path):
     data = graph_data()
     torch.manual_seed(0)
@@ -153,7 +170,7 @@ def test_known_labels_are_left_out_of_predictions(tmp_path):
         left = [label for label in np.argsort(-scores[row]) if label not in of[tuple(name)]]
         best[row] = left[:5]
     expected = np.mean([precision_at_k(best, held.labels, k) for k in (1, 3, 5)])
-    rows = HeldRows(train, held)
+    rows = HeldRows(train, held, "graph")
     assert rows.known is not None
     assert rows.precision(network) == pytest.approx(expected)
     network.train()
@@ -166,7 +183,7 @@ def test_other_rows_are_judged_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr("slide.training.planner._ROWS", 11)
     data = job.make_data(tmp_path)
     network = job.make_network(data, partial(FullSampler))
-    rows = HeldRows(data.train, data.test)
+    rows = HeldRows(data.train, data.test, "other")
     assert rows.known is None
     assert len(rows.split) == 11
     best = network.predict(rows.split.features, 5)[1].numpy()

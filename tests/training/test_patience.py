@@ -75,12 +75,11 @@ def test_a_resumed_run_goes_on_waiting(tmp_path, data, monkeypatch):
     trainer = trainer_of(tmp_path, data, checkpoint_every=60)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
-    splits = trainer.train_split, trainer.held_split
-    resumed = Patience(tmp_path / "run", 2, 50, splits, step=60)
+    resumed = Patience(tmp_path / "run", 2, 50, trainer.held_rows, step=60)
     assert (resumed.score, resumed.best_step) == (0.5, 50)
     assert not resumed.ended(149)
     assert resumed.ended(150)
-    fresh = Patience(tmp_path / "run", 2, 50, splits, step=40)
+    fresh = Patience(tmp_path / "run", 2, 50, trainer.held_rows, step=40)
     assert (fresh.score, fresh.best_step) == (-1.0, 0), "it is from after the checkpoint"
 
 
@@ -93,8 +92,7 @@ def test_a_kill_while_the_best_is_replaced(tmp_path, data, monkeypatch, left):
     best.rename(tmp_path / "run/best.tmp")
     if left == "a part":
         best.mkdir()
-    splits = trainer.train_split, trainer.held_split
-    assert Patience(tmp_path / "run", 2, 50, splits, step=50).best_step == 50
+    assert Patience(tmp_path / "run", 2, 50, trainer.held_rows, step=50).best_step == 50
     assert (best / "best.json").exists()
 
 
@@ -142,8 +140,8 @@ def work(group):
     '''Each group finds the best of that before, and writes its own.'''
     network = ShardedNetwork(30, [4], 20, FullSampler, group, seed=group.size)
     scores = [0.1 * group.size, 0.0]
-    HeldRows.__init__, HeldRows.precision = lambda *_: None, lambda *_: scores.pop(0)
-    patience = Patience(FOLDER, 3, 50, (None, None), 100 * group.size, group)
+    HeldRows.precision = lambda *_: scores.pop(0)
+    patience = Patience(FOLDER, 3, 50, object.__new__(HeldRows), 100 * group.size, group)
     before, found = patience.best_step, []
     if before:
         patience.restore(network, before + 1)

@@ -44,7 +44,7 @@ def contender(tmp_path, lr=0.01, steps=8):
     network = job.make_network(data, FullSampler)
     optimizer = RowSparseAdam(network.parameters(), lr=lr)
     batches = Batches(data.train, 16, seed=0)
-    held = HeldRows(data.train, data.test)
+    held = HeldRows(data.train, data.test, "other")
     return Contender(network, optimizer, ActiveLoss("bce"), batches, held, steps), optimizer
 
 
