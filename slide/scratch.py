@@ -93,14 +93,17 @@ class Scratch:
 
     def marks(self, runs: int) -> np.ndarray:
         """``(runs, N)`` uint8, all 0."""
-        return self.filled(f"marks{runs}", (runs, self.out_features), np.uint8, 0)
+        return self.filled("marks", (runs, self.out_features), np.uint8, 0)
 
     def filled(self, name: str, shape: tuple[int, ...], dtype: type, fill: int = 0) -> np.ndarray:
-        """The array of that name and shape; it is made and filled at the first call."""
+        """The array of that name and shape; it is made and filled at the first call.
+
+        Its first entries serve where fewer are asked for, as for fewer threads.
+        """
         found = self._arrays.get(name)
-        if found is None or found.shape != shape:
+        if found is None or found.shape[1:] != shape[1:] or len(found) < shape[0]:
             found = self._arrays[name] = np.full(shape, fill, dtype)
-        return found
+        return found if len(found) == shape[0] else found[: shape[0]]
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised tensor for use within one call.

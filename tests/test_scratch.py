@@ -32,6 +32,13 @@ class TestScratch:
             assert array.shape == shape
             assert not array.any()
 
+    def test_fewer_threads_use_a_part(self):
+        """Training that gives cores back, and takes them again, must not keep arrays for each."""
+        scratch = Scratch(3)
+        whole = scratch.marks(4)
+        assert scratch.marks(2).base is whole
+        assert scratch.marks(4) is whole
+
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
     def test_copies_have_memory_of_their_own(self, duplicate):
         scratch = Scratch(3)

@@ -112,14 +112,15 @@ class InnerProductHash:
             bias: ``(N,)`` or None.
         """
         self._follow(weight.device)
-        d, step = self.in_features, -(-len(weight) // SAMPLE)
-        rows, biases = weight[::step], None if bias is None else bias[::step]
+        step = -(-len(weight) // SAMPLE)
         self.mean.zero_()
+        rows = self._centered(weight[::step], None if bias is None else bias[::step])
         if self.center:
-            self.mean[:d] = rows.mean(0)
-            self.mean[d] = biases.mean() if biases is not None else 0.0
+            # Of all columns together: torch adds one alone up in as many parts as it has threads.
+            self.mean.copy_(rows.mean(0))
+            rows -= self.mean.to(rows.dtype)
         if self.norm == "simple_lsh":
-            lengths = self._centered(rows, biases).norm(dim=1)
+            lengths = rows.norm(dim=1)
             place = math.ceil(LENGTH_QUANTILE * len(lengths))
             length = lengths.sort().values[place - 1]  # On GPUs, kthvalue is not deterministic.
             # To read it from another device would wait for that.

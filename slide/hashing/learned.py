@@ -93,7 +93,8 @@ class LearnedSimHash(SimHash):
         start = on_device(self.directions, rows.device).float()
         directions = start / start.square().mean(0).sqrt().clamp(min=1e-12)
         # So that most projections lie where tanh is neither flat nor straight.
-        scales = [1 / (each @ directions).std().clamp(min=1e-12) for each in (inputs, rows)]
+        spreads = [(each @ directions).std(0).mean() for each in (inputs, rows)]
+        scales = [1 / each.clamp(min=1e-12) for each in spreads]
         directions.requires_grad_()
         optimizer = torch.optim.Adam([directions], lr=self.lr)
         with torch.enable_grad():

@@ -67,7 +67,7 @@ class SimHash:
         draws = generator.integers(0, 6, size=shape, dtype=np.int8)
         # 0 -> +1, 1 -> -1, others -> 0. One byte for each, because D may be the number of features.
         self._placed: torch.Tensor | None = None
-        self.directions = np.where(draws == 0, 1, np.where(draws == 1, -1, 0)).astype(np.int8)
+        self.directions = (draws == 0).view(np.int8) - (draws == 1).view(np.int8)
 
     def codes(self, vectors: torch.Tensor) -> Any:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.

@@ -11,7 +11,7 @@ from slide.sparse import CSR, Pattern, check_pattern
 # Rows of the training set that are counted at a time.
 _BLOCK = 1 << 17
 # Pairs of feature and label that are counted at most; with more of them, some rows are left out.
-_MOST_PAIRS = 200_000_000
+MOST_PAIRS = 200_000_000
 # Added to the number of rows of a feature, so that features of few rows do not seem sure.
 _PRIOR = 3
 
@@ -65,7 +65,7 @@ class Associations:
 
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
-        step = -(-count_pairs(features, labels) // _MOST_PAIRS)
+        step = -(-count_pairs(features, labels) // MOST_PAIRS)
         pairs: Any = scipy.sparse.csr_array((num_features, num_labels), dtype=np.float32)
         counts = np.zeros(num_features)
         for begin in range(0, features.num_rows, _BLOCK):

@@ -25,7 +25,7 @@ from slide.ranking.neighbours import Neighbours
 from slide.sparse import CSR
 
 OBJECTIVES = ("p", "psp")
-_BATCH = 1024
+ROWS_AT_ONCE = 1024
 # What is left out of the answers for each kind of data.
 _KNOWN = {
     "graph": "no answers to rows that repeat the features of a training row, because rows are "
@@ -179,7 +179,7 @@ class EnsembleRanker:
         self._fit_classifiers(train)
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
         weights = [np.empty(0)]
-        parts, count = held.blocks(_BATCH), -(-len(held) // _BATCH)
+        parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
         for part in Bar(parts, "evidence", count, leave=False):
             evidence = self._evidence(network, part.features, 1, search)
             columns.append(evidence.columns)

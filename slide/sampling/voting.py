@@ -68,7 +68,7 @@ def voting_scratch(
     shape, room = (num_tables, num_asked), (num_tables * in_table,)
     return SharedScratch(
         hits=filled("hits", (num_tables, num_buckets), np.int32),
-        votes=filled(f"votes{runs}", (runs, span), np.int32),
+        votes=filled("votes", (runs, span), np.int32),
         buckets=filled("buckets", shape, np.int32),
         weights=filled("weights", shape, np.int32),
         cursors=filled("cursors", (num_tables, PARTS), np.int64),

@@ -5,16 +5,18 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from slide.data.validation import held_rows
+from slide.ranking.associations import MOST_PAIRS
+from slide.ranking.ensemble import ROWS_AT_ONCE
+from slide.ranking.evidence import COLUMNS
 
 # Types of numbers, in bytes.
 _FLOAT, _INT, _LONG = 4, 4, 8
 # What Python, libraries that are imported later, and compiled kernels take beside the arrays.
 _LIBRARIES = 150 << 20
-# Evidence of a pair of row and label, numbers of float32; rows at a time; and the share of
-# candidates that no other expert names, too.
-_COLUMNS, _RANKED, _ALONE = 16, 1_024, 0.6
-# Most pairs of a feature and a label that are counted, and bytes of a distinct one meanwhile.
-_MOST_PAIRS, _PAIR_COUNTED = 200_000_000, 28
+# The share of candidates that no other expert of a re-ranker names, too.
+_ALONE = 0.6
+# Bytes of a distinct pair of a feature and a label, while pairs are counted.
+_PAIR_COUNTED = 28
 # Bytes of an entry of the rows, and of a pair of row and label, while the re-ranker sorts them.
 _ENTRY_SORTED, _PAIR_SORTED = 44, 48
 
@@ -195,13 +197,13 @@ def _ranker(sizes: RunSizes) -> int:
     candidates, negatives, features, labels = sizes.ranker
     sizes = sizes._replace(features=features, labels=labels)
     neighbours = (2 * _FLOAT + _INT) * sizes.entries
-    associations = _distinct(min(each * sizes.targets, _MOST_PAIRS), sizes)
+    associations = _distinct(min(each * sizes.targets, MOST_PAIRS), sizes)
     classifiers = (_FLOAT + _INT) * _distinct(each * sizes.targets, sizes)
     phases = (
         neighbours + _ENTRY_SORTED * sizes.entries,  # Two kinds of near rows are compared.
         (_PAIR_SORTED + _INT) * (sizes.targets + rows * negatives),  # Classifiers learn.
         # The judge learns.
-        _FLOAT * _COLUMNS * _ALONE * candidates * 2 * (held_rows(rows) + _RANKED),
+        _FLOAT * len(COLUMNS) * _ALONE * candidates * 2 * (held_rows(rows) + ROWS_AT_ONCE),
         # At the end, pairs are counted again.
         _PAIR_COUNTED * associations + neighbours,
     )

@@ -133,6 +133,16 @@ class TestInnerProductHash:
         hashed.observe(-queries)
         np.testing.assert_array_equal(hashed.mean_input, other.mean_input)
 
+    def test_threads_do_not_matter(self, threads):
+        weight, bias = draw_layer(2**16, 4)
+        found = []
+        for number in (1, 0):
+            threads(number)
+            hashed = InnerProductHash(Recorder(6))
+            hashed.fit(weight, bias)
+            found.append((hashed.mean.tolist(), hashed.length))
+        assert found[0] == found[1]
+
     def test_no_rows(self):
         hashed = InnerProductHash(SimHash(14, 4, 6), "cosine")
         assert hashed.row_codes(torch.zeros(0, 12), None).shape == (6, 0)

@@ -54,7 +54,7 @@ def test_a_feature_keeps_its_most_frequent_labels(rows):
 def test_with_very_many_pairs_some_rows_count(rows, monkeypatch):
     features, labels = rows
     assert associations.count_pairs(features, labels) == 8 * ROWS
-    monkeypatch.setattr(associations, "_MOST_PAIRS", 4 * ROWS)
+    monkeypatch.setattr(associations, "MOST_PAIRS", 4 * ROWS)
     found = Associations().fit(features, labels, FEATURES, LABELS)
     half = Split(features, labels, FEATURES, LABELS).take(np.arange(0, ROWS, 2))
     expected = Associations().fit(half.features, half.labels, FEATURES, LABELS)
