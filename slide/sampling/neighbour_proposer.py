@@ -135,8 +135,7 @@ class NeighbourProposer(Proposer):
         useful = (rows >= 0) & (rows != changed[:, None])
         first = np.argsort(~useful, axis=1, kind="stable")[:, : self.width]
         found = np.take_along_axis(np.where(useful, rows, -1), first, 1)
-        self.graph[changed, : found.shape[1]] = found
-        self.graph[changed, found.shape[1] :] = -1
+        self.graph[changed] = found  # `look_up` keeps at least `width` places of each sample.
         self._last = None
 
     def statistics(self) -> dict[str, float]:
