@@ -101,8 +101,10 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     hidden = network.embed(features)
     named = on_host(network.output.top_k(hidden, min(depths.network, labels), search)[1])
     votes = experts.neighbours.votes(features, min(depths.neighbours, labels))
-    going, gone = experts.associations.best(features, min(_ASSOCIATED, labels))
-    ids = join(named, votes.ids, gone[:, : depths.associations])
+    associated_scores, associated_ids = experts.associations.best(
+        features, min(_ASSOCIATED, labels)
+    )
+    ids = join(named, votes.ids, associated_ids[:, : depths.associations])
     if experts.known_labels is not None:
         ids[hits(ids, experts.known_labels.of(features))] = -1
     known = ids >= 0
@@ -118,7 +120,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
             experts.classifiers.scores(features, ids),
         ),
         (votes.ids, votes.shares, votes.sharp),
-        (gone, going),
+        (associated_ids, associated_scores),
         *(experts.frequency, of_row, columns),
     )
     return Evidence(ids, columns, named)
