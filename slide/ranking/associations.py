@@ -106,8 +106,7 @@ def _ones(pattern: CSR | Pattern, begin: int, num_columns: int):
     """Some rows as a matrix of ones."""
     import scipy.sparse
 
-    indptr = pattern.indptr[begin : begin + _BLOCK + 1]
-    own = pattern.indices[indptr[0] : indptr[-1]]
-    shape = (len(indptr) - 1, num_columns)
-    ones = np.ones(len(own), np.float32)
-    return scipy.sparse.csr_array((ones, own, indptr - indptr[0]), shape)
+    part = pattern.slice(begin, begin + _BLOCK)
+    ones = np.ones(len(part.indices), np.float32)
+    shape = part.num_rows, num_columns
+    return scipy.sparse.csr_array((ones, part.indices, part.indptr), shape)

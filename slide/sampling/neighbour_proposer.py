@@ -13,7 +13,7 @@ from slide.runtime import profiled
 from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries
 from slide.search import index_top_k
-from slide.sparse import Pattern
+from slide.sparse import Pattern, row_bounds
 
 
 class NeighbourProposer(Proposer):
@@ -119,8 +119,7 @@ class NeighbourProposer(Proposer):
         owners = [owner, np.repeat(owner, self.width), np.repeat(samples, explore)]
         ids, owners = np.concatenate(ids), np.concatenate(owners)
         ids, owners = ids[ids >= 0], owners[ids >= 0]
-        indptr = np.zeros(len(samples) + 1, np.int64)
-        np.cumsum(np.bincount(owners, minlength=len(samples)), out=indptr[1:])
+        indptr = row_bounds(np.bincount(owners, minlength=len(samples)))
         return Pattern(indptr, ids[np.argsort(owners, kind="stable")])
 
     def touched(self, active: ActiveSet) -> None:
