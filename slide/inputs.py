@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 _FEATURES = "a slide.CSR, a SciPy sparse matrix, a torch tensor or an array of 2 dimensions"
 _LABELS = "lists of label numbers, one number for each row, or a matrix with a column for each"
@@ -194,7 +194,7 @@ def _from_torch(x: torch.Tensor, num_columns: int | None, name: str) -> CSR:
         x = x.coalesce()
         rows, columns = x.indices().numpy()
         sizes = np.bincount(rows, minlength=x.shape[0])
-        bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+        bounds = row_bounds(sizes)
         return CSR(bounds, _whole(columns, np.int32, name), _values(_plain(x.values()), name))
     if x.layout != torch.sparse_csr:
         return _from_torch(x.to_sparse_coo(), num_columns, name)
@@ -219,7 +219,7 @@ def _from_dense(x: Any, num_columns: int | None, name: str) -> CSR:
     _check_columns(array.shape[1], num_columns, name)
     rows, columns = np.nonzero(array)
     sizes = np.bincount(rows, minlength=len(array))
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    bounds = row_bounds(sizes)
     return CSR(bounds, columns.astype(np.int32), _values(array[rows, columns], name))
 
 
@@ -258,5 +258,5 @@ def _from_lists(rows: Sequence[Any], name: str) -> Pattern:
             raise ValueError(f"{name} of row {place} must be a list, not of shape {part.shape}")
         parts.append(_whole(part, np.int32, f"{name} of row {place}"))
     sizes = [len(part) for part in parts]
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    bounds = row_bounds(sizes)
     return Pattern(bounds, np.concatenate([np.empty(0, np.int32), *parts]))

@@ -38,10 +38,17 @@ class Pattern(NamedTuple):
         Raises:
             ValueError: for a column that is not a whole number in [0, 2^31).
         """
-        indptr = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(row) for row in lists], out=indptr[1:])
         columns = [_column(column) for row in lists for column in row]
-        return cls(indptr, np.array(columns, np.int32))
+        return cls(row_bounds([len(row) for row in lists]), np.array(columns, np.int32))
+
+    def slice(self, start: int, stop: int) -> "Pattern":
+        """The rows from ``start`` to before ``stop``, or to the last one; indices are a view.
+
+        Raises:
+            IndexError: not ``0 <= start <= stop``, or ``start`` above the number of rows.
+        """
+        indptr, inside = _cut(self.indptr, start, stop)
+        return Pattern(indptr, self.indices[inside])
 
 
 def _column(given: Any) -> int:
@@ -80,6 +87,43 @@ class CSR(NamedTuple):
     @property
     def num_rows(self) -> int:
         return len(self.indptr) - 1
+
+    def slice(self, start: int, stop: int) -> "CSR":
+        """The rows from ``start`` to before ``stop``, or to the last; the entries are views.
+
+        Raises:
+            IndexError: see `Pattern.slice`.
+        """
+        indptr, inside = _cut(self.indptr, start, stop)
+        return CSR(indptr, self.indices[inside], self.values[inside])
+
+
+def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
+    """The bounds of some rows, counted from the first of them, and where their entries are."""
+    if not 0 <= start <= min(stop, len(indptr) - 1):
+        raise IndexError(f"[{start}, {stop}) are none of {len(indptr) - 1} rows")
+    bounds = indptr[start : stop + 1]
+    return bounds - bounds[0], slice(bounds[0], bounds[-1])
+
+
+def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
+    """The bounds of rows of these sizes, as in ``Pattern.indptr``.
+
+    Args:
+        sizes: ``(B,)`` integers, the number of entries of each row. For a padded matrix of ids,
+            ``(ids >= 0).sum(1)``.
+
+    Returns:
+        ``(B + 1,)`` int64.
+
+    Example:
+        >>> from slide.sparse import row_bounds
+        >>> row_bounds([2, 0, 1])
+        array([0, 2, 2, 3])
+    """
+    bounds = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
 
 
 def check_pattern(

@@ -13,7 +13,7 @@ import torch
 from slide.active_set import ActiveSet
 from slide.hashing import HashFamily
 from slide.sampling import Sampler
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 
 def check_sampler(
@@ -221,9 +221,8 @@ def _normal(rng: np.random.Generator, *shape: int) -> torch.Tensor:
 def _csr(rng: np.random.Generator, num_rows: int, num_columns: int) -> CSR:
     """A CSR matrix with about half of its entries, at random places."""
     mask = rng.random((num_rows, num_columns)) < 0.5
-    indptr = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
     columns = np.nonzero(mask)[1].astype(np.int32)
-    return CSR(indptr, columns, rng.standard_normal(len(columns), np.float32))
+    return CSR(row_bounds(mask.sum(1)), columns, rng.standard_normal(len(columns), np.float32))
 
 
 def _labels(rng: np.random.Generator, num_rows: int, num_outputs: int) -> Pattern:

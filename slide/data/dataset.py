@@ -11,7 +11,7 @@ from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
 from slide.kernels.ragged import gather_ragged
 from slide.names import Names
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 __all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]
 
@@ -88,16 +88,9 @@ class Split:
         """
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"rows [{start}, {stop}) are not within [0, {len(self)})")
-        features, labels = self.features, self.labels
-        begin, end = features.indptr[start], features.indptr[stop]
-        first, last = labels.indptr[start], labels.indptr[stop]
         return Split(
-            CSR(
-                features.indptr[start : stop + 1] - begin,
-                features.indices[begin:end],
-                features.values[begin:end],
-            ),
-            Pattern(labels.indptr[start : stop + 1] - first, labels.indices[first:last]),
+            self.features.slice(start, stop),
+            self.labels.slice(start, stop),
             self.num_features,
             self.num_labels,
             None if self.weights is None else self.weights[start:stop],
@@ -135,7 +128,7 @@ class Split:
             bad = rows[(rows < 0) | (rows >= len(self))][0]
             raise IndexError(f"row {bad} is not in [0, {len(self)})")
         features = self.features
-        indptr = _gathered_indptr(features.indptr, rows)
+        indptr = row_bounds(features.indptr[rows + 1] - features.indptr[rows])
         indices = np.empty(indptr[-1], np.int32)
         values = np.empty(indptr[-1], np.float32)
         gather_ragged(features.indptr, features.indices, rows, indptr, indices)
@@ -228,13 +221,7 @@ def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
 
 def take_labels(labels: Pattern, rows: np.ndarray) -> Pattern:
     """Copies the labels of rows ``(B,)`` int64, in the given order."""
-    indptr = _gathered_indptr(labels.indptr, rows)
+    indptr = row_bounds(labels.indptr[rows + 1] - labels.indptr[rows])
     indices = np.empty(indptr[-1], np.int32)
     gather_ragged(labels.indptr, labels.indices, rows, indptr, indices)
     return Pattern(indptr, indices)
-
-
-def _gathered_indptr(indptr: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    out = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(indptr[rows + 1] - indptr[rows], out=out[1:])
-    return out

@@ -40,14 +40,13 @@ def row_keys(features: CSR) -> np.ndarray:
     """
     keys = np.empty(features.num_rows, np.uint64)
     for start in range(0, len(keys), _BLOCK):
-        bounds = features.indptr[start : start + _BLOCK + 1]
-        entries = slice(bounds[0], bounds[-1])
-        values = np.ascontiguousarray(features.values[entries], np.float32)
-        words = features.indices[entries].astype(np.uint64) << _S32
+        part = features.slice(start, start + _BLOCK)
+        values = np.ascontiguousarray(part.values, np.float32)
+        words = part.indices.astype(np.uint64) << _S32
         mixed = _mix(words | values.view(np.uint32).astype(np.uint64))
         mixed[values == 0] = 0
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
-        keys[start : start + _BLOCK] = np.diff(sums[bounds - bounds[0]])
+        keys[start : start + _BLOCK] = np.diff(sums[part.indptr])
     return keys
 
 

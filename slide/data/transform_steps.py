@@ -7,7 +7,7 @@ References:
 import numpy as np
 
 from slide import runtime
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 __all__ = [
     "frequent_labels",
@@ -148,7 +148,7 @@ def _rows_of(part: CSR | Pattern) -> np.ndarray:
 
 def _indptr(rows: np.ndarray, num_rows: int) -> np.ndarray:
     """Returns ``indptr`` of entries that lie in ascending ``rows``."""
-    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
+    return row_bounds(np.bincount(rows, minlength=num_rows))
 
 
 def _check_not_negative(features: CSR) -> None:

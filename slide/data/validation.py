@@ -6,7 +6,7 @@ import numpy as np
 
 from slide.data.dataset import Split, holdout
 from slide.data.known_labels import lists_all_labels
-from slide.sparse import Pattern
+from slide.sparse import Pattern, row_bounds
 
 # Held-out rows: the share of all rows, the largest number, and the number for small sets with the
 # largest share of these.
@@ -102,9 +102,5 @@ def _keep_pairs(split: Split, kept: np.ndarray, keep_empty: bool) -> Split:
     sizes = np.diff(split.labels.indptr)
     left = np.bincount(np.repeat(np.arange(len(split)), sizes)[kept], minlength=len(split))
     rows = np.flatnonzero((left > 0) | (keep_empty & (sizes == 0)))
-    labels = Pattern(_bounds(left[rows]), np.asarray(split.labels.indices[kept]))
+    labels = Pattern(row_bounds(left[rows]), np.asarray(split.labels.indices[kept]))
     return replace(split.take(rows), labels=labels)
-
-
-def _bounds(sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])

@@ -15,7 +15,7 @@ from slide.inputs import as_pattern
 from slide.nn import ActiveLoss
 from slide.nn.network import SamplerFactory
 from slide.runtime import untraced
-from slide.sparse import Pattern, check_labels
+from slide.sparse import Pattern, check_labels, row_bounds
 
 
 class ShardedSampledLinear(nn.Module):
@@ -134,8 +134,7 @@ class ShardedSampledLinear(nn.Module):
         parts = self.group.all_gather(torch.from_numpy(numbers), [sum(pair) for pair in sizes])
         lengths = [part[:samples] for part, (samples, _) in zip(parts, sizes, strict=True)]
         indices = [part[samples:] for part, (samples, _) in zip(parts, sizes, strict=True)]
-        indptr = np.zeros(sum(map(len, lengths)) + 1, np.int64)
-        np.cumsum(torch.cat(lengths).numpy(), out=indptr[1:])
+        indptr = row_bounds(torch.cat(lengths).numpy())
         return Pattern(indptr, torch.cat(indices).numpy())
 
     @untraced

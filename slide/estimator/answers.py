@@ -10,7 +10,7 @@ from slide import checks
 from slide.estimator.targets import read_targets, without_torch
 from slide.inputs import as_csr
 from slide.model import Model, Predicted
-from slide.sparse import CSR
+from slide.sparse import CSR, row_bounds
 from slide.training.metrics import precision_at_k
 
 # Labels of a row in the matrices of scores, unless another number is asked for.
@@ -129,10 +129,9 @@ class AnswersMixin:
 
         ids, scores = self._best(X, _TOP if top_k is None else top_k)
         known = ids >= 0
-        bounds = np.concatenate([[0], np.cumsum(known.sum(1))])
         values = scores[known] if change is None else change(scores[known])
         shape = len(ids), len(self.classes_)
-        found = scipy.sparse.csr_array((values, ids[known], bounds), shape)
+        found = scipy.sparse.csr_array((values, ids[known], row_bounds(known.sum(1))), shape)
         found.sort_indices()
         return found
 

@@ -131,7 +131,7 @@ class CSRMatrix:
     def _sort(self, values: np.ndarray) -> list[_Block]:
         from scipy import sparse  # Imported here: it takes long, and few programs need it.
 
-        indptr, indices = array_view(self.indptr), array_view(self.indices)
+        matrix = CSR(array_view(self.indptr), array_view(self.indices), values)
         num_rows, num_columns = self.shape
         # Blocks differ by one row at most. An empty matrix has one block, too.
         bounds = np.linspace(0, num_rows, max(-(-num_rows // TRANSPOSE_BLOCK_ROWS), 1) + 1).astype(
@@ -139,8 +139,8 @@ class CSRMatrix:
         )
         blocks = []
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            part = slice(indptr[begin], indptr[end])
-            triple = values[part], indices[part], indptr[begin : end + 1] - indptr[begin]
+            part = matrix.slice(begin, end)
+            triple = part.values, part.indices, part.indptr
             turned = sparse.csr_array(triple, shape=(end - begin, num_columns)).tocsc()
             arrays = (turned.indptr, turned.indices, turned.data)
             blocks.append(_Block(begin, end, *map(torch.from_numpy, arrays)))

@@ -13,6 +13,7 @@ from torch import Tensor
 from slide.backend import plain
 from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
 from slide.runtime import array_view
+from slide.sparse import row_bounds
 
 # Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75
@@ -53,8 +54,7 @@ def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> li
     Returns:
         The bounds of the selected rows, ``(R + 1,)`` int64, then the selected part of each array.
     """
-    bounds = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.diff(indptr)[rows], out=bounds[1:])
+    bounds = row_bounds(np.diff(indptr)[rows])
     taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
     for array, out in zip(arrays, taken, strict=True):
         gather_ragged(indptr, array, rows, bounds, out)

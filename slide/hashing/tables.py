@@ -13,7 +13,7 @@ from slide.kernels.buckets import Buckets
 from slide.plain import buckets as plain_buckets
 from slide.plain.buckets import BucketTensors
 from slide.runtime import random_key
-from slide.sparse import Pattern
+from slide.sparse import Pattern, row_bounds
 
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
 
@@ -167,8 +167,7 @@ class HashTables:
         if plain(codes):
             found = on_host(self.look_up(codes).transpose(0, 1).flatten(1))
             kept = found >= 0
-            bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept.sum(1))])
-            return Pattern(bounds, found[kept])
+            return Pattern(row_bounds(kept.sum(1)), found[kept])
         buckets = self.arrays()
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
         kernels.bucket_lengths(buckets, codes, self.bucket_capacity, indptr[1:])

@@ -45,7 +45,7 @@ def fill_evidence(ids, starts, network, linear, votes, associations, frequency, 
         columns: ``(pairs, 16)`` float32 output.
     """
     voted, shares, sharp = votes
-    gone, going = associations
+    associated_ids, associated_scores = associations
     for b in prange(len(ids)):
         out = columns[starts[b] : starts[b + 1]]
         own = np.empty(len(out), np.int64)
@@ -60,7 +60,7 @@ def fill_evidence(ids, starts, network, linear, votes, associations, frequency, 
         most = most if np.isfinite(most) else np.float32(0)
         _put_known(own, voted[b], shares[b], out[:, 6])
         _put_known(own, voted[b], sharp[b], out[:, 7])
-        _put_known(own, gone[b], going[b], out[:, 9])
+        _put_known(own, associated_ids[b], associated_scores[b], out[:, 9])
         for i in range(count):
             out[i, 1], out[i, 4] = out[i, 0] - best, out[i, 3] - most
             out[i, 11] = np.log1p(frequency[own[i]])

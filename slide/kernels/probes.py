@@ -33,9 +33,7 @@ def dwta_runners(vectors, coordinates, hashes_per_table, bits, costs, flips):
                 value = vector[members[j]]
                 if value > vector[members[digit]]:
                     digit, second = j, digit
-                elif value > vector[members[second]] or (
-                    value == vector[members[second]] and j < second
-                ):
+                elif value > vector[members[second]]:
                     second = j
             costs[i, h] = vector[members[digit]] - vector[members[second]]
             shift = bits * (hashes_per_table - 1 - h % hashes_per_table)

@@ -16,7 +16,7 @@ from slide.model.saving import check_target, write_model
 from slide.names import Names
 from slide.nn import SlideNetwork
 from slide.nn.searched_layer import SEARCHES as SEARCHES
-from slide.ranking import EnsembleRanker
+from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
 from slide.sizes import default_search
 from slide.sparse import CSR, check_pattern
@@ -185,17 +185,13 @@ class Model(LearningMixin):
         """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""
         for step in self.steps:
             x = step.features(x)
-        most = min(k, self.network.output.out_features)
         if self.ranker is None:
-            found = self.network.predict(x, most, search)
-            scores, ids = (each.numpy() for each in found)
+            most = min(k, self.network.output.out_features)
+            scores, ids = (each.numpy() for each in self.network.predict(x, most, search))
+            found = Ranked.of(k, scores, ids)
         else:
-            scores, ids, _ = self.ranker.rank(self.network, x, most, search)
-        scores = np.where(ids < 0, 0, scores).astype(np.float64)
-        if ids.shape[1] == k:
-            return ids, scores
-        missing = ((0, 0), (0, k - ids.shape[1]))
-        return np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
+            found = self.ranker.rank(self.network, x, k, search)
+        return found.ids, found.scores
 
     def restricted(self, labels: Iterable[Any]) -> "Model":
         """A model that answers with some of the labels only; weights of the others are left out.
@@ -269,6 +265,4 @@ def _names(names: Iterable[Any] | None, count: int, what: str) -> Names | None:
 def _blocks(x: CSR) -> Iterable[CSR]:
     """The rows in parts."""
     for start in range(0, x.num_rows, _BATCH):
-        bounds = x.indptr[start : start + _BATCH + 1]
-        inside = slice(bounds[0], bounds[-1])
-        yield CSR(bounds - bounds[0], x.indices[inside], x.values[inside])
+        yield x.slice(start, start + _BATCH)

@@ -16,7 +16,7 @@ from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
-from slide.sparse import Pattern
+from slide.sparse import Pattern, row_bounds
 
 SEARCHES = ("exact", "index", "sampler")
 
@@ -130,8 +130,7 @@ def at_ids(ids: np.ndarray, out_features: int, scored: Callable[[ActiveSet], Ten
         ``(B, K)`` float32, 0 where there is no output.
     """
     known = ids >= 0
-    indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
-    active = ActiveSet(out_features, ids[known].astype(np.int32), indptr)
+    active = ActiveSet(out_features, ids[known].astype(np.int32), row_bounds(known.sum(1)))
     out = np.zeros(ids.shape, np.float32)
     out[known] = on_host(scored(active).float())
     return out

@@ -122,16 +122,10 @@ def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
             _check_width(int(block.features.indices.max(initial=-1)) + 1, model, source.path)
             bar.total = block.features.num_rows
             for start in range(0, block.features.num_rows, _LINES):
-                part = Block(*(_part(each, start) for each in block[:2]))
+                inside = start, start + _LINES
+                part = Block(block.features.slice(*inside), block.labels.slice(*inside))
                 yield part
                 bar.update(part.features.num_rows)
-
-
-def _part(rows: Any, start: int) -> Any:
-    """Some rows of a `CSR` or `Pattern`."""
-    bounds = rows.indptr[start : start + _LINES + 1]
-    inside = slice(bounds[0], bounds[-1])
-    return type(rows)(bounds - bounds[0], *(array[inside] for array in rows[1:]))
 
 
 def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> Iterator[Block]:

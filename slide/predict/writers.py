@@ -6,6 +6,7 @@ from typing import IO
 import numpy as np
 
 from slide.model import Names
+from slide.sparse import row_bounds
 
 ANSWER_FORMATS = ("jsonl", "xmc", "npz")
 # The first line of text has room for any number of rows, which is written in the end.
@@ -79,7 +80,8 @@ class AnswerWriter:
             np.concatenate([np.empty(0, dtype), *(part[at] for part in self._parts)])
             for at, dtype in enumerate((np.int64, np.int32, np.float64))
         )
-        bounds = np.concatenate([[0], np.cumsum(sizes)])
-        matrix = scipy.sparse.csr_array((scores, ids, bounds), (self.rows, self.num_labels))
+        matrix = scipy.sparse.csr_array(
+            (scores, ids, row_bounds(sizes)), (self.rows, self.num_labels)
+        )
         matrix.sort_indices()
         scipy.sparse.save_npz(self.file, matrix)

@@ -2,6 +2,6 @@
 
 from slide.ranking.associations import Associations as Associations
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
-from slide.ranking.ensemble import Ranked as Ranked
 from slide.ranking.linear_classifiers import LinearClassifiers as LinearClassifiers
 from slide.ranking.neighbours import Neighbours as Neighbours
+from slide.ranking.ranked import Ranked as Ranked

@@ -84,11 +84,15 @@ class Associations:
         return self
 
     def best(self, features: CSR, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scores ``(B, k)`` and ids ``(B, k)`` of the k labels with the highest scores.
+        """Scores ``(B, k)`` float32 and ids ``(B, k)`` int32 of the labels with the highest scores.
 
         Args:
-            features: ``(B, D)``; negative values count as 0.
-            k: number of labels.
+            features: ``(B, D)``; negative values subtract from the scores.
+            k: number of labels. Only scores above 0 count: where a row has fewer of them, the
+                remaining scores are 0 and the ids are -1.
+
+        Raises:
+            ValueError: for features out of range, or k below 1.
         """
         return sparse_top_k(features, self.lists, self.num_labels, k)
 
@@ -102,8 +106,7 @@ def _ones(pattern: CSR | Pattern, begin: int, num_columns: int):
     """Some rows as a matrix of ones."""
     import scipy.sparse
 
-    indptr = pattern.indptr[begin : begin + _BLOCK + 1]
-    own = pattern.indices[indptr[0] : indptr[-1]]
-    shape = (len(indptr) - 1, num_columns)
-    ones = np.ones(len(own), np.float32)
-    return scipy.sparse.csr_array((ones, own, indptr - indptr[0]), shape)
+    part = pattern.slice(begin, begin + _BLOCK)
+    ones = np.ones(len(part.indices), np.float32)
+    shape = part.num_rows, num_columns
+    return scipy.sparse.csr_array((ones, part.indices, part.indptr), shape)

@@ -1,7 +1,5 @@
 """A re-ranker that joins a network, linear classifiers and the nearest training rows."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from slide import checks
@@ -22,6 +20,7 @@ from slide.ranking.hits import hits
 from slide.ranking.judge import Judge, load_learner
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
+from slide.ranking.ranked import Ranked
 from slide.sparse import CSR
 
 OBJECTIVES = ("p", "psp")
@@ -41,28 +40,6 @@ RARE, MANY = 10, 10_000
 _NEAR = {"rare": 20, "usual": 50}
 # Share of the held-out rows from which on the classifiers learn from these in the end.
 _WORTH_LEARNING = 0.125
-
-
-class Ranked(NamedTuple):
-    """The answers to B rows.
-
-    Attributes:
-        scores: ``(B, k)`` float64, best first; probabilities, times inverse propensities if the
-            objective is ``"psp"``; 0 where there are no more labels.
-        ids: ``(B, k)`` int64 labels; -1: there are no more.
-        network_ids: ``(B, k)`` int64, what the network alone answers.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.ranking import Ranked
-        >>> found = Ranked(np.array([[0.9, 0.2]]), np.array([[3, 1]]), np.array([[1, 3]]))
-        >>> found.ids[found.scores > 0.5]
-        array([3])
-    """
-
-    scores: np.ndarray
-    ids: np.ndarray
-    network_ids: np.ndarray
 
 
 class EnsembleRanker:
@@ -201,7 +178,7 @@ class EnsembleRanker:
         Args:
             network: the network of `fit`.
             features: ``(B, D)``.
-            k: number of labels.
+            k: number of labels; where a row has fewer candidates, the answers are filled up.
             search: see `fit`.
 
         Raises:
@@ -217,10 +194,8 @@ class EnsembleRanker:
             scores[known] *= self.inverse[ids[known]]
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, ids = (np.take_along_axis(array, order, 1) for array in (scores, ids))
-        left = np.isfinite(scores)
-        return Ranked(
-            np.where(left, scores, 0), np.where(left, ids, -1), evidence.network_ids[:, :k]
-        )
+        ids = np.where(np.isfinite(scores), ids, -1)
+        return Ranked.of(k, scores, ids, evidence.network_ids)
 
     def _evidence(self, network: SlideNetwork, features: CSR, least: int, search: str) -> Evidence:
         depths = self.depths._replace(network=max(self.depths.network, least))

@@ -12,7 +12,7 @@ from slide.ranking.associations import Associations
 from slide.ranking.hits import hits
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
-from slide.sparse import CSR
+from slide.sparse import CSR, row_bounds
 
 # Each column of the evidence, and whether a larger number can only speak for a label (1), only
 # against it (-1), or both (0).
@@ -101,12 +101,14 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     hidden = network.embed(features)
     named = on_host(network.output.top_k(hidden, min(depths.network, labels), search)[1])
     votes = experts.neighbours.votes(features, min(depths.neighbours, labels))
-    going, gone = experts.associations.best(features, min(_ASSOCIATED, labels))
-    ids = join(named, votes.ids, gone[:, : depths.associations])
+    associated_scores, associated_ids = experts.associations.best(
+        features, min(_ASSOCIATED, labels)
+    )
+    ids = join(named, votes.ids, associated_ids[:, : depths.associations])
     if experts.known_labels is not None:
         ids[hits(ids, experts.known_labels.of(features))] = -1
     known = ids >= 0
-    starts = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
+    starts = row_bounds(known.sum(1))
     columns = np.empty((starts[-1], len(COLUMNS)), np.float32)
     of_row = np.empty((len(ids), 3), np.float32)
     of_row[:, 0], of_row[:, 1], of_row[:, 2] = np.diff(features.indptr), votes.nearest, votes.mean
@@ -118,7 +120,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
             experts.classifiers.scores(features, ids),
         ),
         (votes.ids, votes.shares, votes.sharp),
-        (gone, going),
+        (associated_ids, associated_scores),
         *(experts.frequency, of_row, columns),
     )
     return Evidence(ids, columns, named)

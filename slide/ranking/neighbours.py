@@ -7,7 +7,7 @@ import numpy as np
 from slide import checks
 from slide.bars import Bar
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
 # Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
 # negatives need not be as exact, and there is one for each training row.
@@ -129,18 +129,16 @@ class Neighbours:
         counts = np.bincount(self.rows.indices, minlength=len(self.weights))
         longest = longest_list(counts, self.rows.num_rows, _OWN_WORK)
         lists = shortened(self.lists, longest)
-        sizes, ids = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+        sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
         starts = range(0, self.rows.num_rows, block)
         for begin in Bar(starts, "candidates", leave=False):
             rows = np.arange(begin, min(begin + block, self.rows.num_rows))
-            bounds = self.rows.indptr[begin : rows[-1] + 2]
-            inside = slice(bounds[0], bounds[-1])
-            part = CSR(bounds - bounds[0], self.rows.indices[inside], self.rows.values[inside])
+            part = self.rows.slice(begin, begin + block)
             scores, near = sparse_top_k(part, lists, self.rows.num_rows, self.count, rows)
             _, found = sparse_top_k(_sparse(near, scores), self.labels, self.num_labels, k)
             sizes.append((found >= 0).sum(1))
             ids.append(found[found >= 0])
-        return Pattern(np.cumsum(np.concatenate(sizes)), np.concatenate(ids))
+        return Pattern(row_bounds(np.concatenate(sizes)), np.concatenate(ids))
 
     def _weighted(self, features: CSR) -> CSR:
         """The rows with weighted features, at length 1."""
@@ -171,5 +169,5 @@ def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
 def _sparse(ids: np.ndarray, values: np.ndarray) -> CSR:
     """The rows of a top-k list as sparse rows."""
     known = ids >= 0
-    indptr = np.concatenate([[0], np.cumsum(known.sum(1))]).astype(np.int64)
-    return CSR(indptr, ids[known].astype(np.int32), values[known].astype(np.float32))
+    entries = ids[known].astype(np.int32), values[known].astype(np.float32)
+    return CSR(row_bounds(known.sum(1)), *entries)

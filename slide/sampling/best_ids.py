@@ -10,7 +10,7 @@ from slide.kernels.largest import keep_largest
 from slide.kernels.votes import RankedIds
 from slide.runtime import array_view
 from slide.search import index_top_k
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
 
@@ -84,9 +84,7 @@ def without_labels(ids: np.ndarray, labels: Pattern, out_features: int, most: in
     own = np.repeat(samples, np.diff(labels.indptr)) * out_features + labels.indices
     free = (ids >= 0) & ~np.isin(samples[:, None] * out_features + ids, own)
     kept = free & (np.cumsum(free, axis=1) <= most)
-    indptr = np.zeros(len(ids) + 1, np.int64)
-    np.cumsum(kept.sum(1), out=indptr[1:])
-    return Pattern(indptr, ids[kept].astype(np.int32))
+    return Pattern(row_bounds(kept.sum(1)), ids[kept].astype(np.int32))
 
 
 def best_of_voted(
@@ -122,10 +120,8 @@ def best_of_voted(
     kept = ids >= 0
     if not isinstance(voted, Tensor):
         kept = np.arange(ids.shape[1]) < voted.counts[:, None]
-    indptr = np.zeros(len(ids) + 1, np.int64)
-    np.cumsum(kept.sum(1), out=indptr[1:])
-    most = best + most_labels(labels)
-    named = index_top_k(x, weight, bias, Pattern(indptr, ids[kept]), most)[1]
+    pool, most = Pattern(row_bounds(kept.sum(1)), ids[kept]), best + most_labels(labels)
+    named = index_top_k(x, weight, bias, pool, most)[1]
     found = without_labels(on_host(named), labels, len(weight), best)
     out[np.arange(best) < np.diff(found.indptr)[:, None]] = found.indices
     return out

@@ -10,7 +10,7 @@ from slide import checks
 from slide.kernels.votes import RankedIds
 from slide.runtime import array_view, check_on_cpu, num_threads
 from slide.sampling.protocol import Proposer, Queries
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 KINDS = ("ivf", "hnsw", "flat")
 
@@ -112,9 +112,7 @@ class FaissProposer(Proposer):
         """The ``neighbours`` best ids of each input, best first."""
         found = self.search(queries, min(self.neighbours, self.out_features))
         known = found >= 0
-        indptr = np.zeros(len(found) + 1, np.int64)
-        np.cumsum(known.sum(1), out=indptr[1:])
-        return Pattern(indptr, found[known])
+        return Pattern(row_bounds(known.sum(1)), found[known])
 
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64

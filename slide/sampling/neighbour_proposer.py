@@ -13,7 +13,7 @@ from slide.runtime import profiled
 from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries
 from slide.search import index_top_k
-from slide.sparse import Pattern
+from slide.sparse import Pattern, row_bounds
 
 
 class NeighbourProposer(Proposer):
@@ -119,8 +119,7 @@ class NeighbourProposer(Proposer):
         owners = [owner, np.repeat(owner, self.width), np.repeat(samples, explore)]
         ids, owners = np.concatenate(ids), np.concatenate(owners)
         ids, owners = ids[ids >= 0], owners[ids >= 0]
-        indptr = np.zeros(len(samples) + 1, np.int64)
-        np.cumsum(np.bincount(owners, minlength=len(samples)), out=indptr[1:])
+        indptr = row_bounds(np.bincount(owners, minlength=len(samples)))
         return Pattern(indptr, ids[np.argsort(owners, kind="stable")])
 
     def touched(self, active: ActiveSet) -> None:
@@ -135,8 +134,7 @@ class NeighbourProposer(Proposer):
         useful = (rows >= 0) & (rows != changed[:, None])
         first = np.argsort(~useful, axis=1, kind="stable")[:, : self.width]
         found = np.take_along_axis(np.where(useful, rows, -1), first, 1)
-        self.graph[changed, : found.shape[1]] = found
-        self.graph[changed, found.shape[1] :] = -1
+        self.graph[changed] = found  # `look_up` keeps at least `width` places of each sample.
         self._last = None
 
     def statistics(self) -> dict[str, float]:

@@ -19,7 +19,7 @@ from slide.sampling import schedules, set_ids
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
 from slide.scratch import Scratch
-from slide.sparse import Pattern, check_labels, check_pattern
+from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
@@ -205,9 +205,8 @@ class ActiveSampler(Sampler):
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
         counts = np.diff(labels.indptr)
-        indptr = np.zeros(len(counts) + 1, np.int64)
         sizes = np.maximum(counts + self._reserve, self.active)
-        np.cumsum(np.minimum(sizes, self.out_features), out=indptr[1:])
+        indptr = row_bounds(np.minimum(sizes, self.out_features))
         places = self._places_for_candidates(np.maximum(self.active - counts, 0))
         none = np.empty((len(counts), 0), np.int32)
         proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(places))

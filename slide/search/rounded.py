@@ -13,6 +13,7 @@ from torch import Tensor
 from slide.kernels.largest import keep_largest_bounds
 from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view
+from slide.sparse import row_bounds
 from slide.stored_rows import StoredRows, TensorRows, weight_rows
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
@@ -112,7 +113,7 @@ def _scored(
     wanted: np.ndarray,
 ) -> np.ndarray:
     """The scores of the wanted ids ``(B, K)``; -inf for the others."""
-    indptr = np.concatenate([[0], np.cumsum(wanted.sum(1))]).astype(np.int64)
+    indptr = row_bounds(wanted.sum(1))
     weight, added, places = stored.some(ids[wanted].astype(np.int32), bias)
     assert added is not None
     out = np.empty(indptr[-1], np.float32)

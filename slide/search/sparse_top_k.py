@@ -9,7 +9,7 @@ from slide import checks
 from slide.kernels.evidence import count_votes
 from slide.kernels.largest import top_products
 from slide.runtime import num_threads
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
 # Lists that were checked before: bounds, indices, and the number of outputs that they fit.
 _checked: dict[int, tuple[ref, ref, int]] = {}
@@ -90,8 +90,7 @@ def shortened(lists: CSR, longest: int) -> CSR:
     place = entries - lists.indptr[owner[entries]]
     kept = np.ones(len(lists.indices), bool)
     kept[entries[order[place >= longest]]] = False
-    indptr = np.concatenate([[0], np.cumsum(np.minimum(lengths, longest))]).astype(np.int64)
-    return CSR(indptr, lists.indices[kept], lists.values[kept])
+    return CSR(row_bounds(np.minimum(lengths, longest)), lists.indices[kept], lists.values[kept])
 
 
 def sparse_top_k(

@@ -13,7 +13,7 @@ import numpy as np
 from slide import runtime
 from slide.model import Predicted
 from slide.serve.limits import Limits
-from slide.sparse import CSR
+from slide.sparse import CSR, row_bounds
 
 # Rows, k and search; answers with numbers of labels.
 Answering = Callable[[CSR, int, str], Predicted]
@@ -179,6 +179,5 @@ def _stack(parts: list[CSR]) -> CSR:
     if len(parts) == 1:
         return parts[0]
     sizes = np.concatenate([np.diff(part.indptr) for part in parts])
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     indices, values = (np.concatenate(each) for each in zip(*(p[1:] for p in parts), strict=True))
-    return CSR(indptr, indices, values)
+    return CSR(row_bounds(sizes), indices, values)

@@ -8,7 +8,7 @@ import numpy as np
 from slide.model import Model
 from slide.predict.rows import number_features
 from slide.serve.schema import Row
-from slide.sparse import CSR
+from slide.sparse import CSR, row_bounds
 
 _Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -25,7 +25,7 @@ def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     """
     texts = _of_texts(rows, model)
     found = [_row_of_place(place, row, model, texts) for place, row in enumerate(rows)]
-    indptr = np.cumsum([0, *(len(indices) for indices, _ in found)], dtype=np.int64)
+    indptr = row_bounds([len(indices) for indices, _ in found])
     indices, values = (np.concatenate(each) for each in zip(*found, strict=True))
     return CSR(indptr, indices, values)
 

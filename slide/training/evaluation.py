@@ -56,21 +56,16 @@ def predict_split(
     network: SlideNetwork, split: Split, search: str, ranker: EnsembleRanker | None = None
 ) -> Ranked:
     """The 5 best labels of each row; without a ranker, the scores are those of the network."""
-    k = min(_TOP, network.output.out_features)
+    most = min(_TOP, network.output.out_features)
     parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
     for batch in Bar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
-            scores, ids = map(on_host, network.predict(batch.features, k, search))
-            parts.append(Ranked(scores, ids, ids))
+            scores, ids = map(on_host, network.predict(batch.features, most, search))
+            parts.append(Ranked.of(_TOP, scores, ids))
         else:
-            parts.append(ranker.rank(network, batch.features, k, search))
-    missing = {"scores": 0, "ids": -1, "network_ids": -1}
-    found = [
-        np.concatenate([_widened(getattr(part, name), value) for part in parts])
-        for name, value in missing.items()
-    ]
-    return Ranked(*found)
+            parts.append(ranker.rank(network, batch.features, _TOP, search))
+    return Ranked(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 def evaluate(
@@ -141,11 +136,6 @@ def _scores(found: np.ndarray, split: Split, inverse: np.ndarray) -> dict[str, f
         for k in (1, 3, 5):
             scores[f"{name}_at_{k}"] = metric(found, split, k, inverse)
     return scores
-
-
-def _widened(array: np.ndarray, missing: float) -> np.ndarray:
-    """The array with at least 5 columns."""
-    return np.pad(array, ((0, 0), (0, _TOP - array.shape[1])), constant_values=missing)
 
 
 _METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {

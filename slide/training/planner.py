@@ -53,10 +53,7 @@ class HeldRows:
         return float(np.mean([precision_at_k(best, self.split.labels, k) for k in _PLACES]))
 
     def _known_of(self, rows: np.ndarray) -> Pattern | None:
-        if self.known is None:
-            return None
-        indptr = self.known.indptr[rows[0] : rows[-1] + 2]
-        return Pattern(indptr - indptr[0], self.known.indices[indptr[0] : indptr[-1]])
+        return None if self.known is None else self.known.slice(rows[0], rows[-1] + 1)
 
 
 class Planner:

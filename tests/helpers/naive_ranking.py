@@ -176,9 +176,9 @@ def fill_evidence(ids, scores, known, frequency, of_row):
 
     kept = [i for i, label in enumerate(ids) if label >= 0]
     network, linear = ([float(values[i]) for i in kept] for values in scores)
-    share, sharp, going = ([float(each.get(int(ids[i]), 0)) for i in kept] for each in known)
+    share, sharp, association = ([float(each.get(int(ids[i]), 0)) for i in kept] for each in known)
     columns = [network, behind(network), ranks(network), linear, behind(linear), ranks(linear)]
-    columns += [share, sharp, ranks(share), going, ranks(going)]
+    columns += [share, sharp, ranks(share), association, ranks(association)]
     columns += [[math.log1p(frequency[ids[i]]) for i in kept]]
     columns += [[float(number)] * len(kept) for number in of_row]
     columns += [[max(network, default=0)] * len(kept)]

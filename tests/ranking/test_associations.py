@@ -42,6 +42,17 @@ def test_scores_are_sums_of_shares(rows, monkeypatch, block):
         assert (np.diff(own) <= 0).all()
 
 
+def test_negative_values_subtract(rows):
+    model = Associations().fit(*rows, FEATURES, LABELS)
+    queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
+    assert (queries.values < 0).any()
+    scores, ids = model.best(queries, LABELS)
+    every = to_dense(queries, FEATURES).numpy() @ naive_shares(*rows)
+    expected = -np.sort(-np.maximum(every, 0), axis=1)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
+    assert ((ids >= 0) == (scores > 0)).all()
+
+
 def test_a_feature_keeps_its_most_frequent_labels(rows):
     model = Associations(longest=3).fit(*rows, FEATURES, LABELS)
     kept, shares = to_dense(model.lists, LABELS).numpy(), naive_shares(*rows)

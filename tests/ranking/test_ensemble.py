@@ -56,6 +56,15 @@ def test_answers_are_the_most_probable_labels(data, network, fitted):
     assert all(len(set(row)) == 7 for row in found.ids.tolist())
 
 
+def test_a_row_of_few_candidates_has_as_many_places(data, network, fitted):
+    """There are 80 labels."""
+    every, found = (fitted.rank(network, data.test.features, k) for k in (80, 85))
+    for one, other, missing in zip(found, every, (0, -1, -1), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one[:, :80], other)
+        np.testing.assert_array_equal(one[:, 80:], np.full((200, 5), missing))
+
+
 @pytest.mark.compiled_only
 def test_psp_favours_rare_labels(data, network):
     train, held = holdout(data.train, 0.3, 0)

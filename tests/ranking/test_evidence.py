@@ -44,12 +44,12 @@ def test_candidates_are_those_of_all_experts(experts, features):
     found = gather(experts, features, DEPTHS, "exact")
     scores = every_score(experts.network, features)
     votes = experts.neighbours.votes(features, 5)
-    _, gone = experts.associations.best(features, 4)
+    _, associated_ids = experts.associations.best(features, 4)
     for b in range(ROWS):
         best = np.argsort(-scores[b])[:6]
         np.testing.assert_array_equal(found.network_ids[b], best)
         own = found.ids[b][found.ids[b] >= 0]
-        assert sorted(own) == sorted({*best, *votes.ids[b][votes.ids[b] >= 0], *gone[b]})
+        assert sorted(own) == sorted({*best, *votes.ids[b][votes.ids[b] >= 0], *associated_ids[b]})
     assert found.columns.shape == ((found.ids >= 0).sum(), len(COLUMNS))
 
 
@@ -59,7 +59,7 @@ def test_each_column_says_what_its_name_says(experts, features):
     columns[found.ids >= 0] = found.columns
     network = every_score(experts.network, features)
     linear = experts.classifiers.scores(features, found.ids)
-    going, gone = experts.associations.best(features, LABELS)
+    associated_scores, associated_ids = experts.associations.best(features, LABELS)
     votes = experts.neighbours.votes(features, 5)
     for b in range(ROWS):
         own = found.ids[b] >= 0
@@ -69,7 +69,7 @@ def test_each_column_says_what_its_name_says(experts, features):
         sharp = dict(zip(votes.ids[b].tolist(), votes.sharp[b], strict=True))
         scores, lines = network[b, ids], linear[b][own]
         shares = np.array([share.get(int(n), 0) for n in ids])
-        together = dict(zip(gone[b].tolist(), going[b], strict=True))
+        together = dict(zip(associated_ids[b].tolist(), associated_scores[b], strict=True))
         association = np.array([together.get(int(n), 0) for n in ids])
         expected = {
             "network": scores,

@@ -101,7 +101,9 @@ def test_fewer_outputs_than_places():
 
 def test_lsh_finds_ids_in_buckets_only(data):
     network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
-    found = predict_split(network, data.test, "sampler").ids
+    answers = predict_split(network, data.test, "sampler")
+    found = answers.ids
+    assert not answers.scores[found < 0].any()
     hidden = network.encode(data.test.features)
     candidates = network.output.sampler.candidates(hidden)
     scores = dense_scores(network, data.test)

@@ -240,13 +240,8 @@ def _parse_chunk(
         *features,
         *labels,
     )
-    features = CSR(
-        features.indptr[: rows + 1],
-        features.indices[: features.indptr[rows]],
-        features.values[: features.indptr[rows]],
-    )
-    labels = Pattern(labels.indptr[: rows + 1], labels.indices[: labels.indptr[rows]])
-    return Block(features, labels, skipped), lines, end, status
+    block = Block(features.slice(0, rows), labels.slice(0, rows), skipped)
+    return block, lines, end, status
 
 
 def _raise_bad_line(

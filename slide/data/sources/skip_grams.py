@@ -12,7 +12,7 @@ import numpy as np
 
 from slide.data.dataset import Block
 from slide.data.errors import DataError
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 __all__ = ["first_rows", "skip_grams"]
 
@@ -44,7 +44,7 @@ def _windows(words: np.ndarray, window: int) -> Block:
     distinct[:, 1:] &= context[:, 1:] != context[:, :-1]
     counts = distinct.sum(axis=1)
     centres = around[counts > 0, window]
-    indptr = np.concatenate([[0], np.cumsum(counts[counts > 0])])
+    indptr = row_bounds(counts[counts > 0])
     features = CSR(np.arange(len(centres) + 1), centres, np.ones(len(centres), np.float32))
     return Block(features, Pattern(indptr, context[distinct]))
 
@@ -56,13 +56,9 @@ def first_rows(blocks: Iterable[Block], limit: int | None, source: str) -> Itera
         DataError: there are no rows.
     """
     rows = 0
-    for (indptr, indices, values), labels, _ in blocks:
-        count = len(indices) if limit is None else min(len(indices), limit - rows)
-        kept = labels.indptr[: count + 1]
-        yield Block(
-            CSR(indptr[: count + 1], indices[:count], values[:count]),
-            Pattern(kept, labels.indices[: kept[-1]]),
-        )
+    for features, labels, _ in blocks:
+        count = features.num_rows if limit is None else min(features.num_rows, limit - rows)
+        yield Block(features.slice(0, count), labels.slice(0, count))
         rows += count
         if rows == limit:
             return

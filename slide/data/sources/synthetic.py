@@ -18,7 +18,7 @@ from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
 from slide.kernels.synthetic_rows import draw_features, draw_labels
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, row_bounds
 
 __all__ = ["synthetic"]
 
@@ -222,8 +222,7 @@ def _make_labels(
     first = _zipf(rng.random(rows), shape.num_labels, shape.popularity).astype(np.int64)
     cluster = first % shape.num_clusters
     size = (shape.num_labels - cluster + shape.num_clusters - 1) // shape.num_clusters
-    indptr = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.minimum(_draw_counts(rng, table, rows), size), out=indptr[1:])
+    indptr = row_bounds(np.minimum(_draw_counts(rng, table, rows), size))
     steps = rng.geometric(1 / (1 + shape.labels_per_row), indptr[-1])
     steps *= 1 - 2 * rng.integers(0, 2, indptr[-1])
     ranks = np.empty(indptr[-1], np.int32)
@@ -241,8 +240,7 @@ def _make_features(
     places: np.ndarray,
 ) -> CSR:
     rows = len(label_indptr) - 1
-    indptr = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.minimum(_draw_counts(rng, table, rows), shape.num_features), out=indptr[1:])
+    indptr = row_bounds(np.minimum(_draw_counts(rng, table, rows), shape.num_features))
     total = indptr[-1]
     features = CSR(indptr, np.empty(total, np.int32), np.empty(total, np.float32))
     draw_features(
