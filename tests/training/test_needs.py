@@ -142,8 +142,8 @@ def test_the_re_ranker(tmp_path, rows):
     )
     network = SlideNetwork(3000, [4], 2000, FullSampler)
     train, held = validation_split(data.train, 0)
+    EnsembleRanker().fit(network, train, held)  # Compiles, which takes memory.
     ranker = EnsembleRanker()
-    ranker.prepare()
     tracemalloc.start()
     ranker.fit(network, train, held, every=data.train)
     _, peak = tracemalloc.get_traced_memory()
