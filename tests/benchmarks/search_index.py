@@ -13,6 +13,7 @@ labels.
 """
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from precision_page import TITLES
 from report import table
-from rows import Row, Store, add_options, key, origin, parse
+from rows import PAGES, Row, Store, add_options, key, origin, parse
 from rules import GENERATED
 from runs import trained
 from sets import place
@@ -144,8 +146,28 @@ def page(found: dict[str, Any]) -> str:
         )
         order = list(CASES)
         own.sort(key=lambda row: (order.index(row["method"]), row["setting"] or 0))
-        text += table([line(row, exact) for row in own])
+        text += table([line(row, exact) for row in own]) + whole(name)
     return text + origin(rows)
+
+
+def whole(name: str) -> str:
+    """What whole predictions of the same test rows take, with those of the peers."""
+    path, rates = PAGES / "precision.json", {}
+    for row in json.loads(path.read_text())["rows"] if path.exists() else []:
+        if row["dataset"] == name and row["method"] in TITLES:
+            rates.setdefault(TITLES[row["method"]], []).append(row["predict_rows_per_second"])
+    if not rates:
+        return ""
+    said = [
+        f"{title} {len(each) / sum(1 / rate for rate in each):,.0f} rows/s, or "
+        f"{1e3 * np.mean([1 / rate for rate in each]):.2f} ms a row"
+        for title, each in rates.items()
+    ]
+    return (
+        "\nFrom the features of the same rows to labels ([precision](precision.md)): "
+        f"{'; '.join(said)}. Ours is the default call with its re-ranker, in batches; omikuji "
+        "answers one row at a time, PECOS all at once.\n"
+    )
 
 
 def line(row: Row, exact: Row) -> dict[str, str]:
