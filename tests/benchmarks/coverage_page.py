@@ -34,8 +34,9 @@ GROUND = "ground"
 KEPT = ROOT / ".coverage-pieces"
 EDGES = ("boundaries", "edges", "repeated_labels")
 OF_GROUND = (
-    *("active_set", "bars", "checks", "compare", "compilation", "files", "inputs", "limits"),
-    *("row_gradients", "runtime", "scratch", "sizes", "states", "tensor_folder", "testing"),
+    *("active_set", "bars", "checks", "compare", "compilation", "files", "imports", "inputs"),
+    *("large_numbers", "limits", "row_gradients", "runtime", "scratch", "sizes", "sparse"),
+    *("states", "stored_rows", "tensor_folder", "testing"),
 )
 # Tests of the choice between kernels and plain torch, here with plain torch.
 TORCH = (
@@ -59,6 +60,8 @@ MORE: dict[str, tuple[str, ...]] = {
     "sampling": ("torch", "nn/test_resizing", "nn/test_copies"),
     "search": ("model/test_index", "nn/test_devices", "sampling/test_index_proposer"),
     "report": ("test_compare",),
+    "config": ("report", "distributed/test_runs"),
+    "nn": ("model/test_short_numbers", "functional/test_nonzero_rows", "torch"),
 }
 # A piece for each file.
 SPLIT = {
