@@ -1,5 +1,6 @@
 """Progress of long phases: bars on a terminal, and a line now and then everywhere else."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -64,6 +65,24 @@ class Bar(tqdm):
         if self._lines and not getattr(self, "disable", True):
             self.leave = False  # Else the last line would come twice.
         super().close()
+
+
+@contextmanager
+def until_reader_goes() -> Iterator[None]:
+    """Ends the process, with status 1 and no word, when who reads its output has seen enough.
+
+    Example:
+        >>> from slide.bars import until_reader_goes
+        >>> with until_reader_goes():
+        ...     print("many lines")
+        many lines
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slide.bars import until_reader_goes
 from slide.report.figures import draw_comparison, save
 from slide.report.run_files import RunFiles, read_run
 from slide.tables import figure, text_table
@@ -47,7 +48,8 @@ def main(words: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(words)
     try:
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
-        print(compare(runs))
+        with until_reader_goes():
+            print(compare(runs))
         if options.plot is not None:
             save(draw_comparison(runs, names_of(runs)), Path(options.plot))
     except KeyboardInterrupt:
@@ -58,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def find_runs(folders: Any) -> list[Path]:
-    """The folders of runs: each one as it is, or the runs that lie in it, by name.
+    """The folders of runs: each one as it is, or the runs that lie somewhere in it, by name.
 
     Args:
         folders: paths.
@@ -68,7 +70,7 @@ def find_runs(folders: Any) -> list[Path]:
     """
     found: list[Path] = []
     for folder in folders:
-        inside = sorted(path.parent for path in folder.glob("*/config.yaml"))
+        inside = sorted(path.parent for path in folder.rglob("config.yaml"))
         if not inside or (folder / "config.yaml").exists():
             inside = [folder]
         found += [each for each in inside if each not in found]

@@ -163,8 +163,10 @@ def check_pattern(
         raise ValueError(f"indptr of {name} must rise from 0 to their number, {len(indices)}")
     # Read without their sign, numbers below 0 are above all others: one pass instead of two.
     if indices.size and indices.view(np.uint32).max() >= num_columns:
+        first = int((indices.view(np.uint32) >= num_columns).argmax())
+        row = int(np.searchsorted(indptr, first, side="right")) - 1
         raise ValueError(
-            f"{name} must lie in [0, {num_columns}), not in [{indices.min()}, {indices.max()}]"
+            f"{name} must lie in [0, {num_columns}), and row {row} has {indices[first]}"
         )
 
 

@@ -1,12 +1,26 @@
 """Bars on terminals, and lines everywhere else."""
 
 import io
+import subprocess
 import sys
 
 import pytest
 
 from slide import bars
 from slide.bars import Bar, hush, say
+
+
+def test_a_reader_that_goes_ends_the_process_without_a_word():
+    words = "from slide.bars import until_reader_goes\nwith until_reader_goes():\n"
+    words += "    for i in range(10**6): print(i)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"0\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1
+    process.stderr.close()
 
 
 class Terminal(io.StringIO):

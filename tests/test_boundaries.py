@@ -91,7 +91,7 @@ def test_bounds_of_active_sets(indptr, error, message):
 @pytest.mark.parametrize(
     ("targets", "log_weights", "error", "message"),
     [
-        ([[0], [3]], None, ValueError, r"targets must lie in \[0, 3\), not in \[0, 3\]"),
+        ([[0], [3]], None, ValueError, r"targets must lie in \[0, 3\), and row 1 has 3"),
         ([[0], [-1]], None, ValueError, r"targets must lie in \[0, 3\)"),
         ([[0], [0], []], None, ValueError, "3 rows of targets do not fit 2 inputs"),
         (Pattern(np.array([0, 1, 3]), ints(0, 1)), None, ValueError, "must rise from 0"),

@@ -45,6 +45,8 @@ def test_a_folder_of_runs_and_wide_tables(runs, capsys):
         more = "".join(f"a_key_with_a_long_name_{i}: {name}\n" for i in range(9))
         with (runs / name / "config.yaml").open("a") as file:
             file.write(more)
+    (runs / "tries").mkdir()
+    (runs / "two").rename(runs / "tries/two")
     compare.main([str(runs)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["run", "one", "three", "two"]

@@ -2,6 +2,7 @@
 
 import sys
 
+from slide.bars import until_reader_goes
 from slide.check.machine import describe_machine
 from slide.check.self_test import run_self_tests
 
@@ -21,4 +22,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with until_reader_goes():
+        main()

@@ -40,6 +40,9 @@ def user_errors() -> Iterator[None]:
             yield
     except (InstantiationException, *USER_ERRORS) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
+        if str(error).startswith("Error locating target"):
+            first, *_ = str(error).splitlines()
+            sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
         if not isinstance(cause, USER_ERRORS):
             raise
         sys.exit(f"error: {cause}")

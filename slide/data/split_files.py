@@ -144,7 +144,11 @@ def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labe
     if len(features.values) != len(features.indices):
         raise ValueError("indices and values differ in length")
     if counts["skipped"]:
-        log.warning("%s: %d malformed lines were left out", folder, counts["skipped"])
+        log.warning(
+            "%s rows: malformed lines were left out: %d (dataset.lenient=false names the first)",
+            folder.name,
+            counts["skipped"],
+        )
     return Split(features, labels, num_features, num_labels)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slide import checks
+from slide.data.errors import DataError
 from slide.names import Names
 from slide.sparse import CSR
 
@@ -93,6 +94,8 @@ class TextVectorizer:
         found = _fresh(options, min_df=options.min_rows, max_features=options.max_features)
         try:
             found.fit(texts)
+        except DataError:  # A row that cannot be read.
+            raise
         except ValueError as error:  # scikit-learn names its own arguments.
             raise ValueError(
                 f"no word is in {options.min_rows} training rows: lower dataset.min_rows"

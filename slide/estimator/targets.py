@@ -97,7 +97,13 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
 
 
 def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Targets:
-    known = sorted(set(chain.from_iterable(rows))) if classes is None else list(classes)
+    try:
+        known = sorted(set(chain.from_iterable(rows))) if classes is None else list(classes)
+    except TypeError as error:  # Names of several kinds have no order.
+        kinds = sorted({type(name).__name__ for row in rows for name in row})
+        raise ValueError(
+            f"names of labels must be of one kind, text or numbers, not {' and '.join(kinds)}"
+        ) from error
     numbers = {name: number for number, name in enumerate(known)}
     try:
         lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]

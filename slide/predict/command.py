@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,8 +11,10 @@ from typing import IO, Any
 import numpy as np
 
 from slide import runtime
+from slide.bars import until_reader_goes
 from slide.model import Model, load
 from slide.model.model import SEARCHES
+from slide.predict.numbering import Numbering
 from slide.predict.rows import ROW_FORMATS, RowSource, read_rows
 from slide.predict.scores import Scores
 from slide.predict.writers import ANSWER_FORMATS, AnswerWriter
@@ -42,10 +43,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """
     options = _parser().parse_args(words)
     try:
-        scores = predict_file(options)
-    except BrokenPipeError:  # Who reads the answers has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        with until_reader_goes():
+            scores = predict_file(options)
     except KeyboardInterrupt as error:
         print("interrupted", file=sys.stderr)
         sys.exit(exit_status(error))
@@ -80,12 +79,13 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
     scores = Scores(options.k)
     with ExitStack() as stack:
         file = stack.enter_context(_output(options.output))
-        writer = AnswerWriter(file, format, model.num_labels, names)
+        first = Numbering.of(model).first_label
+        writer = AnswerWriter(file, format, model.num_labels, names, first)
         for block in read_rows(RowSource(options.input, options.format, options.labels), model):
             ids, found = model.predict_ids(block.features, options.k, options.search)
-            scores.add(ids, block.labels)
             if options.threshold is not None:
                 ids = np.where(found < options.threshold, -1, ids)
+            scores.add(ids, block.labels)
             writer.write(ids, found)
         writer.close()
     means = scores.means()
@@ -158,4 +158,5 @@ def _read_labels(path: Path, model: Model) -> list[Any]:
     bad = next((line for line in lines if not line.strip().lstrip("-").isdecimal()), None)
     if bad is not None:
         raise ValueError(f"{path}: {bad!r} is no number of a label")
-    return [int(line) for line in lines]
+    first = 0 if model.label_names is not None else Numbering.of(model).first_label
+    return [int(line) - first for line in lines]

@@ -9,12 +9,13 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from slide.bars import Bar
+from slide.bars import Bar, say
 from slide.data import DataError
 from slide.data.dataset import Block
 from slide.data.formats.npz_reader import read_npz_blocks
 from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
 from slide.model import Model, Names
+from slide.predict.numbering import Numbering
 from slide.sparse import CSR, Pattern
 
 ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl")
@@ -70,13 +71,18 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
         yield from _matrices(source, model)
         return
     with _opened(source.path) as (file, size):
-        first = _first_line(file)
-        format = format or _guessed(first)
+        first, counted = _first_line(file), Numbering.of(model)
         name = "standard input" if source.path == "-" else source.path
+        format = format or _guessed(first, counted, name)
         if format == "jsonl":
             yield from _json_rows(file, name, size, model)
             return
         variant = VARIANTS[format]
+        if format == counted.format:
+            _, first_feature, first_label = counted
+            variant = variant._replace(first_feature=first_feature, first_label=first_label)
+        if source.format is None and not _is_header(first):  # A part of a file, for example.
+            variant = variant._replace(header=False)
         if variant.header and first.endswith(b"\n"):
             _check_width(parse_header(first, name).features, model, name)
         sizes = Sizes(features=model.num_features)
@@ -99,12 +105,20 @@ def _first_line(file: Any) -> bytes:
     return line + newline
 
 
-def _guessed(line: bytes) -> str:
-    """The format of text, by its first line."""
+def _guessed(line: bytes, counted: Numbering, name: str) -> str:
+    """The format of text: by its first line, or else that of the training files."""
     if line.lstrip().startswith(b"{"):
         return "jsonl"
+    if _is_header(line):
+        return "xmc"
+    if counted.format is None:
+        say(f"{name}: read as svmlight, with features from 1 on; --format says otherwise")
+    return counted.format or "svmlight"
+
+
+def _is_header(line: bytes) -> bool:
     words = line.split()
-    return "xmc" if len(words) == 3 and all(word.isdigit() for word in words) else "svmlight"
+    return len(words) == 3 and all(word.isdigit() for word in words)
 
 
 def _check_width(found: int | None, model: Model, name: str) -> None:
@@ -163,6 +177,7 @@ def number_features(given: dict[Any, Any] | list[Any], model: Model) -> dict[int
 
     Args:
         given: values by name or number of the feature, or a list of these: all values are 1.
+            Numbers are those of the training files.
         model: says how many features there are, and their names.
 
     Raises:
@@ -170,27 +185,30 @@ def number_features(given: dict[Any, Any] | list[Any], model: Model) -> dict[int
     """
     pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
     features: dict[int, float] = {}
+    columns = model.num_features, Numbering.of(model).first_feature
     for feature, value in pairs:
         if not isinstance(value, int | float) or not abs(value) < 3.4e38:
             raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
-        place = _number_of(feature, model.feature_names, model.num_features)
+        place = _number_of(feature, model.feature_names, *columns)
         if place is not None:  # Else a word, for example, that no training row has.
             features[place] = features.get(place, 0.0) + value
     return features
 
 
 def _labels_of(row: dict[str, Any], model: Model, unknown: dict[Any, int]) -> list[int]:
-    labels = []
+    labels, columns = [], (model.num_labels, Numbering.of(model).first_label)
     for label in row.get("labels") or []:
-        place = _number_of(label, model.label_names, model.num_labels, strict=False)
+        place = _number_of(label, model.label_names, *columns, strict=False)
         if place is None:
             place = model.num_labels + unknown.setdefault(str(label), len(unknown))
         labels.append(place)
     return list(dict.fromkeys(labels))  # 5 and "5" are one name.
 
 
-def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) -> int | None:
-    """The number of a feature or label; None if there is none of that name."""
+def _number_of(
+    name: Any, names: Names | None, count: int, first: int, strict: bool = True
+) -> int | None:
+    """The column of a feature or label; None if there is none of that name."""
     if names is not None:
         if isinstance(name, bool) or not isinstance(name, str | int):
             raise ValueError(f"{name!r} is neither text nor a whole number")
@@ -198,11 +216,11 @@ def _number_of(name: Any, names: Names | None, count: int, strict: bool = True) 
     number = _whole(name)
     if number is None:
         raise ValueError(f"{name!r} is no number; the model has no names")
-    if not 0 <= number < count:
+    if not first <= number < first + count:
         if strict:
-            raise ValueError(f"feature {number} is not in [0, {count})")
+            raise ValueError(f"feature {number} is not in [{first}, {first + count})")
         return None
-    return number
+    return number - first
 
 
 def _whole(name: Any) -> int | None:

@@ -21,16 +21,24 @@ class AnswerWriter:
         format: one of `ANSWER_FORMATS`.
         num_labels: N.
         names: names of the labels, for lines of JSON; None: numbers.
+        first_label: number of the first label in text and lines of JSON; a matrix begins at 0.
 
     Raises:
         ValueError: for a format that needs a file in which one can go back.
     """
 
-    def __init__(self, file: IO[bytes], format: str, num_labels: int, names: Names | None):
+    def __init__(
+        self,
+        file: IO[bytes],
+        format: str,
+        num_labels: int,
+        names: Names | None,
+        first_label: int = 0,
+    ):
         if format != "jsonl" and not file.seekable():
             raise ValueError(f"{format} needs a file: --output")
         self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
-        self.rows = 0
+        self.first_label, self.rows = first_label, 0
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         if format == "xmc":
             self._write_header()
@@ -53,12 +61,13 @@ class AnswerWriter:
         self.file.flush()
 
     def _json_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
-        labels = ids.tolist() if self.names is None else self.names.take(ids).tolist()
+        labels = ids + self.first_label if self.names is None else self.names.take(ids)
         shown = [float(f"{score:.6g}") for score in scores]
-        return json.dumps({"labels": labels, "scores": shown}, ensure_ascii=False) + "\n"
+        return json.dumps({"labels": labels.tolist(), "scores": shown}, ensure_ascii=False) + "\n"
 
     def _text_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
-        pairs = (f"{i}:{score:.6g}" for i, score in zip(ids, scores, strict=True))
+        labels = ids + self.first_label
+        pairs = (f"{i}:{score:.6g}" for i, score in zip(labels, scores, strict=True))
         return " ".join(pairs) + "\n"
 
     def _write_header(self) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from slide import runtime
+from slide import checks, runtime
 from slide.model import load
 from slide.serve.application import check_installed, create_app
 from slide.serve.limits import Limits
@@ -52,6 +52,7 @@ def make_server(options: argparse.Namespace) -> Any:
         ValueError: for options or models that cannot be.
         OSError: if there is no such model.
     """
+    checks.within("port", options.port, 0, 65_535)
     check_installed()
     import uvicorn  # Imported here: an extra.
 

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException as HTTPError
 
 from slide import runtime
 from slide.model import Model, Predicted
+from slide.predict.numbering import Numbering
 from slide.serve.batcher import Batcher, Overloaded
 from slide.serve.guard import Guard
 from slide.serve.limits import Limits
@@ -107,7 +108,8 @@ def _answers(found: Predicted, query: Query, model: Model) -> list[dict[str, Any
     if query.threshold is not None:
         kept &= found.scores >= query.threshold
     names = None if query.ids else model.label_names
-    labels = found.labels if names is None else names.take(found.labels)
+    first = 0 if model.label_names is not None else Numbering.of(model).first_label
+    labels = found.labels + first if names is None else names.take(found.labels)
     return [
         {"labels": labels[i][kept[i]].tolist(), "scores": found.scores[i][kept[i]].tolist()}
         for i in range(len(kept))

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from slide.model import Model
+from slide.predict.numbering import Numbering
 from slide.predict.rows import number_features
 from slide.serve.schema import Row
 from slide.sparse import CSR, row_bounds
@@ -64,13 +65,16 @@ def _row(row: Row, model: Model, texts: Iterator[_Arrays]) -> _Arrays:
     values = [1.0] * len(row.indices) if row.values is None else row.values
     if len(values) != len(row.indices):
         raise ValueError(f"{len(row.indices)} indices do not fit {len(values)} values")
-    largest = max(row.indices, default=0)
-    if largest >= model.num_features:
-        raise ValueError(f"feature {largest} is not in [0, {model.num_features})")
-    if len(set(row.indices)) == len(row.indices):
-        return _arrays(row.indices, values)
+    first = Numbering.of(model).first_feature
+    end = first + model.num_features
+    for bad in (max(row.indices, default=first), min(row.indices, default=first)):
+        if not first <= bad < end:
+            raise ValueError(f"feature {bad} is not in [{first}, {end})")
+    columns = [index - first for index in row.indices] if first else row.indices
+    if len(set(columns)) == len(columns):
+        return _arrays(columns, values)
     sums: dict[int, float] = {}
-    for index, value in zip(row.indices, values, strict=True):
+    for index, value in zip(columns, values, strict=True):
         sums[index] = sums.get(index, 0.0) + value
     return _arrays(list(sums), list(sums.values()))
 

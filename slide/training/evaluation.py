@@ -33,11 +33,16 @@ def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Sp
         seed: seed of the choice of these rows.
 
     Raises:
-        ValueError: if there are no rows to train or evaluate on.
+        ValueError: if there are no rows to train or evaluate on, or none to train on has a label.
     """
     train, judged = divide(data.train, share, seed) if share else (data.train, data.test)
     if not len(train):
         raise ValueError("the data set has no training rows")
+    if not len(train.labels.indices):
+        raise ValueError(
+            "no training row has a label: in text a row begins with its labels, and one without "
+            "labels with a space"
+        )
     if not len(judged):
         raise ValueError("the data set has no rows to evaluate on; dataset.holdout makes some")
     return train, judged

@@ -127,6 +127,8 @@ class Trainer:
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         if resume and self.checkpoint.found():
             self.counters = self.checkpoint.read()
+            if self.step > self._most_steps:
+                say(f"step {self.step} is past the last, {self._most_steps}: no training is left")
             if self.plan is not None:  # The limits may have changed.
                 self.plan.check_limits(self.step, self.counters.train_seconds)
         self.patience: Patience | None = None

@@ -248,3 +248,10 @@ def test_a_taken_folder(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     message = job.failure(*arguments, f"run_dir={tmp_path}/file")
     assert message == f"error: run_dir must be the path of a folder, not '{tmp_path}/file'"
+
+
+@pytest.mark.parametrize("target", ["slide.Nope", "no_such_module.Loss"])
+def test_a_part_that_there_is_not(tmp_path, target):
+    said = job.failure(*job.tiny(tmp_path, f"loss._target_={target}"))
+    assert said.startswith(f"error: Error locating target '{target}'")
+    assert said.endswith("(modules are looked for on PYTHONPATH)")

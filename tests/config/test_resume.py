@@ -119,6 +119,14 @@ def test_a_resumed_run_takes_what_may_change(tmp_path):
     assert rates[-1] == 0.25, "what was changed once stays"
 
 
+def test_a_limit_that_lies_behind_is_said(tmp_path, capsys):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=6"))
+    job.main(f"resume={tmp_path}/run")
+    assert "no training is left" not in capsys.readouterr().err
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=5")
+    assert "step 6 is past the last, 5: no training is left" in capsys.readouterr().err
+
+
 @pytest.fixture
 def with_files(tmp_path):
     """Arguments of a run of files in ``here``; it stops after three steps."""

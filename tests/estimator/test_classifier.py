@@ -231,6 +231,7 @@ def test_parameters_that_cannot_be(rows, change, message):
         (lambda m, X, Y: m.fit(X, Y[:7]), "inconsistent numbers of samples"),
         (lambda m, X, Y: m.fit(X, Y * 2), "must hold zeros and ones only"),
         (lambda m, X, Y: m.fit(X, [[]] * 300), "y holds no class"),
+        (lambda m, X, Y: m.fit(X, [["a", 1]] * 300), "of one kind, text or numbers, not int and"),
         (lambda m, X, Y: m.fit(X, None), "requires y to be passed, but the target y is None"),
         (lambda m, X, Y: m.fit(X, np.linspace(0, 1, 300)), "Unknown label type: continuous"),
         (lambda m, X, Y: m.partial_fit(X, [["a"]] * 300), "first call of partial_fit needs all"),

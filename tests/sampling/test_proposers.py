@@ -268,7 +268,7 @@ class TestOwnProposer:
                 return Pattern.from_lists([[wrong]] * len(queries))
 
         layer = SampledLinear(D, N, ActiveSampler(D, N, Wrong, active=20, mode=mode))
-        message = rf"candidates must lie in \[0, {N}\), not in \[{wrong}, {wrong}\]"
+        message = rf"candidates must lie in \[0, {N}\), and row 0 has {wrong}"
         with pytest.raises(ValueError, match=message):
             layer(draw_queries(2))
         with pytest.raises(ValueError, match=message):

@@ -69,6 +69,7 @@ def test_errors_are_sentences(folder, tmp_path):
     assert failure(tmp_path) == f"error: there is no model in {tmp_path}: no model.json"
     assert failure(folder, "--max-k", 0) == "error: k must be a whole number of at least 1, not 0"
     assert failure(folder, "--timeout", 0) == "error: timeout must be a number above 0, not 0.0"
+    assert failure(folder, "--port", 99999) == "error: port must be in [0, 65535], not 99999"
     assert failure(folder, "--threads", 999).startswith("error: threads must be between 0 (all)")
 
 

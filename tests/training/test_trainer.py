@@ -1,6 +1,7 @@
 """The loop: resuming bit by bit, schedules of what is due, learning."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from slide import FullSampler, SimHash
 from slide.data import SparseDataset
 from slide.functional.losses import Loss
 from slide.ranking import Ranked
+from slide.sparse import Pattern
 from slide.training import Trainer, linear
 from slide.training.checkpoint import Checkpoint
 
@@ -232,6 +234,14 @@ def test_the_rate_reaches_the_optimizer(tmp_path, monkeypatch):
 def test_empty_splits(tmp_path, sizes, message):
     with pytest.raises(ValueError, match=message):
         job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes))
+
+
+def test_rows_without_any_label(tmp_path):
+    data = job.make_data(tmp_path)
+    none = Pattern(np.zeros(len(data.train) + 1, np.int64), np.empty(0, np.int32))
+    data = replace(data, train=replace(data.train, labels=none))
+    with pytest.raises(ValueError, match="no training row has a label: in text"):
+        job.make_trainer(tmp_path, data)
 
 
 def test_evaluation_by_an_index_needs_one(tmp_path):

@@ -81,11 +81,12 @@ def test_names_stay_after_a_transform(tmp_path):
     ],
 )
 def test_bad_lines_are_named(tmp_path, line, said):
-    write(tmp_path)
-    with (tmp_path / "test.jsonl").open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(DataError, match=rf"test.jsonl:5: .*{said}"):
-        opened(tmp_path)
+    for name in ("test", "train"):
+        write(tmp_path)
+        lines = (tmp_path / f"{name}.jsonl").read_text().splitlines()
+        (tmp_path / f"{name}.jsonl").write_text("\n".join([*lines, line]) + "\n")
+        with pytest.raises(DataError, match=rf"{name}.jsonl:{len(lines) + 1}: .*{said}"):
+            opened(tmp_path)
 
 
 def test_no_word_is_left(tmp_path):

@@ -49,4 +49,4 @@ def test_lenient_set_keeps_the_number_of_lines_left_out(open_set, root, tmp_path
     assert len(dataset.train) == 2
     (meta,) = (tmp_path / "cache").glob("*/meta.json")
     assert json.loads(meta.read_text())["train"]["skipped"] == 1
-    assert "1 malformed lines were left out" in caplog.text
+    assert "train rows: malformed lines were left out: 1" in caplog.text

@@ -1,0 +1,121 @@
+"""Rows to predict, and answers, have the numbers of the training files."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide.data import write_xmc
+from slide.model import Model, load
+from slide.predict import command
+from slide.predict.numbering import Numbering
+from slide.serve.rows import rows_to_csr
+from slide.serve.schema import Row
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+COUNTED = {"format": "xmc", "first_feature": 1, "first_label": 1}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return job.make_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    """One network, as if trained on files of several kinds, and rows as they would be there."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    network = job.make_network(data)
+    files = {"ones": COUNTED, "svm": {"format": "svmlight"}, "xmc": {"format": "xmc"}, "none": {}}
+    for name, each in files.items():
+        Model(network, settings={"dataset": each}).save(folder / name)
+    write_xmc(folder / "ones.txt", data.test, first_feature=1, first_label=1)
+    write_xmc(folder / "rows.txt", data.test)
+    write_xmc(folder / "rows.svm", data.test, format="svmlight")
+    for name in ("ones", "rows"):
+        lines = (folder / f"{name}.txt").read_text().splitlines(keepends=True)
+        (folder / f"{name}.part").write_text("".join(lines[1:]))
+    return folder
+
+
+def predict(*words):
+    """The labels that a call answers, and what it says beside."""
+    out, said = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", said)
+        command.main([*map(str, words), "--threads", "1"])
+    out.flush()
+    lines = out.buffer.getvalue().decode().splitlines()
+    return np.array([json.loads(line)["labels"] for line in lines]), said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "more"),
+    [
+        ("ones", "ones.txt", 1),
+        ("ones", "ones.part", 1),
+        ("xmc", "rows.part", 0),
+        ("svm", "rows.svm", 0),
+        ("xmc", "rows.svm", 0),
+        ("svm", "rows.txt", 0),
+    ],
+)
+def test_text(folder, data, model, rows, more):
+    expected = load(folder / "xmc").predict(data.test.features)[0]
+    alone = predict(folder / "xmc", folder / "rows.txt")[1]
+    labels, said = predict(folder / model, folder / rows)
+    np.testing.assert_array_equal(labels, expected + more)
+    assert said == alone, "the precision, and nothing else"
+
+
+def test_nothing_is_known_of_the_training_files(folder, data):
+    lines = (folder / "rows.svm").read_bytes()
+    (folder / "unnamed").write_bytes(lines)
+    labels, said = predict(folder / "none", folder / "unnamed")
+    np.testing.assert_array_equal(labels, load(folder / "none").predict(data.test.features)[0])
+    assert "unnamed: read as svmlight, with features from 1 on; --format says otherwise" in said
+
+
+def test_lines_of_json(folder, data, tmp_path):
+    row = data.test.take(np.array([0]))
+    features = {str(n + 1): float(v) for n, v in zip(*row.features[1:], strict=True)}
+    line = {"features": features, "labels": (row.labels.indices + 1).tolist()}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line))
+    labels, said = predict(folder / "ones", tmp_path / "a.jsonl", "-k", 80)
+    expected = load(folder / "ones").predict(row.features, 80)[0]
+    np.testing.assert_array_equal(labels, expected + 1)
+    assert said.startswith("P@1 ")
+    (tmp_path / "b.jsonl").write_text('{"features": {"0": 1}}')
+    with pytest.raises(SystemExit, match=r"feature 0 is not in \[1, 61\)"):
+        predict(folder / "ones", tmp_path / "b.jsonl")
+
+
+def test_only_some_labels(folder, data, tmp_path):
+    (tmp_path / "some").write_text("1\n80\n")
+    found = predict(folder / "ones", folder / "ones.txt", "-k", 2, "--restrict", tmp_path / "some")
+    assert set(found[0].ravel().tolist()) == {1, 80}
+
+
+def test_rows_of_requests(folder):
+    model = load(folder / "ones")
+    found = rows_to_csr([Row(indices=[1, 60]), Row(features=[2])], model)
+    assert found.indices.tolist() == [0, 59, 1]
+    for wrong in (0, 61):
+        message = rf"row 0: feature {wrong} is not in \[1, 61\)"
+        with pytest.raises(ValueError, match=message):
+            rows_to_csr([Row(indices=[wrong])], model)
+
+
+def test_precision_is_that_of_the_answers(folder):
+    _, said = predict(folder / "xmc", folder / "rows.txt", "--threshold", "1e30")
+    assert said.startswith("P@1 0.0000")
+
+
+def test_models_that_name_no_files(data):
+    assert Numbering.of(Model(job.make_network(data))) == Numbering(None, 0, 0)
