@@ -77,7 +77,10 @@ def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:
     """
     if run_dir is not None:
         folder = Path(str(run_dir))
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"run_dir={folder} cannot be made: {error.strerror}") from error
         return folder
     stamp = parent / "_".join(filter(None, [time.strftime("%Y-%m-%d_%H-%M-%S"), label]))
     for number in count():

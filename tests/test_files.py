@@ -102,6 +102,13 @@ def test_folders_that_cannot_be_of_a_new_run(tmp_path):
         files.check_run_dir(tmp_path, ["other", "file"])
 
 
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    message = rf"run_dir={tmp_path}/file/run cannot be made: Not a directory"
+    with pytest.raises(OSError, match=message):
+        files.make_run_folder(tmp_path / "file/run", tmp_path)
+
+
 def test_a_folder_is_held_once(tmp_path):
     held = FileLock(tmp_path / files.RUN_LOCK)  # As another process would.
     refused = pytest.raises(ValueError, match=r"another process is running in .*: wait until it")
