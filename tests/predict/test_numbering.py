@@ -10,11 +10,12 @@ import torch
 from helpers import job
 
 from slide.data import write_xmc
-from slide.model import Model, load
+from slide.model import Model, Predicted, load
 from slide.predict import command
 from slide.predict.numbering import Numbering
+from slide.serve import routes
 from slide.serve.rows import rows_to_csr
-from slide.serve.schema import Row
+from slide.serve.schema import Query, Row
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 COUNTED = {"format": "xmc", "first_feature": 1, "first_label": 1}
@@ -110,6 +111,14 @@ def test_rows_of_requests(folder):
         message = rf"row 0: feature {wrong} is not in \[1, 61\)"
         with pytest.raises(ValueError, match=message):
             rows_to_csr([Row(indices=[wrong])], model)
+
+
+def test_answers_to_requests(folder):
+    found = Predicted(np.array([[0, 79, -1]]), np.array([[0.9, 0.5, 0.0]]))
+    query = Query(rows=[Row(indices=[1])])
+    for name, more in (("ones", 1), ("xmc", 0)):
+        (answer,) = routes._answers(found, query, load(folder / name))
+        assert answer == {"labels": [more, 79 + more], "scores": [0.9, 0.5]}
 
 
 def test_precision_is_that_of_the_answers(folder):
