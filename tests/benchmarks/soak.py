@@ -151,11 +151,15 @@ def page(found: dict) -> str:
     fallen = 1 - min(share) / np.median(share)
     said = []
     for what, value, limit in (
-        ("Memory grows", grown, MEMORY),
-        ("steps in the time of the gauge fall", fallen, SPEED),
+        ("Memory grows by", grown, MEMORY),
+        ("by the gauge, the slowest part is behind the median part by", fallen, SPEED),
     ):
         much = ", TOO MUCH" if value > limit else ""
-        said.append(f"{what} by {100 * value:.1f} % ({100 * limit:.0f} % allowed{much})")
+        said.append(f"{what} {100 * value:.1f} % ({100 * limit:.0f} % allowed{much})")
+    half, halves = PARTS // 2, []
+    for name, key in (("processor second", "effort"), ("time of the gauge", "share")):
+        first, last = (np.median([row[key] for row in some]) for some in (each[:half], each[half:]))
+        halves.append(f"steps in a {name} {100 * (last / first - 1):+.1f} %")
     rows = [
         {
             "part": i + 1,
@@ -174,7 +178,8 @@ def page(found: dict) -> str:
         f"{done['checkpoints']} checkpoints and {done['evaluations']} evaluations; hash tables are "
         f"rebuilt after 20,000 samples and redrawn after 200,000. After a warm-up of "
         f"{100 * WARM:.0f} %, the rest has {PARTS} parts of equal processor time. "
-        f"{said[0]}; {said[1]}. Steps in a "
+        f"{said[0]}; {said[1]}. The median of the last half of the parts beside that of the first "
+        f"half: {', '.join(halves)}. Steps in a "
         "second depend on what else the machine does, and those in a processor second on what "
         "else is in its caches. So a gauge, a fixed piece of work that takes rows from memory as a "
         "step does, is timed every five seconds, in processor seconds, and the last column is "
@@ -207,8 +212,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--no-page", action="store_true")
     parser.add_argument("more", nargs="*", help="overrides of the run")
+    parser.add_argument("--render", action="store_true", help="the page anew, without measuring")
     given = parser.parse_args()
-    found = watch(given.minutes, given.more)
+    if given.render:
+        found = json.loads((PAGES / "soak.json").read_text())
+    else:
+        found = watch(given.minutes, given.more)
     if given.no_page:
         print(page(found))
         draw(found, Path(tempfile.gettempdir()) / "soak.png")
