@@ -66,8 +66,8 @@ def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
         try:
             yield file
         except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
-            problem = "cannot be read as a SciPy sparse matrix, as scipy.sparse.save_npz writes it"
-            raise DataError(f"{path}: {problem}: {type(error).__name__}: {error}") from error
+            problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
+            raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error
 
 
 def _read_shape(path: Path) -> tuple[int, int]:
