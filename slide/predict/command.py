@@ -158,5 +158,12 @@ def _read_labels(path: Path, model: Model) -> list[Any]:
     bad = next((line for line in lines if not line.strip().lstrip("-").isdecimal()), None)
     if bad is not None:
         raise ValueError(f"{path}: {bad!r} is no number of a label")
-    first = 0 if model.label_names is not None else Numbering.of(model).first_label
-    return [int(line) - first for line in lines]
+    numbers = [int(line) for line in lines]
+    if model.label_names is not None:
+        return numbers
+    first = Numbering.of(model).first_label
+    end = first + model.num_labels
+    outside = next((number for number in numbers if not first <= number < end), None)
+    if outside is not None:
+        raise ValueError(f"{path}: label {outside} is not in [{first}, {end})")
+    return [number - first for number in numbers]

@@ -81,12 +81,11 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
         if format == counted.format:
             _, first_feature, first_label = counted
             variant = variant._replace(first_feature=first_feature, first_label=first_label)
-        if source.format is None and not _is_header(first):  # A part of a file, for example.
-            variant = variant._replace(header=False)
-        if variant.header and first.endswith(b"\n"):
+        cut = variant.header and source.format is None and not _is_header(first)
+        if variant.header and not cut and first.endswith(b"\n"):
             _check_width(parse_header(first, name).features, model, name)
         sizes = Sizes(features=model.num_features)
-        yield from parse_text(file, name, variant, sizes, size, chunk_bytes=_CHUNK)
+        yield from parse_text(file, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
 
 
 @contextmanager
@@ -146,13 +145,14 @@ def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> It
     """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
     rows: list[_Row] = []
     unknown: dict[Any, int] = {}
+    counted = Numbering.of(model)
     with Bar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
             bar.update(len(line))
             if not line.strip():
                 continue
             try:
-                rows.append(_json_row(json.loads(line), model, unknown))
+                rows.append(_json_row(json.loads(line), model, counted, unknown))
             except (ValueError, TypeError, RecursionError) as error:
                 raise DataError(f"{name}:{number}: {error}") from error
             if len(rows) == _LINES:
@@ -162,30 +162,34 @@ def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> It
         yield _block(rows, model)
 
 
-def _json_row(row: Any, model: Model, unknown: dict[Any, int]) -> _Row:
+def _json_row(row: Any, model: Model, counted: Numbering, unknown: dict[Any, int]) -> _Row:
+    labels = _labels_of(row, model, counted, unknown) if isinstance(row, dict) else []
     if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
-        return row["text"], _labels_of(row, model, unknown)
+        return row["text"], labels
     if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
         known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
         wanted = '{"features": {feature: value, ...}, "labels": [...]}'
         raise ValueError(f"a line must be {wanted}{known}")
-    return number_features(row["features"], model), _labels_of(row, model, unknown)
+    return number_features(row["features"], model, counted), labels
 
 
-def number_features(given: dict[Any, Any] | list[Any], model: Model) -> dict[int, float]:
-    """Values by number of the feature; values of the same feature are added up.
+def number_features(
+    given: dict[Any, Any] | list[Any], model: Model, counted: Numbering
+) -> dict[int, float]:
+    """Values by column of the feature; values of the same feature are added up.
 
     Args:
         given: values by name or number of the feature, or a list of these: all values are 1.
             Numbers are those of the training files.
         model: says how many features there are, and their names.
+        counted: how the training files count.
 
     Raises:
         ValueError: for a value that is not finite, or a feature that the model cannot have.
     """
     pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
     features: dict[int, float] = {}
-    columns = model.num_features, Numbering.of(model).first_feature
+    columns = model.num_features, counted.first_feature
     for feature, value in pairs:
         if not isinstance(value, int | float) or not abs(value) < 3.4e38:
             raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
@@ -195,8 +199,10 @@ def number_features(given: dict[Any, Any] | list[Any], model: Model) -> dict[int
     return features
 
 
-def _labels_of(row: dict[str, Any], model: Model, unknown: dict[Any, int]) -> list[int]:
-    labels, columns = [], (model.num_labels, Numbering.of(model).first_label)
+def _labels_of(
+    row: dict[str, Any], model: Model, counted: Numbering, unknown: dict[Any, int]
+) -> list[int]:
+    labels, columns = [], (model.num_labels, counted.first_label)
     for label in row.get("labels") or []:
         place = _number_of(label, model.label_names, *columns, strict=False)
         if place is None:

@@ -108,7 +108,7 @@ def _answers(found: Predicted, query: Query, model: Model) -> list[dict[str, Any
     if query.threshold is not None:
         kept &= found.scores >= query.threshold
     names = None if query.ids else model.label_names
-    first = 0 if model.label_names is not None else Numbering.of(model).first_label
+    first = Numbering.of(model).first_label
     labels = found.labels + first if names is None else names.take(found.labels)
     return [
         {"labels": labels[i][kept[i]].tolist(), "scores": found.scores[i][kept[i]].tolist()}

@@ -24,8 +24,8 @@ def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     Raises:
         ValueError: for a row that is no row of the model.
     """
-    texts = _of_texts(rows, model)
-    found = [_row_of_place(place, row, model, texts) for place, row in enumerate(rows)]
+    more = model, Numbering.of(model), _of_texts(rows, model)
+    found = [_row_of_place(place, row, *more) for place, row in enumerate(rows)]
     indptr = row_bounds([len(indices) for indices, _ in found])
     indices, values = (np.concatenate(each) for each in zip(*found, strict=True))
     return CSR(indptr, indices, values)
@@ -41,14 +41,16 @@ def _of_texts(rows: Sequence[Row], model: Model) -> Iterator[_Arrays]:
         yield indices[start:end], values[start:end]
 
 
-def _row_of_place(place: int, row: Row, model: Model, texts: Iterator[_Arrays]) -> _Arrays:
+def _row_of_place(
+    place: int, row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]
+) -> _Arrays:
     try:
-        return _row(row, model, texts)
+        return _row(row, model, counted, texts)
     except (ValueError, TypeError) as error:
         raise ValueError(f"row {place}: {error}") from error
 
 
-def _row(row: Row, model: Model, texts: Iterator[_Arrays]) -> _Arrays:
+def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -> _Arrays:
     """Numbers of features, int32, and their values, float32; those of a text are the next."""
     if [row.indices, row.features, row.text].count(None) != 2:
         raise ValueError("give it either indices (and values), or features, or a text")
@@ -59,13 +61,13 @@ def _row(row: Row, model: Model, texts: Iterator[_Arrays]) -> _Arrays:
             raise ValueError("the model takes rows of features, not texts")
         return next(texts)
     if row.features is not None:
-        pairs = number_features(row.features, model)
+        pairs = number_features(row.features, model, counted)
         return _arrays(list(pairs), list(pairs.values()))
     assert row.indices is not None
     values = [1.0] * len(row.indices) if row.values is None else row.values
     if len(values) != len(row.indices):
         raise ValueError(f"{len(row.indices)} indices do not fit {len(values)} values")
-    first = Numbering.of(model).first_feature
+    first = counted.first_feature
     end = first + model.num_features
     for bad in (max(row.indices, default=first), min(row.indices, default=first)):
         if not first <= bad < end:

@@ -107,15 +107,15 @@ class Trainer:
         self.held_rows: HeldRows | None = None
         if options.auto or options.patience or ranker is not None:
             self.train_split, self.held_split = validation_split(rows, options.seed)
-        kind = kind_of(rows)
-        if self.held_split is not None and (options.auto or options.patience):
-            self.held_rows = HeldRows(self.train_split, self.held_split, kind)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
+        least = 0
+        if self.held_split is not None and (options.auto or options.patience):
+            kind = kind_of(rows)
+            self.held_rows = HeldRows(self.train_split, self.held_split, kind)
+            if options.auto:
+                least = least_steps(kind, len(self.batches), options.batch_size)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
-        least = 0
-        if options.auto:
-            least = least_steps(kind, len(self.batches), options.batch_size)
         self.plan, self._most_steps = None, options.most_steps(len(self.batches), least)
         if options.auto:
             limits = self._most_steps, 60 * options.max_minutes, least

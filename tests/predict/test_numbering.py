@@ -75,6 +75,12 @@ def test_text(folder, data, model, rows, more):
     assert said == alone, "the precision, and nothing else"
 
 
+def test_rows_of_a_part_may_be_empty(folder, tmp_path):
+    """Else the answers would be those of other rows."""
+    (tmp_path / "part").write_text("1 3:1\n\n \n2 4:1\n")
+    assert len(predict(folder / "xmc", tmp_path / "part")[0]) == 4
+
+
 def test_nothing_is_known_of_the_training_files(folder, data):
     lines = (folder / "rows.svm").read_bytes()
     (folder / "unnamed").write_bytes(lines)
@@ -101,6 +107,9 @@ def test_only_some_labels(folder, data, tmp_path):
     (tmp_path / "some").write_text("1\n80\n")
     found = predict(folder / "ones", folder / "ones.txt", "-k", 2, "--restrict", tmp_path / "some")
     assert set(found[0].ravel().tolist()) == {1, 80}
+    (tmp_path / "some").write_text("1\n0\n")
+    with pytest.raises(SystemExit, match=r"some: label 0 is not in \[1, 81\)"):
+        predict(folder / "ones", folder / "ones.txt", "--restrict", tmp_path / "some")
 
 
 def test_rows_of_requests(folder):

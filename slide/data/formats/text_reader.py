@@ -154,6 +154,7 @@ def parse_text(
     sizes: Sizes | None = None,
     num_bytes: int | None = None,
     *,
+    cut: bool = False,
     lenient: bool = False,
     chunk_bytes: int = PARSED_BYTES,
 ) -> Iterator[Block]:
@@ -163,20 +164,22 @@ def parse_text(
         file: the file, opened for bytes.
         path: its name, for messages.
         num_bytes: size of the file, for the progress bar; None: it is not known.
+        cut: the file is a part of another one, whose header it does not have.
     """
-    header = file.readline() if variant.header else b""
-    if variant.header:
+    headed = variant.header and not cut
+    header = file.readline() if headed else b""
+    if headed:
         sizes = parse_header(header, path)
     sizes = sizes or Sizes()
     # Only a header tells which line is the first row too many.
-    max_rows = sizes.rows if variant.header else None
+    max_rows = sizes.rows if headed else None
     columns = parse.Columns(
         variant.first_feature,
         variant.first_label,
         MAX_INDEX if sizes.features is None else sizes.features,
         MAX_INDEX if sizes.labels is None else sizes.labels,
     )
-    line = int(variant.header)  # Lines that have been parsed.
+    line = int(headed)  # Lines that have been parsed.
     rows = 0  # Rows in these lines, with those that were left out.
     bar = Bar(total=num_bytes, unit="B", unit_scale=True, desc=path)
     bar.update(len(header))
@@ -196,7 +199,7 @@ def parse_text(
             if rest:
                 raise DataError(f"{path}:{line + 1}: row {rows + 1}, but the header has {max_rows}")
     if sizes.rows is not None and rows != sizes.rows:
-        if variant.header:
+        if headed:
             raise DataError(f"{path}:1: header has {sizes.rows} rows, but the file has {rows}")
         raise DataError(f"{path}: file has {rows} rows, but {sizes.rows} were expected")
 
