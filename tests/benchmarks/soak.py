@@ -157,9 +157,9 @@ def page(found: dict) -> str:
         much = ", TOO MUCH" if value > limit else ""
         said.append(f"{what} {100 * value:.1f} % ({100 * limit:.0f} % allowed{much})")
     half, halves = PARTS // 2, []
-    for name, key in (("processor second", "effort"), ("time of the gauge", "share")):
+    for name, key in (("a processor second", "effort"), ("the time of the gauge", "share")):
         first, last = (np.median([row[key] for row in some]) for some in (each[:half], each[half:]))
-        halves.append(f"steps in a {name} {100 * (last / first - 1):+.1f} %")
+        halves.append(f"steps in {name} {100 * (last / first - 1):+.1f} %")
     rows = [
         {
             "part": i + 1,

@@ -1,17 +1,16 @@
 """Rows to predict, and answers, have the numbers of the training files."""
 
+import contextlib
 import io
 import json
-import sys
 
 import numpy as np
 import pytest
-import torch
 from helpers import job
+from helpers.commands import slide_predict
 
 from slide.data import write_xmc
 from slide.model import Model, Predicted, load
-from slide.predict import command
 from slide.predict.numbering import Numbering
 from slide.serve import routes
 from slide.serve.rows import rows_to_csr
@@ -22,37 +21,22 @@ COUNTED = {"format": "xmc", "first_feature": 1, "first_label": 1}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def folder(data, tmp_path_factory):
+def folder(data, network, files):
     """One network, as if trained on files of several kinds, and rows as they would be there."""
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    network = job.make_network(data)
-    files = {"ones": COUNTED, "svm": {"format": "svmlight"}, "xmc": {"format": "xmc"}, "none": {}}
-    for name, each in files.items():
-        Model(network, settings={"dataset": each}).save(folder / name)
-    write_xmc(folder / "ones.txt", data.test, first_feature=1, first_label=1)
-    write_xmc(folder / "rows.txt", data.test)
-    write_xmc(folder / "rows.svm", data.test, format="svmlight")
+    kinds = {"ones": COUNTED, "svm": {"format": "svmlight"}, "xmc": {"format": "xmc"}, "none": {}}
+    for name, each in kinds.items():
+        Model(network, settings={"dataset": each}).save(files / name)
+    write_xmc(files / "ones.txt", data.test, first_feature=1, first_label=1)
     for name in ("ones", "rows"):
-        lines = (folder / f"{name}.txt").read_text().splitlines(keepends=True)
-        (folder / f"{name}.part").write_text("".join(lines[1:]))
-    return folder
+        lines = (files / f"{name}.txt").read_text().splitlines(keepends=True)
+        (files / f"{name}.part").write_text("".join(lines[1:]))
+    return files
 
 
 def predict(*words):
     """The labels that a call answers, and what it says beside."""
-    out, said = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", said)
-        command.main([*map(str, words), "--threads", "1"])
-    out.flush()
-    lines = out.buffer.getvalue().decode().splitlines()
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        lines = slide_predict(*words).splitlines()
     return np.array([json.loads(line)["labels"] for line in lines]), said.getvalue()
 
 

@@ -8,10 +8,9 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
-import torch
 from helpers import job
+from helpers.commands import slide_predict as predict
 
-from slide.data import write_xmc
 from slide.model import Model, load
 from slide.predict import command, rows
 from slide.training.metrics import ndcg_at_k, precision_at_k
@@ -22,26 +21,16 @@ FEATURES = [f"word {n}" for n in range(60)]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def folder(data, tmp_path_factory):
+def folder(data, network, files):
     """A model whose labels and features have names, and all files of its rows."""
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    network = job.make_network(data)
-    Model(network, label_names=LABELS, feature_names=FEATURES).save(folder / "named")
-    Model(network).save(folder / "plain")
-    write_xmc(folder / "rows.txt", data.test)
-    write_xmc(folder / "rows.svm", data.test, format="svmlight")
+    Model(network, label_names=LABELS, feature_names=FEATURES).save(files / "named")
+    Model(network).save(files / "plain")
     x, y = data.test.features, data.test.labels
     matrix = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (40, 60))
-    scipy.sparse.save_npz(folder / "rows.npz", matrix)
+    scipy.sparse.save_npz(files / "rows.npz", matrix)
     ones = np.ones(len(y.indices))
     labels = scipy.sparse.csr_array((ones, y.indices, y.indptr), (40, 80))
-    scipy.sparse.save_npz(folder / "labels.npz", labels)
+    scipy.sparse.save_npz(files / "labels.npz", labels)
     for name, of_features, of_labels in (("named", FEATURES, LABELS), ("plain", None, None)):
         lines = []
         for row in range(40):
@@ -52,18 +41,8 @@ def folder(data, tmp_path_factory):
             line = {"features": dict(zip(keys, x.values[features].tolist(), strict=True))}
             lines.append(line | {"labels": [of_labels[n] if of_labels else n for n in found]})
         text = "\n".join(map(json.dumps, lines)) + "\n\n"
-        (folder / f"{name}.jsonl").write_text(text)
-    return folder
-
-
-def predict(*words):
-    """What a call prints."""
-    out = io.TextIOWrapper(io.BytesIO())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdout", out)
-        command.main([*map(str, words), "--threads", "1"])
-    out.flush()
-    return out.buffer.getvalue().decode()
+        (files / f"{name}.jsonl").write_text(text)
+    return files
 
 
 def failure(*words):
