@@ -42,6 +42,7 @@ def run_sizes(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> 
         batch=trainer.batch_size,
         active=labels if every else -(-int(sampler.active) // processes),
         shared=every or sampler.mode == "shared",
+        first_moment=config.optimizer.betas[0] != 0,
         rowwise=bool(config.optimizer.rowwise),
         last_steps=bool(config.optimizer.correct_skipped),
         copied=bool(copied),

@@ -63,7 +63,8 @@ class Recipe:
 
     def optimizer(self, network: SlideNetwork) -> RowSparseAdam:
         """The optimizer of all weights."""
-        return RowSparseAdam(network.parameter_groups(self.lr, self.input_rate), self.lr)
+        groups = network.parameter_groups(self.lr, self.input_rate)
+        return RowSparseAdam(groups, self.lr, betas=(0.0, 0.99))
 
     def loss(self) -> ActiveLoss:
         """The loss of the outputs."""

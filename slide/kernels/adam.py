@@ -4,6 +4,9 @@ This is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row 
 steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
 the row missed, so that they equal the moments of dense Adam with zero gradients. The changes of the
 weight that dense Adam would have made in these steps are left out.
+
+With ``beta1 = 0`` the first moment is the gradient itself. So none is kept, and a step reads and
+writes a third less memory.
 """
 
 from typing import NamedTuple
@@ -19,7 +22,7 @@ class AdamRows(NamedTuple):
 
     Attributes:
         weight: ``(N, D)`` floats.
-        first: ``(N, D)`` floats, the first moment.
+        first: ``(N, D)`` floats, the first moment; ``(0, 0)`` if ``beta1`` is 0.
         second: ``(N, D)`` floats; or ``(N, 1)``, one moment of the mean square for each row.
         last_step: ``(N,)`` int32, the last step that touched each row (0: none); empty if skipped
             steps are not corrected.
@@ -93,7 +96,8 @@ def _rates(hyper, weight):
 @serial
 def _ask_for(state, r):
     prefetch_row(state.weight, r)
-    prefetch_row(state.first, r)
+    if len(state.first) > 0:
+        prefetch_row(state.first, r)
     prefetch_row(state.second, r)
 
 
@@ -114,9 +118,12 @@ def _decays(state, hyper, rates, r):
 def _update_entry(state, hyper, rates, r, g):
     """`_update_row` for rows of one entry, such as those of a bias."""
     decay1, decay2 = _decays(state, hyper, rates, r)
-    first = decay1 * state.first[r, 0] + rates.gain1 * g
+    first = rates.gain1 * g
+    if len(state.first) > 0:
+        first += decay1 * state.first[r, 0]
+        state.first[r, 0] = first
     second = decay2 * state.second[r, 0] + rates.gain2 * g * g
-    state.first[r, 0], state.second[r, 0] = first, second
+    state.second[r, 0] = second
     step = rates.rate * first / (np.sqrt(second) * rates.scale + rates.eps)
     state.weight[r, 0] = rates.keep * state.weight[r, 0] - step
 
@@ -125,8 +132,12 @@ def _update_entry(state, hyper, rates, r, g):
 def _update_row(state, hyper, rates, r, factor, vector):
     """Adam on row ``r`` with gradient ``factor * vector``, weight decay decoupled (AdamW)."""
     decay1, decay2 = _decays(state, hyper, rates, r)
-    w, m, v = state.weight[r], state.first[r], state.second[r]
-    if len(v) == len(w):
+    if state.second.shape[1] < state.weight.shape[1]:
+        _update_rowwise(state, rates, r, factor, vector, decay1, decay2)
+        return
+    w, v = state.weight[r], state.second[r]
+    if len(state.first) > 0:
+        m = state.first[r]
         for d in range(len(w)):
             g = factor * vector[d]
             first = decay1 * m[d] + rates.gain1 * g
@@ -136,14 +147,31 @@ def _update_row(state, hyper, rates, r, factor, vector):
                 np.sqrt(second) * rates.scale + rates.eps
             )
         return
+    for d in range(len(w)):
+        g = factor * vector[d]
+        second = decay2 * v[d] + rates.gain2 * g * g
+        v[d] = second
+        w[d] = rates.keep * w[d] - rates.rate * g / (np.sqrt(second) * rates.scale + rates.eps)
+
+
+@serial
+def _update_rowwise(state, rates, r, factor, vector, decay1, decay2):
+    """`_update_row` with one second moment for the row."""
+    w = state.weight[r]
     square = vector.dtype.type(0)
     for d in range(len(w)):
         square += vector[d] * vector[d]
-    v[0] = decay2 * v[0] + rates.gain2 * (factor * factor * square / len(w))
-    rate = rates.rate / (np.sqrt(v[0]) * rates.scale + rates.eps)
+    second = decay2 * state.second[r, 0] + rates.gain2 * (factor * factor * square / len(w))
+    state.second[r, 0] = second
+    rate = rates.rate / (np.sqrt(second) * rates.scale + rates.eps)
+    if len(state.first) > 0:
+        m = state.first[r]
+        for d in range(len(w)):
+            m[d] = decay1 * m[d] + rates.gain1 * (factor * vector[d])
+            w[d] = rates.keep * w[d] - rate * m[d]
+        return
     for d in range(len(w)):
-        m[d] = decay1 * m[d] + rates.gain1 * (factor * vector[d])
-        w[d] = rates.keep * w[d] - rate * m[d]
+        w[d] = rates.keep * w[d] - rate * (factor * vector[d])
 
 
 @parallel

@@ -10,6 +10,7 @@ from slide import checks
 from slide.backend import on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
+from slide.optim.adam_state import check_names, check_state, moment_type, prepare
 from slide.optim.base import Optimizer
 from slide.optim.scaling import scale_factor, show_rows
 from slide.plain.adam import AdamTensors
@@ -19,7 +20,6 @@ from slide.row_gradients import (
     FactoredRowGradient,
     RowGradient,
     as_rows,
-    num_rows,
     take_row_gradients,
     takers,
 )
@@ -41,7 +41,9 @@ class RowSparseAdam(Optimizer):
         params: parameters or parameter groups, of any shape; a row of a convolution's weight
             ``(O, I, kh, kw)`` is one kernel ``(kh, kw)``.
         lr: learning rate, above 0.
-        betas: decay rates of the two moments, each in [0, 1).
+        betas: decay rates of the two moments, each in [0, 1). If the first is 0, no first moment is
+            kept: a step uses the gradient itself, as RMSprop does. It then reads and writes a third
+            less memory, and the optimizer takes half of it.
         eps: number added to the root of the second moment, above 0.
         weight_decay: decoupled weight decay, applied in steps that touch a row.
         correct_skipped: whether a step first decays the moments of a row for all steps without a
@@ -161,13 +163,7 @@ class RowSparseAdam(Optimizer):
         if isinstance(gradient, RowGradient) and gradient.rows.device != p.device:
             gradient = gradient.to_host()  # The rows are there, and were fetched.
         state = self.state[p]
-        if not state:
-            state["step"] = 0
-            state["exp_avg"] = torch.zeros_like(p, dtype=_moment_type(p))
-            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
-            if group["rowwise"]:
-                state["exp_avg_sq"] = state["exp_avg"].new_zeros(num_rows(p), 1)
-        _note_last_steps(state, num_rows(p) if group["correct_skipped"] else None)
+        prepare(state, p, group)
         state["step"] += 1
         hyper = AdamHyper(
             float(group["lr"]),
@@ -177,9 +173,7 @@ class RowSparseAdam(Optimizer):
             float(group["weight_decay"]),
             int(state["step"]),
         )
-        tensors = [p, state["exp_avg"], state["exp_avg_sq"]]
-        if group["correct_skipped"]:
-            tensors.append(state["last_step"])
+        tensors = AdamTensors(p, state.get("exp_avg"), state["exp_avg_sq"], state.get("last_step"))
         if plain(p):
             _update_plain(tensors, hyper, gradient)
             return
@@ -211,62 +205,39 @@ class RowSparseAdam(Optimizer):
         own = [p for group in self.param_groups for p in group["params"]]
         for group in state_dict["param_groups"]:  # Copied and loaded optimizers have one more.
             names = [name for name in self.defaults if name != "differentiable"]
-            _check_names("its groups lack", names, group)
+            check_names("its groups lack", names, group)
         if len(saved) == len(own):  # Else the base class raises an error.
-            for i, p in zip(saved, own, strict=True):
-                _check_state(state_dict["state"].get(i), p)
+            betas = [g["betas"] for g in state_dict["param_groups"] for _ in g["params"]]
+            for i, p, (beta1, _) in zip(saved, own, betas, strict=True):
+                check_state(state_dict["state"].get(i), p, with_first=beta1 != 0)
         super().load_state_dict(state_dict)
         for i, p in zip(saved, own, strict=True):
             # The base class has converted all state to the type of the parameter.
             for name, value in state_dict["state"].get(i, {}).items():
                 if isinstance(value, torch.Tensor):
-                    dtype = torch.int32 if name == "last_step" else _moment_type(p)
+                    dtype = torch.int32 if name == "last_step" else moment_type(p)
                     self.state[p][name] = value.detach().to(p.device, dtype, copy=True)
 
 
-def _moment_type(p: torch.Tensor) -> torch.dtype:
-    return torch.float32 if p.dtype == torch.bfloat16 else p.dtype
+def _as_adam_rows(tensors: AdamTensors) -> AdamRows:
+    """The arrays for kernels; empty ones for what is not kept."""
+    weight, second = (array_view(as_rows(t)) for t in (tensors.weight, tensors.second))
+    first, last = np.empty((0, 0), weight.dtype), _EMPTY
+    if tensors.first is not None:
+        first = array_view(as_rows(tensors.first))
+    if tensors.last_step is not None:
+        last = array_view(tensors.last_step)
+    return AdamRows(weight, first, second, last)
 
 
-def _note_last_steps(state: dict[str, Any], rows: int | None) -> None:
-    """Keep last steps for so many rows, or none. Steps without them do not count as skipped."""
-    if rows is None:
-        state.pop("last_step", None)
-    elif "last_step" not in state:
-        moments: torch.Tensor = state["exp_avg"]
-        state["last_step"] = moments.new_full((rows,), state["step"], dtype=torch.int32)
-
-
-def _check_names(what: str, names: Iterable[str], found: dict[str, Any]) -> None:
-    if missing := [name for name in names if name not in found]:
-        raise ValueError(f"this is no state of a RowSparseAdam: {what} {', '.join(missing)}")
-
-
-def _check_state(state: dict[str, Any] | None, p: torch.Tensor) -> None:
-    """Raise ValueError unless a saved state fits a parameter; kernels do not check that."""
-    if not state:
-        return
-    _check_names("that of a parameter lacks", ("step", "exp_avg", "exp_avg_sq"), state)
-    rows, shape = num_rows(p), tuple(p.shape)
-    fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
-    for name, shapes in fits.items():
-        if name in state and tuple(state[name].shape) not in shapes:
-            raise ValueError(f"{name} {tuple(state[name].shape)} does not fit a parameter {shape}")
-
-
-def _as_adam_rows(tensors: list[torch.Tensor]) -> AdamRows:
-    """The arrays for kernels: weight, two moments and, if there are any, last steps."""
-    weight, first, second = (array_view(as_rows(tensor)) for tensor in tensors[:3])
-    return AdamRows(weight, first, second, array_view(tensors[3]) if tensors[3:] else _EMPTY)
-
-
-def _update_plain(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRowGradient) -> None:
+def _update_plain(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam in plain torch, on the device of the parameter."""
-    p, ids = tensors[0], gradient.ids
+    ids = gradient.ids
     rows = gradient.values() if isinstance(gradient, FactoredRowGradient) else gradient.rows
-    weight, first, second = map(as_rows, tensors[:3])
-    state = AdamTensors(weight, first, second, tensors[3] if tensors[3:] else None)
-    plain_adam_rows(state, hyper, None if ids is None else on_device(ids, p.device), rows)
+    first = None if tensors.first is None else as_rows(tensors.first)
+    state = AdamTensors(as_rows(tensors.weight), first, as_rows(tensors.second), tensors.last_step)
+    places = None if ids is None else on_device(ids, tensors.weight.device)
+    plain_adam_rows(state, hyper, places, rows)
 
 
 def _ids(gradient: RowGradient | FactoredRowGradient) -> np.ndarray:
@@ -276,17 +247,22 @@ def _ids(gradient: RowGradient | FactoredRowGradient) -> np.ndarray:
     return on_host(gradient.ids)
 
 
-def _update_copies(tensors: list[torch.Tensor], hyper: AdamHyper, gradient: AnyRowGradient) -> None:
+def _update_copies(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam on float32 copies of the touched rows, because kernels do not read bfloat16."""
     at = torch.from_numpy(_ids(gradient)).long()
-    weight, *others = [tensor.index_select(0, at) for tensor in tensors]
-    copies = [weight.float(), *others]
+    rows = AdamTensors(
+        tensors.weight.index_select(0, at).float(),
+        None if tensors.first is None else tensors.first.index_select(0, at),
+        tensors.second.index_select(0, at),
+        None if tensors.last_step is None else tensors.last_step.index_select(0, at),
+    )
     kernels.adam_rows(
-        _as_adam_rows(copies),
+        _as_adam_rows(rows),
         hyper,
         np.arange(len(at), dtype=np.int32),
         array_view(gradient.values().float().contiguous()),
         4 * num_threads(),
     )
-    for tensor, copy in zip(tensors, copies, strict=True):
-        tensor.index_copy_(0, at, copy.to(tensor.dtype))
+    for tensor, changed in zip(tensors, rows, strict=True):
+        if tensor is not None and changed is not None:
+            tensor.index_copy_(0, at, changed.to(tensor.dtype))

@@ -14,13 +14,13 @@ class AdamTensors(NamedTuple):
 
     Attributes:
         weight: ``(N, D)`` floats; in bfloat16 it is computed with in float32.
-        first: ``(N, D)`` floats, the first moment.
+        first: ``(N, D)`` floats, the first moment; None if ``beta1`` is 0.
         second: ``(N, D)`` floats; or ``(N, 1)``, one moment of the mean square for each row.
         last_step: ``(N,)`` int32, the last step that touched each row; None: not corrected.
     """
 
     weight: Tensor
-    first: Tensor
+    first: Tensor | None
     second: Tensor
     last_step: Tensor | None
 
@@ -31,20 +31,23 @@ def adam_rows(state: AdamTensors, hyper: AdamHyper, ids: Tensor | None, grads: T
     Ids may repeat if equal ids have equal gradients: equal rows are then written more than once.
     None stands for all rows, in order.
     """
-    grads = grads.to(state.first.dtype)
-    w, m, v = (t if ids is None else t[ids] for t in state[:3])
-    decay1, decay2 = _decays(state.last_step, hyper, ids, m.dtype)
+    grads = grads.to(state.second.dtype)
+    w, v = (t if ids is None else t[ids] for t in (state.weight, state.second))
+    decay1, decay2 = _decays(state.last_step, hyper, ids, v.dtype)
     square = grads.square()
     if v.shape[1] != w.shape[1]:
         square = square.mean(1, keepdim=True)
-    m = decay1 * m + (1 - hyper.beta1) * grads
+    m = (1 - hyper.beta1) * grads
+    if state.first is not None:
+        m = m + decay1 * (state.first if ids is None else state.first[ids])
+        _write(state.first, ids, m)
     v = decay2 * v + (1 - hyper.beta2) * square
     rate = hyper.lr / (1 - hyper.beta1**hyper.step)
     scale = 1 / math.sqrt(1 - hyper.beta2**hyper.step)
     keep = 1 - hyper.lr * hyper.weight_decay
-    w = keep * w.to(m.dtype) - rate * m / (v.sqrt() * scale + hyper.eps)
-    for tensor, values in zip(state[:3], (w, m, v), strict=True):
-        _write(tensor, ids, values.to(tensor.dtype))
+    w = keep * w.to(v.dtype) - rate * m / (v.sqrt() * scale + hyper.eps)
+    _write(state.second, ids, v)
+    _write(state.weight, ids, w.to(state.weight.dtype))
 
 
 def _decays(

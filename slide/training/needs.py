@@ -58,7 +58,8 @@ class RunSizes(NamedTuple):
         batch: rows in a step.
         active: outputs in an active set; N: all.
         shared: whether a set is for the whole batch.
-        rowwise: whether the optimizer has one second moment for each row.
+        first_moment: whether the optimizer has first moments.
+        rowwise: whether it has one second moment for each row.
         last_steps: whether the optimizer notes the last step of each row.
         copied: whether the rows are divided into parts, which are copies in memory.
         checkpoints: whether the run writes checkpoints on the way, from a copy.
@@ -79,6 +80,7 @@ class RunSizes(NamedTuple):
     batch: int
     active: int
     shared: bool = True
+    first_moment: bool = True
     rowwise: bool = False
     last_steps: bool = False
     copied: bool = True
@@ -133,7 +135,8 @@ def peak_memory(sizes: RunSizes) -> int:
 
 def _rows_of_weights(sizes: RunSizes) -> int:
     """Rows of all weights and biases, as the optimizer sees them."""
-    return sizes.features + sum(sizes.hidden[1:]) + sizes.labels
+    biases = sum(sizes.hidden) + sizes.labels  # Each entry is a row.
+    return sizes.features + sum(sizes.hidden[1:]) + sizes.labels + biases
 
 
 def _weights(sizes: RunSizes) -> int:
@@ -145,7 +148,8 @@ def _weights(sizes: RunSizes) -> int:
 def _moments(sizes: RunSizes) -> int:
     number, rows = _weights(sizes), _rows_of_weights(sizes)
     second = rows if sizes.rowwise else number
-    return _FLOAT * (number + second) + (_INT * rows if sizes.last_steps else 0)
+    first = number if sizes.first_moment else 0
+    return _FLOAT * (first + second) + (_INT * rows if sizes.last_steps else 0)
 
 
 def _copied_rows(sizes: RunSizes) -> int:

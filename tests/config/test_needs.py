@@ -47,7 +47,7 @@ def test_too_little(tmp_path, free, capsys):
     words = ["ranker=none", "trainer.checkpoint_every=1"]
     job.main(*job.tiny(tmp_path, *LARGE, *words))
     line = said(capsys)
-    assert "20 MiB are free: libraries 150 MiB, copy for checkpoints 2" in line
+    assert "20 MiB are free: libraries 150 MiB, copy for checkpoints 14 MiB" in line
     advice = line.partition("To need less: ")[2].split("; ")
     assert advice[0] == "trainer.checkpoint_every=0", "the largest part comes first"
     assert set(advice[1:]) == {"network.hidden=[150]", "optimizer.rowwise=true"}
@@ -74,7 +74,8 @@ def test_not_even_the_weights(tmp_path, free):
         (["ranker.negatives=7"], {"ranker": RankerSizes(110, 7, 60, 80), "copied": True}),
         (["dataset.holdout=0.5", "ranker=none"], {"copied": True}),
         (["trainer.evaluation=index"], {"row_index": True}),
-        (["optimizer.rowwise=true"], {"rowwise": True, "last_steps": False}),
+        (["optimizer.rowwise=true"], {"rowwise": True, "last_steps": False, "first_moment": False}),
+        (["optimizer.betas=[0.9,0.9]"], {"first_moment": True}),
         (["optimizer.correct_skipped=true"], {"last_steps": True}),
         (["trainer.checkpoint_every=5"], {"checkpoints": True}),
         (["network.hidden=[8,9]"], {"hidden": (8, 9), "batch": 16, "features": 60, "labels": 80}),

@@ -47,21 +47,23 @@ def leave_gradient(parameter, gradient, how, generator):
         add_row_gradient(parameter, FactoredRowGradient(transposed, np.ones(num_rows), vectors))
 
 
+@pytest.mark.parametrize("beta1", [0.0, 0.8])
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("how", ["dense", "rows", "factored"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("shape", [(6, 4), (5,)])
-def test_equals_torch_when_all_rows_are_touched(shape, weight_decay, how, corrected):
+def test_equals_torch_when_all_rows_are_touched(shape, weight_decay, how, corrected, beta1):
     generator = torch.Generator().manual_seed(1)
     ours = torch.nn.Parameter(torch.randn(shape, dtype=torch.float64, generator=generator))
     theirs = torch.nn.Parameter(ours.detach().clone())
+    options = OPTIONS | {"betas": (beta1, 0.95)}
     optimizer = RowSparseAdam(
-        [ours], weight_decay=weight_decay, correct_skipped=corrected, **OPTIONS
+        [ours], weight_decay=weight_decay, correct_skipped=corrected, **options
     )
     if weight_decay:
-        reference = torch.optim.AdamW([theirs], weight_decay=weight_decay, **OPTIONS)
+        reference = torch.optim.AdamW([theirs], weight_decay=weight_decay, **options)
     else:
-        reference = torch.optim.Adam([theirs], **OPTIONS)
+        reference = torch.optim.Adam([theirs], **options)
     for _ in range(5):
         gradient = torch.randn(shape, dtype=torch.float64, generator=generator)
         optimizer.zero_grad()
@@ -70,7 +72,12 @@ def test_equals_torch_when_all_rows_are_touched(shape, weight_decay, how, correc
         optimizer.step()
         reference.step()
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
-    for name in ("exp_avg", "exp_avg_sq"):
+    assert set(optimizer.state[ours]) == {
+        *("step", "exp_avg_sq"),
+        *(["exp_avg"] if beta1 else []),
+        *(["last_step"] if corrected else []),
+    }
+    for name in ("exp_avg", "exp_avg_sq") if beta1 else ("exp_avg_sq",):
         torch.testing.assert_close(
             optimizer.state[ours][name], reference.state[theirs][name], atol=1e-12, rtol=1e-12
         )

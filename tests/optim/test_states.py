@@ -115,6 +115,24 @@ def test_correction_may_be_switched_off_and_on():
     torch.testing.assert_close(optimizer.state[weight]["exp_avg"][0], 0.9 * before + 0.1)
 
 
+def test_the_first_moment_may_come_and_go():
+    optimizer, weight = trained(steps=[(0, 1)], betas=(0.0, 0.9))
+    state, (group,) = optimizer.state[weight], optimizer.param_groups
+    assert "exp_avg" not in state
+    group["betas"] = (0.5, 0.9)
+    step(optimizer, weight, [0])
+    torch.testing.assert_close(state["exp_avg"], weight.new_tensor([[0.5] * 2, *[[0.0] * 2] * 3]))
+    saved = optimizer.state_dict()
+    del saved["state"][0]["exp_avg"]
+    with pytest.raises(ValueError, match="lacks exp_avg"):
+        optimizer.load_state_dict(saved)
+    group["betas"] = (0.0, 0.9)
+    step(optimizer, weight, [0])
+    assert "exp_avg" not in state
+    optimizer.load_state_dict(optimizer.state_dict())
+    step(optimizer, weight, [0])
+
+
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_state_brings_its_options(saved):
     other, _ = trained(correct_skipped=saved)

@@ -74,18 +74,21 @@ def test_bfloat16_rows_are_summed_up_in_float32():
     torch.testing.assert_close(found, (coefficients @ rows.float()[ids])[None])
 
 
+@pytest.mark.parametrize("beta1", [0.0, 0.8])
 @pytest.mark.parametrize("rowwise", [False, True])
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("repeated", [False, True])
-def test_adam(rowwise, corrected, repeated):
+def test_adam(rowwise, corrected, repeated, beta1):
     rng, count = np.random.default_rng(0), 9
-    hyper = AdamHyper(lr=0.03, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1, step=7)
-    weight, first = rng.standard_normal((2, count, 3))
+    hyper = AdamHyper(lr=0.03, beta1=beta1, beta2=0.95, eps=1e-6, weight_decay=0.1, step=7)
+    weight = rng.standard_normal((count, 3))
+    first = rng.standard_normal((count, 3) if beta1 else (0, 0))
     second = rng.random((count, 1 if rowwise else 3))
     last = rng.integers(0, 7, count if corrected else 0).astype(np.int32)
     ids, grads = np.array([5, 2, 7], np.int32), rng.standard_normal((3, 3))
     own = AdamTensors(*(tensor(each.copy()) for each in (weight, first, second)), None)
     own = own._replace(last_step=tensor(last.copy()) if corrected else None)
+    own = own if beta1 else own._replace(first=None)
     adam_kernels.adam_rows(AdamRows(weight, first, second, last), hyper, ids, grads, 2)
     summands = tensor(ids), tensor(grads)
     if repeated:  # Row 5 is a sum of two.
@@ -95,7 +98,8 @@ def test_adam(rowwise, corrected, repeated):
         summands = total_rows(torch.tensor([5, 5, 2, 7, 2]), parts)[:2]
     adam_rows(own, hyper, *summands)
     for found, expected in zip(own[:3], (weight, first, second), strict=True):
-        np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+        if found is not None:
+            np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
     if corrected:
         assert own.last_step.tolist() == last.tolist()
 
