@@ -10,7 +10,7 @@ from slide.active_set import ActiveSet
 from slide.check.comparing import equal, gradient, near, random_csr
 from slide.functional import active_linear, loss_on_active, relu_dropout
 from slide.hashing import HashTables
-from slide.kernels.dual_descent import Solver, TrainingRows, collect_weights, fit_duals
+from slide.kernels.dual_descent import Found, Scratch, Solver, TrainingRows, fit_classifiers
 from slide.kernels.nonzeros import count_nonzeros, take_nonzeros
 from slide.kernels.random import random_below
 from slide.kernels.read_numbers import read_index, read_number
@@ -74,16 +74,13 @@ def _classifiers(rng: np.random.Generator) -> None:
     rows, signs = np.arange(_ROWS, dtype=np.int32), rng.choice([-1, 1], _ROWS).astype(np.float32)
     lists = TrainingRows(np.array([0, _ROWS]), rows, signs)
     squares = (dense.double() ** 2).sum(1).numpy()
-    scratch, orders = np.zeros((1, _WIDTH), np.float32), np.empty((1, _ROWS), np.int64)
-    alphas, indptr = np.zeros(_ROWS, np.float32), np.zeros(2, np.int64)
-    solver = Solver(1.0, -0.5, 2000, 1e-5)
-    fit_duals(sparse, squares, np.empty(0), lists, solver, scratch, orders, alphas)
-    kept = sparse, lists, alphas, 0.0, scratch, indptr
-    collect_weights(*kept, np.empty(0, np.int32), np.empty(0, np.float32))
-    np.cumsum(indptr, out=indptr)
-    columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-    if len(columns):
-        collect_weights(*kept, columns, values)
+    orders, alphas = np.empty((1, _ROWS), np.int64), np.empty((1, _ROWS), np.float32)
+    scratch = Scratch(np.zeros((1, _WIDTH), np.float32), orders, alphas)
+    room = np.empty(_WIDTH, np.int32), np.empty(_WIDTH, np.float32)
+    found = Found(np.zeros(1, np.int64), np.zeros(1, np.int64), *room)
+    solver, first = Solver(1.0, -0.5, 2000, 1e-5), np.zeros(1, np.int64)
+    fit_classifiers(sparse, squares, np.empty(0), lists, first, solver, 0.0, scratch, found)
+    columns, values = (each[: found.counts[0]] for each in room)
     weight = torch.zeros(_WIDTH, dtype=torch.float64)
     weight[torch.from_numpy(columns).long()] = torch.from_numpy(values).double()
     y, x = torch.from_numpy(signs).double(), dense.double()

@@ -30,6 +30,36 @@ class TrainingRows(NamedTuple):
     signs: np.ndarray
 
 
+class Scratch(NamedTuple):
+    """Memory for T threads and classifiers of at most R rows and D columns.
+
+    Attributes:
+        weights: ``(T, D)`` float32, zero before and after.
+        orders: ``(T, R)`` int64.
+        alphas: ``(T, R)`` float32.
+    """
+
+    weights: np.ndarray
+    orders: np.ndarray
+    alphas: np.ndarray
+
+
+class Found(NamedTuple):
+    """Room for the weights of n classifiers.
+
+    Attributes:
+        starts: ``(n,)`` int64, where the room of each one begins. It must suffice for all columns
+            of its training rows.
+        counts: ``(n,)`` int64 output, the number of its weights.
+        columns, values: int32 and float32 output; the columns of a classifier ascend.
+    """
+
+    starts: np.ndarray
+    counts: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+
+
 class Solver(NamedTuple):
     """What is minimised, ``|w|^2 / 2 + C * sum of max(0, 1 - sign * score)^2``, and how far.
 
@@ -107,68 +137,82 @@ def _descend(x, squares, costs, rows, signs, solver, weight, order, alphas):
             size, bound = len(rows), np.inf
 
 
+@serial
+def _take_weights(x, rows, threshold, weight, found, n):
+    """Move the weights of classifier ``n`` that are large enough from ``weight`` to ``found``."""
+    columns, values, k = found.columns[found.starts[n] :], found.values[found.starts[n] :], 0
+    for i in range(len(rows)):
+        for p in range(x.indptr[rows[i]], x.indptr[rows[i] + 1]):
+            # Reset at once, so that a repeated column counts only once.
+            value, weight[x.indices[p]] = weight[x.indices[p]], 0
+            if value != 0 and abs(value) >= threshold:
+                columns[k], values[k] = x.indices[p], value
+                k += 1
+    order = np.argsort(columns[:k])
+    columns[:k], values[:k] = columns[:k][order], values[:k][order]
+    # Not in the parallel loop, in which numba loses what is written to an array of a tuple.
+    found.counts[n] = k
+
+
 @parallel
-def fit_duals(x, squares, costs, lists, solver, weights, orders, alphas):
-    """The dual variables of all classifiers, each trained on its own rows.
+def fit_classifiers(x, squares, costs, lists, order, solver, threshold, scratch, found):
+    """The weights of some classifiers, each trained on its own rows.
 
     Args:
         x: `slide.sparse.CSR` of the training rows, D columns.
         squares: ``(R,)`` their squared lengths.
         costs: ``(R,)`` factors of C, above 0; empty: all are 1.
-        lists: see `TrainingRows`; N classifiers.
+        lists: see `TrainingRows`; n classifiers.
+        order: ``(n,)`` int64, the classifiers in the order in which they are trained. Threads take
+            turns in it, so they have equal work if neighbours have lists of similar length.
         solver: see `Solver`.
-        weights: ``(T, D)`` float32 scratch, zero before and after.
-        orders: ``(T, longest list)`` int64 scratch.
-        alphas: ``(nnz,)`` float32 output, zero before.
+        threshold: weights of a smaller magnitude are left out.
+        scratch: see `Scratch`.
+        found: see `Found`.
     """
-    indptr, rows, signs = lists.indptr, lists.rows, lists.signs
-    threads = len(weights)
-    # Strided, because neighbours often have lists of similar length.
+    threads = len(scratch.weights)
     for t in prange(threads):
-        weight = weights[t]
-        for n in range(t, len(indptr) - 1, threads):
-            begin, end = indptr[n], indptr[n + 1]
-            own, alpha = rows[begin:end], alphas[begin:end]
-            _descend(x, squares, costs, own, signs[begin:end], solver, weight, orders[t], alpha)
-            for i in range(end - begin):
-                for p in range(x.indptr[own[i]], x.indptr[own[i] + 1]):
-                    weight[x.indices[p]] = 0
+        weight = scratch.weights[t]
+        for i in range(t, len(order), threads):
+            n = order[i]
+            begin, end = lists.indptr[n], lists.indptr[n + 1]
+            rows, signs = lists.rows[begin:end], lists.signs[begin:end]
+            alphas = scratch.alphas[t, : end - begin]
+            alphas[:] = 0
+            _descend(x, squares, costs, rows, signs, solver, weight, scratch.orders[t], alphas)
+            _take_weights(x, rows, threshold, weight, found, n)
 
 
-@parallel
-def collect_weights(x, lists, alphas, threshold, weights, indptr, indices, values):
-    """The classifiers' weights with a magnitude of at least ``threshold``.
+@serial
+def _list_row(pattern, b, sign, marks, places, rows, signs):
+    for p in range(pattern.indptr[b], pattern.indptr[b + 1]):
+        n = pattern.indices[p]
+        if marks[n] != b:
+            marks[n] = b
+            if len(rows) > 0:
+                rows[places[n]], signs[places[n]] = b, sign
+            places[n] += 1
 
-    The first call counts them, the second one writes them.
+
+@serial
+def list_training_rows(labels, candidates, marks, places, rows, signs):
+    """The training rows of each classifier, ascending: positives, and rows of wrong candidates.
+
+    The first call, with empty ``rows``, counts them, the second one writes them. An id that is
+    repeated in a row counts once, and a label of a row is no wrong candidate.
 
     Args:
-        x, lists, alphas: see `fit_duals`.
-        threshold: at least 0.
-        weights: ``(T, D)`` float32 scratch, zero before and after.
-        indptr: ``(N + 1,)`` int64. If ``indices`` is empty, the number of weights of classifier n
-            is written to entry n + 1; otherwise entry n says where its weights begin.
-        indices, values: ``(nnz,)`` int32 and float32 output, or empty.
+        labels: `slide.sparse.Pattern` of the labels of R rows, in [0, N).
+        candidates: the same for their candidates.
+        marks: ``(N,)`` int32 scratch.
+        places: ``(N,)`` int64. It counts up by one for each training row of a classifier: from 0 to
+            their number, or from the first place in ``rows`` to the end.
+        rows, signs: see `TrainingRows`; output, or empty.
     """
-    rows, signs = lists.rows, lists.signs
-    threads, fill = len(weights), len(indices) > 0
-    for t in prange(threads):
-        weight = weights[t]
-        for n in range(t, len(indptr) - 1, threads):
-            begin, end = lists.indptr[n], lists.indptr[n + 1]
-            for i in range(begin, end):
-                if alphas[i] != 0:
-                    _add(x, rows[i], alphas[i] * signs[i], weight)
-            k = indptr[n] if fill else 0
-            for i in range(begin, end):
-                for p in range(x.indptr[rows[i]], x.indptr[rows[i] + 1]):
-                    # Reset at once, so that a repeated column counts only once.
-                    value, weight[x.indices[p]] = weight[x.indices[p]], 0
-                    if value != 0 and abs(value) >= threshold:
-                        if fill:
-                            indices[k], values[k] = x.indices[p], value
-                        k += 1
-            if not fill:
-                indptr[n + 1] = k
+    marks[:] = -1
+    for b in range(len(labels.indptr) - 1):
+        _list_row(labels, b, 1, marks, places, rows, signs)
+        _list_row(candidates, b, -1, marks, places, rows, signs)
 
 
 @serial

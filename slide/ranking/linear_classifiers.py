@@ -9,18 +9,26 @@ if the label is one of its candidates. The re-ranker of Astec has the same negat
 2021, "DeepXML: a deep extreme multi-label learning framework").
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from slide import checks
 from slide.bars import Bar
-from slide.kernels import dual_descent as kernels
-from slide.kernels.dual_descent import Solver, TrainingRows
+from slide.kernels.dual_descent import (
+    Found,
+    Scratch,
+    Solver,
+    TrainingRows,
+    fit_classifiers,
+    list_training_rows,
+    score_labels,
+)
 from slide.runtime import num_threads
-from slide.search import column_lists
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
-# Labels that are trained between two looks at the bar.
-_BLOCK = 8_192
+# Labels that are trained between two looks at the bar, and room for their weights.
+_BLOCK, _ROOM = 8_192, 1 << 23
 
 
 class LinearClassifiers:
@@ -109,27 +117,39 @@ class LinearClassifiers:
         lists = _training_lists(labels, candidates, num_labels)
         owner = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
         squares = np.bincount(owner, features.values**2, minlength=features.num_rows)
-        threads, longest = num_threads(), int(np.diff(lists.indptr).max(initial=0))
-        scratch = np.zeros((threads, num_features), np.float32)
-        orders = np.empty((threads, longest), np.int64)
-        alphas = np.zeros(len(lists.rows), np.float32)
         # A cost of 0 would be divided by; one so small teaches nothing either.
         costs = np.empty(0) if weights is None else np.maximum(weights, 1e-6)
-        for begin in Bar(range(0, num_labels, _BLOCK), "classifiers", leave=False):
-            some = lists._replace(indptr=lists.indptr[begin : begin + _BLOCK + 1])
-            kernels.fit_duals(features, squares, costs, some, self.solver, scratch, orders, alphas)
-        indptr = np.zeros(num_labels + 1, np.int64)
-        found = features, lists, alphas, self.threshold, scratch, indptr
-        kernels.collect_weights(*found, np.empty(0, np.int32), np.empty(0, np.float32))
-        np.cumsum(indptr, out=indptr)
-        indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-        if len(indices):
-            kernels.collect_weights(*found, indices, values)
+        rows = features, squares, costs
+        self.weights = self._weights(rows, lists, num_features)
         self.num_features = num_features
-        # Lists of columns, turned once more, are rows whose columns ascend.
-        lists = column_lists(CSR(indptr, indices, values), num_features)
-        self.weights = column_lists(lists, num_labels)
         return self
+
+    def _weights(
+        self, rows: tuple[CSR, np.ndarray, np.ndarray], lists: TrainingRows, num_features: int
+    ) -> CSR:
+        """The weights of all classifiers; ``rows`` are the samples, their squares and costs."""
+        threads, num_labels = num_threads(), len(lists.indptr) - 1
+        longest = int(np.diff(lists.indptr).max(initial=0))
+        scratch = Scratch(
+            np.zeros((threads, num_features), np.float32),
+            np.empty((threads, longest), np.int64),
+            np.empty((threads, longest), np.float32),
+        )
+        room = max(_ROOM, num_features)
+        columns, values = np.empty(room, np.int32), np.empty(room, np.float32)
+        counts = np.zeros(num_labels, np.int64)
+        parts = [(columns[:0], values[:0])]
+        with Bar(total=num_labels, desc="classifiers", leave=False) as bar:
+            for begin, end, starts in _blocks(rows[0], lists, num_features):
+                some = lists._replace(indptr=lists.indptr[begin : end + 1])
+                order = np.argsort(-np.diff(some.indptr), kind="stable")
+                found = Found(starts, counts[begin:end], columns, values)
+                fit_classifiers(*rows, some, order, self.solver, self.threshold, scratch, found)
+                shift = np.repeat(starts - row_bounds(found.counts)[:-1], found.counts)
+                places = np.arange(len(shift)) + shift
+                parts.append((columns[places], values[places]))
+                bar.update(end - begin)
+        return CSR(row_bounds(counts), *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0.
@@ -145,7 +165,7 @@ class LinearClassifiers:
         dense = np.zeros((num_threads(), self.num_features), np.float32)
         out = np.empty(ids.shape, np.float32)
         ids = ids.astype(np.int64, copy=False)
-        kernels.score_labels(features, self.weights, self.solver.bias, ids, dense, out)
+        score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
 
 
@@ -158,17 +178,30 @@ def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:
     """The training rows of each label: its positives, and rows with it as a wrong candidate."""
-    num_rows = labels.num_rows
+    marks, counts = np.empty(num_labels, np.int32), np.zeros(num_labels, np.int64)
+    nothing = np.empty(0, np.int32), np.empty(0, np.float32)
+    list_training_rows(labels, candidates, marks, counts, *nothing)
+    indptr = row_bounds(counts)
+    rows, signs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+    list_training_rows(labels, candidates, marks, indptr[:-1].copy(), rows, signs)
+    return TrainingRows(indptr, rows, signs)
 
-    def pairs(pattern: Pattern) -> np.ndarray:
-        """One number for each entry, which orders entries by label and then by row."""
-        row = np.repeat(np.arange(num_rows), np.diff(pattern.indptr))
-        return pattern.indices.astype(np.int64) * num_rows + row
 
-    # Sorted by pair, positives first. Of equal pairs the first one is kept.
-    every = np.sort(np.concatenate([2 * pairs(labels), 2 * pairs(candidates) + 1]))
-    pair, proposed = every >> 1, every & 1
-    kept = np.concatenate([[True], pair[1:] != pair[:-1]]) if len(pair) else np.empty(0, bool)
-    pair, signs = pair[kept], 1 - 2 * proposed[kept].astype(np.float32)
-    indptr = np.searchsorted(pair, np.arange(num_labels + 1) * num_rows).astype(np.int64)
-    return TrainingRows(indptr, (pair % max(num_rows, 1)).astype(np.int32), signs)
+def _blocks(
+    features: CSR, lists: TrainingRows, num_features: int
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Runs of labels ``(begin, end)``, and where the room for the weights of each label begins.
+
+    A run needs room for at most `_ROOM` weights, or has one label.
+    """
+    lengths, num_labels = np.diff(features.indptr), len(lists.indptr) - 1
+    for first in range(0, num_labels, _BLOCK):
+        bounds = lists.indptr[first : first + _BLOCK + 1]
+        entries = row_bounds(lengths[lists.rows[bounds[0] : bounds[-1]]])
+        needed = np.minimum(np.diff(entries[bounds - bounds[0]]), num_features)
+        starts, begin = row_bounds(needed), 0
+        while begin < len(needed):
+            end = int(np.searchsorted(starts, starts[begin] + _ROOM, "right")) - 1
+            end = max(end, begin + 1)
+            yield first + begin, first + end, starts[begin:end] - starts[begin]
+            begin = end

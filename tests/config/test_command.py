@@ -131,7 +131,7 @@ def shown_events(run):
 def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = [a for a in job.tiny(tmp_path) if not a.startswith("run_dir")]
-    job.main("-m", *arguments, "trainer.max_steps=1", "optimizer.lr=0.1,0.2")
+    job.main(*arguments, "trainer.max_steps=1", "-m", "optimizer.lr=0.1,0.2")
     said = capsys.readouterr()
     assert "job 2: optimizer.lr=0.2" in said.err
     lines = said.out.splitlines()

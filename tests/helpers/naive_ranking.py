@@ -60,6 +60,16 @@ def collect_weights(rows, signs, alphas, threshold):
     return {c: w for c, w in found.items() if w != 0 and abs(w) >= threshold}
 
 
+def list_training_rows(labels, candidates, num_labels):
+    """``[(row, sign), ...]`` of each classifier; ``labels`` and ``candidates`` are lists of ids."""
+    found = [[] for _ in range(num_labels)]
+    for b, (own, proposed) in enumerate(zip(labels, candidates, strict=True)):
+        for n in range(num_labels):
+            if n in own or n in proposed:
+                found[n].append((b, 1 if n in own else -1))
+    return found
+
+
 def score_labels(rows, weights, bias, ids):
     """Scores ``(B, K)`` of the classifiers ``ids`` ``(B, K)``; -inf where an id is below 0."""
     out = np.full(np.shape(ids), -math.inf)

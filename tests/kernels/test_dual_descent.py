@@ -6,7 +6,8 @@ from helpers import naive_ranking
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.kernels import dual_descent as kernels
-from slide.kernels.dual_descent import Solver, TrainingRows
+from slide.kernels.dual_descent import Found, Scratch, Solver, TrainingRows
+from slide.sparse import Pattern
 
 # Training rows of each classifier; among them none, and one.
 LENGTHS, NUM_ROWS, NUM_COLUMNS = [9, 0, 1, 20, 14], 25, 7
@@ -21,69 +22,91 @@ def problem(request):
     return x, to_dense(x, NUM_COLUMNS).numpy(), TrainingRows(*pattern, signs)
 
 
-def fit(x, dense, lists, solver, threads, costs=()):
-    squares = (dense**2).sum(1)
-    weights = np.zeros((threads, NUM_COLUMNS), np.float32)
-    orders = np.zeros((threads, max(LENGTHS)), np.int64)
-    alphas = np.zeros(len(lists.rows), np.float32)
-    kernels.fit_duals(
-        x, squares, np.array(costs, np.float64), lists, solver, weights, orders, alphas
+def fit(x, dense, lists, solver, threads, costs=(), threshold=0.0):
+    """``{column: weight}`` of each classifier."""
+    count = len(LENGTHS)
+    scratch = Scratch(
+        np.zeros((threads, NUM_COLUMNS), np.float32),
+        np.zeros((threads, max(LENGTHS)), np.int64),
+        np.full((threads, max(LENGTHS)), np.nan, np.float32),
     )
-    assert not weights.any()
-    return alphas
+    starts = np.arange(count) * (NUM_COLUMNS + 1)
+    room = count * (NUM_COLUMNS + 1)
+    counts = np.full(count, -1)
+    found = Found(starts, counts, np.full(room, -1, np.int32), np.full(room, 9, np.float32))
+    order = np.random.default_rng(threads).permutation(count)
+    squares, costs = (dense**2).sum(1), np.array(costs, np.float64)
+    kernels.fit_classifiers(x, squares, costs, lists, order, solver, threshold, scratch, found)
+    assert not scratch.weights.any()
+    weights = []
+    for start, size in zip(starts, counts, strict=True):
+        own = slice(start, start + size)
+        assert (np.diff(found.columns[own]) > 0).all()
+        assert (found.columns[own.stop : start + NUM_COLUMNS + 1] == -1).sum() > 0, (
+            "beyond its room"
+        )
+        weights.append(dict(zip(found.columns[own].tolist(), found.values[own], strict=True)))
+    return weights
 
 
-def lists_of(lists):
-    """The places of each classifier's entries."""
-    return [slice(a, b) for a, b in zip(lists.indptr[:-1], lists.indptr[1:], strict=True)]
+def expected_weights(dense, lists, solver, costs=None, threshold=0.0):
+    weights = []
+    for a, b in zip(lists.indptr[:-1], lists.indptr[1:], strict=True):
+        rows, signs = lists.rows[a:b], lists.signs[a:b]
+        own = None if costs is None else costs[rows]
+        alphas = naive_ranking.fit_duals(dense[rows], signs, solver, own)
+        weights.append(naive_ranking.collect_weights(dense[rows], signs, alphas, threshold))
+    return weights
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(
-    "solver", [Solver(1.0, -1.0, 20, 0.1), Solver(0.3, -0.5, 3, 1e-3), Solver(2.0, 0.0, 200, 1e-4)]
-)
-def test_fit_duals(problem, solver, threads):
-    x, dense, lists = problem
-    alphas = fit(x, dense, lists, solver, threads)
-    for own in lists_of(lists):
-        expected = naive_ranking.fit_duals(dense[lists.rows[own]], lists.signs[own], solver)
-        np.testing.assert_allclose(alphas[own], expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("solver", [Solver(1.0, -1.0, 20, 0.1), Solver(2.0, 0.0, 200, 1e-4)])
-def test_fit_duals_with_weights_of_rows(problem, solver):
-    x, dense, lists = problem
-    costs = np.random.default_rng(9).uniform(0.1, 5, NUM_ROWS)
-    alphas = fit(x, dense, lists, solver, 1, costs)
-    assert not np.allclose(alphas, fit(x, dense, lists, solver, 1))
-    for own in lists_of(lists):
-        rows = lists.rows[own]
-        expected = naive_ranking.fit_duals(dense[rows], lists.signs[own], solver, costs[rows])
-        np.testing.assert_allclose(alphas[own], expected, rtol=1e-3, atol=1e-4)
+def assert_weights_equal(found, expected):
+    """Sums that are zero in exact numbers may leave a rounding error where nothing is dropped."""
+    for own, wanted in zip(found, expected, strict=True):
+        for column in own.keys() | wanted.keys():
+            assert own.get(column, 0) == pytest.approx(wanted.get(column, 0), rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("threshold", [0.0, 0.3])
-def test_collect_weights(problem, threshold, threads):
+@pytest.mark.parametrize(
+    "solver", [Solver(1.0, -1.0, 20, 0.1), Solver(0.3, -0.5, 3, 1e-3), Solver(2.0, 0.0, 200, 1e-4)]
+)
+def test_fit_classifiers(problem, solver, threads, threshold):
     x, dense, lists = problem
-    alphas = fit(x, dense, lists, Solver(1.0, -1.0, 20, 0.1), 1)
-    weights = np.zeros((threads, NUM_COLUMNS), np.float32)
-    indptr = np.zeros(len(LENGTHS) + 1, np.int64)
-    arguments = x, lists, alphas, threshold, weights, indptr
-    kernels.collect_weights(*arguments, np.empty(0, np.int32), np.empty(0, np.float32))
-    np.cumsum(indptr, out=indptr)
-    indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-    kernels.collect_weights(*arguments, indices, values)
-    assert not weights.any()
-    for n, own in enumerate(lists_of(lists)):
-        expected = naive_ranking.collect_weights(
-            dense[lists.rows[own]], lists.signs[own], alphas[own], threshold
-        )
-        at = slice(indptr[n], indptr[n + 1])
-        found = dict(zip(indices[at].tolist(), values[at].tolist(), strict=True))
-        # Sums that are zero in exact numbers may leave a rounding error where nothing is dropped.
-        for column in found.keys() | expected.keys():
-            assert found.get(column, 0) == pytest.approx(expected.get(column, 0), abs=1e-5)
+    found = fit(x, dense, lists, solver, threads, threshold=threshold)
+    expected = expected_weights(dense, lists, solver, threshold=threshold)
+    assert_weights_equal(found, expected)
+
+
+@pytest.mark.parametrize("solver", [Solver(1.0, -1.0, 20, 0.1), Solver(2.0, 0.0, 200, 1e-4)])
+def test_fit_classifiers_with_weights_of_rows(problem, solver):
+    x, dense, lists = problem
+    costs = np.random.default_rng(9).uniform(0.1, 5, NUM_ROWS)
+    found = fit(x, dense, lists, solver, 1, costs)
+    assert found != fit(x, dense, lists, solver, 1)
+    assert_weights_equal(found, expected_weights(dense, lists, solver, costs))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_list_training_rows(seed):
+    """Ids may repeat in a row, and be labels and candidates of the same row."""
+    rng = np.random.default_rng(seed)
+    labels, candidates = (
+        [rng.integers(0, 6, rng.integers(0, 5)).tolist() for _ in range(9)] for _ in range(2)
+    )
+    patterns = Pattern.from_lists(labels), Pattern.from_lists(candidates)
+    expected = naive_ranking.list_training_rows(labels, candidates, 6)
+    marks, places = np.full(6, 3, np.int32), np.zeros(6, np.int64)
+    nothing = np.empty(0, np.int32), np.empty(0, np.float32)
+    kernels.list_training_rows(*patterns, marks, places, *nothing)
+    assert places.tolist() == list(map(len, expected))
+    ends = np.cumsum(places)
+    rows, signs = np.full(ends[-1], -1, np.int32), np.zeros(ends[-1], np.float32)
+    places = ends - places
+    kernels.list_training_rows(*patterns, marks, places, rows, signs)
+    assert places.tolist() == ends.tolist()
+    pairs = list(zip(rows.tolist(), signs.tolist(), strict=True))
+    assert pairs == [pair for own in expected for pair in own]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -5,7 +5,7 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from slide import runtime
-from slide.kernels import dual_descent as kernels
+from slide.ranking import linear_classifiers
 from slide.ranking.linear_classifiers import LinearClassifiers, _training_lists
 from slide.sparse import CSR, Pattern
 
@@ -109,17 +109,17 @@ def test_fit_and_scores_do_not_depend_on_threads(problem, ids):
     np.testing.assert_array_equal(*found)
 
 
-def test_fit_hands_its_scratch_back_clean(problem):
+def test_blocks_change_nothing(problem, monkeypatch):
+    """Room for the weights of a label or two at a time, and few labels."""
     _, features, labels, candidates = problem
-    lists = _training_lists(labels, candidates, 6)
-    weights, orders = np.zeros((2, 12), np.float32), np.zeros((2, 40), np.int64)
-    alphas = np.zeros(len(lists.rows), np.float32)
-    solver = LinearClassifiers().solver
-    scratch = weights, orders, alphas
-    kernels.fit_duals(features, np.ones(40), np.empty(0), lists, solver, *scratch)
-    assert (alphas >= 0).all()
-    assert alphas.any()
-    assert not weights.any()
+    rows = features, labels, candidates, 12, 6
+    expected = LinearClassifiers().fit(*rows).weights
+    for room, block in ((1, 8192), (20, 8192), (1 << 20, 4), (20, 5)):
+        monkeypatch.setattr(linear_classifiers, "_ROOM", room)
+        monkeypatch.setattr(linear_classifiers, "_BLOCK", block)
+        found = LinearClassifiers().fit(*rows).weights
+        for each, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(each, other)
 
 
 def test_scores_are_products(problem, ids):
