@@ -1,8 +1,16 @@
-"""Operations on rows of a ragged array: copy, clear, find those with non-zero entries."""
+"""Operations on rows of a ragged array: copy, clear, shorten, find those with non-zero entries."""
+
+import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
 
-__all__ = ["clear_rows", "gather_entries", "gather_ragged", "mark_nonzero_rows"]
+__all__ = [
+    "clear_rows",
+    "gather_entries",
+    "gather_ragged",
+    "mark_nonzero_rows",
+    "shorten_rows",
+]
 
 # Entries that are read before the next decision whether to stop; without blocks, the compiler makes
 # no vector code.
@@ -77,3 +85,49 @@ def gather_entries(values, places, out):
     """
     for i in prange(len(places)):
         out[i] = values[places[i]]
+
+
+@serial
+def _copy(indices, values, out, first):
+    for i in range(len(indices)):
+        out.indices[first + i], out.values[first + i] = indices[i], values[i]
+
+
+@serial
+def _shorten(indices, values, out_indices, out_values):
+    sizes = np.abs(values)
+    for i in range(len(sizes)):
+        if sizes[i] != sizes[i]:
+            sizes[i] = -1  # NaN is the smallest.
+    kept = len(out_indices)
+    least = np.partition(sizes, len(sizes) - kept)[len(sizes) - kept]
+    equal = kept
+    for size in sizes:
+        equal -= size > least
+    k = 0
+    for i in range(len(sizes)):
+        if sizes[i] > least or (sizes[i] == least and equal > 0):
+            equal -= sizes[i] == least
+            out_indices[k], out_values[k] = indices[i], values[i]
+            k += 1
+
+
+@parallel
+def shorten_rows(rows, out, num_tasks):
+    """Keep the entries of the largest magnitude of each row; of equal ones the first, in order.
+
+    Args:
+        rows: `slide.sparse.CSR` of N rows.
+        out: the same with bounds, and empty indices and values. Its rows are at most as long.
+        num_tasks: number of parts of the work.
+    """
+    for t in prange(num_tasks):
+        # Strided, because neighbours often have rows of similar length.
+        for r in range(t, len(rows.indptr) - 1, num_tasks):
+            begin, end = rows.indptr[r], rows.indptr[r + 1]
+            first, stop = out.indptr[r], out.indptr[r + 1]
+            indices, values = rows.indices[begin:end], rows.values[begin:end]
+            if stop - first == end - begin:
+                _copy(indices, values, out, first)
+            elif stop > first:
+                _shorten(indices, values, out.indices[first:stop], out.values[first:stop])

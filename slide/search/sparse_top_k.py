@@ -8,6 +8,7 @@ import numpy as np
 from slide import checks
 from slide.kernels.evidence import count_votes
 from slide.kernels.largest import top_products
+from slide.kernels.ragged import shorten_rows
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
@@ -81,16 +82,12 @@ def shortened(lists: CSR, longest: int) -> CSR:
     """
     checks.whole("longest", longest, 1)
     lengths = np.diff(lists.indptr)
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    entries = np.flatnonzero(lengths[owner] > longest)
-    if not len(entries):
+    if lengths.max(initial=0) <= longest:
         return lists
-    # Sorted by list, then by magnitude. The place in the list is that before sorting.
-    order = np.lexsort((-np.abs(lists.values[entries]), owner[entries]))
-    place = entries - lists.indptr[owner[entries]]
-    kept = np.ones(len(lists.indices), bool)
-    kept[entries[order[place >= longest]]] = False
-    return CSR(row_bounds(np.minimum(lengths, longest)), lists.indices[kept], lists.values[kept])
+    indptr = row_bounds(np.minimum(lengths, longest))
+    out = CSR(indptr, *(np.empty(indptr[-1], each.dtype) for each in lists[1:]))
+    shorten_rows(lists, out, num_threads())
+    return out
 
 
 def sparse_top_k(

@@ -24,6 +24,17 @@ def clear_rows(indptr, rows, values):
     return out
 
 
+def shorten_rows(rows, longest):
+    """The entries ``[(index, value), ...]`` of each row that stay, in order."""
+    found = []
+    for a, b in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
+        own = list(zip(rows.indices[a:b].tolist(), rows.values[a:b].tolist(), strict=True))
+        sizes = [-1.0 if value != value else abs(value) for _, value in own]
+        best = sorted(range(len(own)), key=lambda i: -sizes[i])[:longest]
+        found.append([own[i] for i in sorted(best)])
+    return found
+
+
 def mark_nonzero_rows(indptr, values):
     """Whether each row has an entry that is not zero; NaN is not."""
     marks = []

@@ -10,7 +10,9 @@ from slide.kernels.ragged import (
     gather_entries,
     gather_ragged,
     mark_nonzero_rows,
+    shorten_rows,
 )
+from slide.sparse import CSR, row_bounds
 
 
 class TestRows:
@@ -41,6 +43,23 @@ class TestRows:
         out = np.empty(4)
         gather_entries(values, places, out)
         assert out.tolist() == [4, 0, 0, 3]
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 9])
+@pytest.mark.parametrize("longest", [1, 3, 4, 50])
+def test_shorten_rows(longest, num_tasks):
+    """Among the values are equal ones, and such that are not finite."""
+    rng = np.random.default_rng(longest)
+    indptr = row_bounds([3, 0, 9, 4, 1, 40])
+    values = rng.integers(-4, 5, indptr[-1]).astype(np.float32)
+    values[[1, 14, 30, 31]] = np.nan, -np.inf, np.inf, np.nan
+    rows = CSR(indptr, rng.permutation(indptr[-1]).astype(np.int32), values)
+    bounds = row_bounds(np.minimum(np.diff(indptr), longest))
+    out = CSR(bounds, np.full(bounds[-1], -1, np.int32), np.zeros(bounds[-1], np.float32))
+    shorten_rows(rows, out, num_tasks)
+    expected = [pair for own in naive_arrays.shorten_rows(rows, longest) for pair in own]
+    assert out.indices.tolist() == [index for index, _ in expected]
+    np.testing.assert_array_equal(out.values, [value for _, value in expected])
 
 
 @pytest.mark.parametrize("seed", [0, 1])

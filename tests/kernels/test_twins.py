@@ -62,6 +62,7 @@ TWINS = {
     "sampled_product": ("naive.sampled_product", "kernels/test_pattern_products.py"),
     "scan_lists": ("naive_ranking.scan_lists", "kernels/test_largest.py"),
     "score_labels": ("naive_ranking.score_labels", "kernels/test_dual_descent.py"),
+    "shorten_rows": ("naive_arrays.shorten_rows", "kernels/test_ragged.py"),
     "softmax": ("naive_losses.softmax", "functional/test_losses_naive.py"),
     "splits_of": ("naive_ranking.sum_trees", "kernels/test_trees.py"),
     "squared_hinge": ("naive_losses.squared_hinge", "functional/test_losses_naive.py"),
