@@ -10,7 +10,13 @@ from slide.active_set import ActiveSet
 from slide.check.comparing import equal, gradient, near, random_csr
 from slide.functional import active_linear, loss_on_active, relu_dropout
 from slide.hashing import HashTables
-from slide.kernels.dual_descent import Found, Scratch, Solver, TrainingRows, fit_classifiers
+from slide.kernels.dual_descent import (
+    DualScratch,
+    Solver,
+    TrainingRows,
+    WeightRoom,
+    fit_classifiers,
+)
 from slide.kernels.nonzeros import count_nonzeros, take_nonzeros
 from slide.kernels.random import random_below
 from slide.kernels.read_numbers import read_index, read_number
@@ -75,9 +81,9 @@ def _classifiers(rng: np.random.Generator) -> None:
     lists = TrainingRows(np.array([0, _ROWS]), rows, signs)
     squares = (dense.double() ** 2).sum(1).numpy()
     orders, alphas = np.empty((1, _ROWS), np.int64), np.empty((1, _ROWS), np.float32)
-    scratch = Scratch(np.zeros((1, _WIDTH), np.float32), orders, alphas)
+    scratch = DualScratch(np.zeros((1, _WIDTH), np.float32), orders, alphas)
     room = np.empty(_WIDTH, np.int32), np.empty(_WIDTH, np.float32)
-    found = Found(np.zeros(1, np.int64), np.zeros(1, np.int64), *room)
+    found = WeightRoom(np.zeros(1, np.int64), np.zeros(1, np.int64), *room)
     solver, first = Solver(1.0, -0.5, 2000, 1e-5), np.zeros(1, np.int64)
     fit_classifiers(sparse, squares, np.empty(0), lists, first, solver, 0.0, scratch, found)
     columns, values = (each[: found.counts[0]] for each in room)

@@ -16,8 +16,13 @@ __all__ = ["parallel", "prange", "serial"]
 # All of fast-math except "no NaN" and "no infinity", which divergence checks and -inf masks need.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 
-serial = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
-_threaded = njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy", parallel=True)
+_flags = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
+_serial, _threaded = njit(**_flags), njit(**_flags, parallel=True)
+
+
+def serial(function):
+    """Compile a kernel that runs on one thread; Python and other kernels may call it."""
+    return _forgiving(_serial(function))
 
 
 def parallel(function):
@@ -26,7 +31,7 @@ def parallel(function):
     A process made by ``fork`` has no OpenMP threads: numba would end it, and other libraries would
     hang. There the same source runs as a serial kernel.
     """
-    threaded = _threaded(function)
+    threaded = _forgiving(_threaded(function))
 
     @functools.cache
     def alone():
@@ -41,3 +46,28 @@ def parallel(function):
         return (alone() if forked() else threaded)(*arguments)
 
     return call
+
+
+def _forgiving(kernel):
+    """Let a kernel that cannot be read from disk count as not compiled yet.
+
+    numba would raise an error where a file is damaged, or names a class that slide had before.
+    """
+    file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if file is not None:
+        load_index, load_data = file._load_index, file._load_data
+
+        def index():
+            try:
+                return load_index()
+            except Exception:
+                return {}
+
+        def data(name):
+            try:
+                return load_data(name)
+            except Exception as error:
+                raise OSError(f"{name} cannot be read") from error  # Which numba expects.
+
+        file._load_index, file._load_data = index, data
+    return kernel

@@ -30,7 +30,7 @@ class TrainingRows(NamedTuple):
     signs: np.ndarray
 
 
-class Scratch(NamedTuple):
+class DualScratch(NamedTuple):
     """Memory for T threads and classifiers of at most R rows and D columns.
 
     Attributes:
@@ -44,7 +44,7 @@ class Scratch(NamedTuple):
     alphas: np.ndarray
 
 
-class Found(NamedTuple):
+class WeightRoom(NamedTuple):
     """Room for the weights of n classifiers.
 
     Attributes:
@@ -167,8 +167,8 @@ def fit_classifiers(x, squares, costs, lists, order, solver, threshold, scratch,
             turns in it, so they have equal work if neighbours have lists of similar length.
         solver: see `Solver`.
         threshold: weights of a smaller magnitude are left out.
-        scratch: see `Scratch`.
-        found: see `Found`.
+        scratch: see `DualScratch`.
+        found: see `WeightRoom`.
     """
     threads = len(scratch.weights)
     for t in prange(threads):

@@ -16,10 +16,10 @@ import numpy as np
 from slide import checks
 from slide.bars import Bar
 from slide.kernels.dual_descent import (
-    Found,
-    Scratch,
+    DualScratch,
     Solver,
     TrainingRows,
+    WeightRoom,
     fit_classifiers,
     list_training_rows,
     score_labels,
@@ -27,8 +27,8 @@ from slide.kernels.dual_descent import (
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
-# Labels that are trained between two looks at the bar, and room for their weights.
-_BLOCK, _ROOM = 8_192, 1 << 23
+# Labels that are trained between two looks at the bar, and numbers in the room for their weights.
+_BLOCK, MOST_ROOM = 8_192, 1 << 23
 
 
 class LinearClassifiers:
@@ -130,22 +130,21 @@ class LinearClassifiers:
         """The weights of all classifiers; ``rows`` are the samples, their squares and costs."""
         threads, num_labels = num_threads(), len(lists.indptr) - 1
         longest = int(np.diff(lists.indptr).max(initial=0))
-        scratch = Scratch(
+        scratch = DualScratch(
             np.zeros((threads, num_features), np.float32),
             np.empty((threads, longest), np.int64),
             np.empty((threads, longest), np.float32),
         )
-        room = max(_ROOM, num_features)
-        columns, values = np.empty(room, np.int32), np.empty(room, np.float32)
         counts = np.zeros(num_labels, np.int64)
-        parts = [(columns[:0], values[:0])]
+        parts = [(np.empty(0, np.int32), np.empty(0, np.float32))]
         with Bar(total=num_labels, desc="classifiers", leave=False) as bar:
             for begin, end, starts in _blocks(rows[0], lists, num_features):
+                columns, values = (np.empty(starts[-1], each.dtype) for each in parts[0])
                 some = lists._replace(indptr=lists.indptr[begin : end + 1])
                 order = np.argsort(-np.diff(some.indptr), kind="stable")
-                found = Found(starts, counts[begin:end], columns, values)
+                found = WeightRoom(starts[:-1], counts[begin:end], columns, values)
                 fit_classifiers(*rows, some, order, self.solver, self.threshold, scratch, found)
-                shift = np.repeat(starts - row_bounds(found.counts)[:-1], found.counts)
+                shift = np.repeat(starts[:-1] - row_bounds(found.counts)[:-1], found.counts)
                 places = np.arange(len(shift)) + shift
                 parts.append((columns[places], values[places]))
                 bar.update(end - begin)
@@ -190,9 +189,9 @@ def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Tr
 def _blocks(
     features: CSR, lists: TrainingRows, num_features: int
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Runs of labels ``(begin, end)``, and where the room for the weights of each label begins.
+    """Runs of labels ``(begin, end)``, and bounds of the room for the weights of each label.
 
-    A run needs room for at most `_ROOM` weights, or has one label.
+    A run needs room for at most `MOST_ROOM` weights, or has one label.
     """
     lengths, num_labels = np.diff(features.indptr), len(lists.indptr) - 1
     for first in range(0, num_labels, _BLOCK):
@@ -201,7 +200,7 @@ def _blocks(
         needed = np.minimum(np.diff(entries[bounds - bounds[0]]), num_features)
         starts, begin = row_bounds(needed), 0
         while begin < len(needed):
-            end = int(np.searchsorted(starts, starts[begin] + _ROOM, "right")) - 1
+            end = int(np.searchsorted(starts, starts[begin] + MOST_ROOM, "right")) - 1
             end = max(end, begin + 1)
-            yield first + begin, first + end, starts[begin:end] - starts[begin]
+            yield first + begin, first + end, starts[begin : end + 1] - starts[begin]
             begin = end

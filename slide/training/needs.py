@@ -8,6 +8,7 @@ from slide.data.validation import held_rows
 from slide.ranking.associations import MOST_PAIRS
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.evidence import COLUMNS
+from slide.ranking.linear_classifiers import MOST_ROOM
 
 # Types of numbers, in bytes.
 _FLOAT, _INT, _LONG = 4, 4, 8
@@ -17,8 +18,9 @@ _LIBRARIES = 150 << 20
 _ALONE = 0.6
 # Bytes of a distinct pair of a feature and a label, while pairs are counted.
 _PAIR_COUNTED = 28
-# Bytes of an entry of the rows, and of a pair of row and label, while the re-ranker sorts them.
-_ENTRY_SORTED, _PAIR_SORTED = 44, 48
+# Bytes of an entry of the rows while its lists are made, and of a pair of row and label while the
+# classifiers learn.
+_ENTRY_TURNED, _PAIR_LEARNT = 44, 12
 
 
 class TableSizes(NamedTuple):
@@ -203,9 +205,12 @@ def _ranker(sizes: RunSizes) -> int:
     neighbours = (2 * _FLOAT + _INT) * sizes.entries
     associations = _distinct(min(each * sizes.targets, MOST_PAIRS), sizes)
     classifiers = (_FLOAT + _INT) * _distinct(each * sizes.targets, sizes)
+    pairs = sizes.targets + rows * negatives
+    room = min(MOST_ROOM, each * pairs, features * labels)
     phases = (
-        neighbours + _ENTRY_SORTED * sizes.entries,  # Two kinds of near rows are compared.
-        (_PAIR_SORTED + _INT) * (sizes.targets + rows * negatives),  # Classifiers learn.
+        neighbours + _ENTRY_TURNED * sizes.entries,  # Two kinds of near rows are compared.
+        # Classifiers learn; their weights are put together in the end.
+        _PAIR_LEARNT * pairs + max((_FLOAT + _INT) * room, classifiers),
         # The judge learns.
         _FLOAT * len(COLUMNS) * _ALONE * candidates * 2 * (held_rows(rows) + ROWS_AT_ONCE),
         # At the end, pairs are counted again.

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from hydra.utils import instantiate
 from report import table
-from rows import SCORES, Row, Store, add_options, numbers, origin, parse, spread
+from rows import SCORES, Row, Store, add_options, gain, numbers, origin, parse, spread
 from runs import trained
 from sets import HELD_OUT, place
 from train_process import ROOT
@@ -199,14 +199,6 @@ def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> l
         return []
     first = {title(n): spread([row[n] for row in recipe.values()]) for n in SCORES}
     return [{"": DEFAULT} | first, *out]
-
-
-def gain(rows: list[Row], recipe: list[Row], name: str) -> str:
-    """A score of a variant in words, and its difference to that of the recipe of the same seeds."""
-    gained = [row[name] - same[name] for row, same in zip(rows, recipe, strict=True)]
-    agree = len(gained) > 1 and (min(gained) > 0 or max(gained) < 0)
-    mark = "**" if agree else ""
-    return f"{spread([row[name] for row in rows])} ({mark}{spread(gained, '+')}{mark})"
 
 
 def title(name: str) -> str:

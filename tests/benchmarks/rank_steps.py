@@ -66,16 +66,11 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
     before = resident_memory()
     network = build(case, group)
     rates = network.parameter_groups(0.002, 4.0)
-    optimizer, loss = RowSparseAdam(rates), ActiveLoss("squared_hinge")
+    optimizer, loss = RowSparseAdam(rates, betas=(0.0, 0.99)), ActiveLoss("squared_hinge")
     for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
-        moments = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        for moment in moments:
-            moment.fill_(0)
-        optimizer.state[parameter] = {
-            "step": 0,
-            "exp_avg": moments[0],
-            "exp_avg_sq": moments[1],
-        }
+        moment = torch.zeros_like(parameter)
+        moment.fill_(0)
+        optimizer.state[parameter] = {"step": 0, "exp_avg_sq": moment}
     batches = [draw(case, step) for step in range(8)]
     steps, exchange, compute = [], [], []
     sent = calls = 0

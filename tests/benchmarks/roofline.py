@@ -75,8 +75,8 @@ def needs(trainer) -> dict[str, tuple[float, float]]:
     entries = len(active.ids) * (count if active.shared else 1)
     touched = len(np.unique(active.ids))
     product = 2.0 * entries * hidden
-    # Adam reads and writes a weight's row and both its moments, and reads or forms a gradient.
-    adam = row * ((7.0 if active.shared else 6.0) * touched + 6.0 * features)
+    # Adam reads and writes a weight's row and its second moment, and reads or forms a gradient.
+    adam = row * ((5.0 if active.shared else 4.0) * touched + 4.0 * features)
     own = row * (3 * touched if active.shared else entries)
     # Scores, gradient of the inputs, and, unless Adam forms them, gradient of the rows.
     products = 3 * product if active.shared else 2 * product
@@ -84,7 +84,7 @@ def needs(trainer) -> dict[str, tuple[float, float]]:
     return {
         "input layer": (row * nonzeros, 2.0 * nonzeros * hidden),
         "output layer": (own, products + 6.0 * entries),
-        "Adam": (adam, formed + 12.0 * hidden * (touched + features)),
+        "Adam": (adam, formed + 9.0 * hidden * (touched + features)),
     }
 
 

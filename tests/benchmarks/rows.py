@@ -178,6 +178,14 @@ def spread(values: list[float], sign: str = "", scale: float = 100) -> str:
     return text if len(values) == 1 else f"{text} ± {scale * (max(values) - min(values)) / 2:.1f}"
 
 
+def gain(rows: list[Row], recipe: list[Row], name: str) -> str:
+    """A score of a variant in words, and its difference to that of the recipe of the same seeds."""
+    gained = [row[name] - same[name] for row, same in zip(rows, recipe, strict=True)]
+    agree = len(gained) > 1 and (min(gained) > 0 or max(gained) < 0)
+    mark = "**" if agree else ""
+    return f"{spread([row[name] for row in rows])} ({mark}{spread(gained, '+')}{mark})"
+
+
 def numbers(values: Iterable[int]) -> str:
     """Different numbers in words: 0, 1, 2."""
     return ", ".join(str(value) for value in sorted(set(values)))

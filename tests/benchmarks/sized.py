@@ -109,7 +109,7 @@ class Sampled:
         dtype = torch.bfloat16 if case.rounded else torch.float32
         self.network.output = SampledLinear(hidden, outputs, sampler, dtype=dtype)
         parameters = self.network.parameters()
-        self.optimizer = RowSparseAdam(parameters, rowwise=case.rounded)
+        self.optimizer = RowSparseAdam(parameters, betas=(0.0, 0.99), rowwise=case.rounded)
         self.loss = ActiveLoss("softmax")
 
     def step(self, batch: Batch) -> None:

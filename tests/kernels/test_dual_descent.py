@@ -6,7 +6,7 @@ from helpers import naive_ranking
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.kernels import dual_descent as kernels
-from slide.kernels.dual_descent import Found, Scratch, Solver, TrainingRows
+from slide.kernels.dual_descent import DualScratch, Solver, TrainingRows, WeightRoom
 from slide.sparse import Pattern
 
 # Training rows of each classifier; among them none, and one.
@@ -25,7 +25,7 @@ def problem(request):
 def fit(x, dense, lists, solver, threads, costs=(), threshold=0.0):
     """``{column: weight}`` of each classifier."""
     count = len(LENGTHS)
-    scratch = Scratch(
+    scratch = DualScratch(
         np.zeros((threads, NUM_COLUMNS), np.float32),
         np.zeros((threads, max(LENGTHS)), np.int64),
         np.full((threads, max(LENGTHS)), np.nan, np.float32),
@@ -33,7 +33,7 @@ def fit(x, dense, lists, solver, threads, costs=(), threshold=0.0):
     starts = np.arange(count) * (NUM_COLUMNS + 1)
     room = count * (NUM_COLUMNS + 1)
     counts = np.full(count, -1)
-    found = Found(starts, counts, np.full(room, -1, np.int32), np.full(room, 9, np.float32))
+    found = WeightRoom(starts, counts, np.full(room, -1, np.int32), np.full(room, 9, np.float32))
     order = np.random.default_rng(threads).permutation(count)
     squares, costs = (dense**2).sum(1), np.array(costs, np.float64)
     kernels.fit_classifiers(x, squares, costs, lists, order, solver, threshold, scratch, found)

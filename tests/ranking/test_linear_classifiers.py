@@ -115,7 +115,7 @@ def test_blocks_change_nothing(problem, monkeypatch):
     rows = features, labels, candidates, 12, 6
     expected = LinearClassifiers().fit(*rows).weights
     for room, block in ((1, 8192), (20, 8192), (1 << 20, 4), (20, 5)):
-        monkeypatch.setattr(linear_classifiers, "_ROOM", room)
+        monkeypatch.setattr(linear_classifiers, "MOST_ROOM", room)
         monkeypatch.setattr(linear_classifiers, "_BLOCK", block)
         found = LinearClassifiers().fit(*rows).weights
         for each, other in zip(found, expected, strict=True):
