@@ -139,7 +139,8 @@ class LinearClassifiers:
         parts = [(np.empty(0, np.int32), np.empty(0, np.float32))]
         with Bar(total=num_labels, desc="classifiers", leave=False) as bar:
             for begin, end, starts in _blocks(rows[0], lists, num_features):
-                columns, values = (np.empty(starts[-1], each.dtype) for each in parts[0])
+                columns = np.empty(starts[-1], np.int32)
+                values = np.empty(starts[-1], np.float32)
                 some = lists._replace(indptr=lists.indptr[begin : end + 1])
                 order = np.argsort(-np.diff(some.indptr), kind="stable")
                 found = WeightRoom(starts[:-1], counts[begin:end], columns, values)
