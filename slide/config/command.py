@@ -53,11 +53,11 @@ def train() -> None:
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
     elif any(word.startswith("-") for word in words):
-        # Hydra's own options, such as --cfg job and --multirun. It takes no others after a key.
-        keys = [word for word in words if "=" in word and not word.startswith("-")]
+        # Hydra's own options, such as --cfg job and --multirun. It takes no keys between them.
+        keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
         with one_voice(), user_errors():
-            check_overrides(keys)
-        words = [word for word in words if word not in keys] + keys
+            check_overrides([word for word in keys if "=" in word])
+        words = keys + [word for word in words if word not in keys]
         sys.argv[1:] = words
         run_by_hydra(words)
     else:

@@ -54,8 +54,8 @@ def _forgiving(kernel):
     numba would raise an error where a file is damaged, or names a class that slide had before.
     """
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
-    if file is not None:
-        load_index, load_data = file._load_index, file._load_data
+    load_index, load_data = (getattr(file, n, None) for n in ("_load_index", "_load_data"))
+    if load_index is not None and load_data is not None:
 
         def index():
             try:

@@ -50,8 +50,9 @@ class RowSparseAdam(Optimizer):
             gradient for it, so that they equal the moments of dense Adam. This takes 4 bytes for
             each row.
         rowwise: whether to keep one second moment for each row, of the mean square of its gradient,
-            instead of one for each entry. A step then reads and writes a third less memory. With a
-            set for each sample, most of the time of a step is spent on this memory.
+            instead of one for each entry. A step then reads and writes a third less memory, and
+            half if there is no first moment. With a set for each sample, most of the time of a
+            step is spent on this memory.
 
     Raises:
         ValueError: for a number out of range.

@@ -27,7 +27,7 @@ from slide.kernels.dual_descent import (
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
-# Labels that are trained between two looks at the bar, and numbers in the room for their weights.
+# Labels that are trained at a time, at most, and numbers in the room for their weights.
 _BLOCK, MOST_ROOM = 8_192, 1 << 23
 
 
@@ -117,6 +117,7 @@ class LinearClassifiers:
         lists = _training_lists(labels, candidates, num_labels)
         owner = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
         squares = np.bincount(owner, features.values**2, minlength=features.num_rows)
+        del owner  # It is longer than the rows' values.
         # A cost of 0 would be divided by; one so small teaches nothing either.
         costs = np.empty(0) if weights is None else np.maximum(weights, 1e-6)
         rows = features, squares, costs
@@ -145,8 +146,8 @@ class LinearClassifiers:
                 order = np.argsort(-np.diff(some.indptr), kind="stable")
                 found = WeightRoom(starts[:-1], counts[begin:end], columns, values)
                 fit_classifiers(*rows, some, order, self.solver, self.threshold, scratch, found)
-                shift = np.repeat(starts[:-1] - row_bounds(found.counts)[:-1], found.counts)
-                places = np.arange(len(shift)) + shift
+                places = np.repeat(starts[:-1] - row_bounds(found.counts)[:-1], found.counts)
+                places += np.arange(len(places))
                 parts.append((columns[places], values[places]))
                 bar.update(end - begin)
         return CSR(row_bounds(counts), *(np.concatenate(each) for each in zip(*parts, strict=True)))

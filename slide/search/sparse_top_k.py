@@ -70,7 +70,7 @@ def shortened(lists: CSR, longest: int) -> CSR:
         ``(D, N)``; the order within a list stays.
 
     Raises:
-        ValueError: for ``longest`` below 1.
+        ValueError: for ``longest`` below 1, or bounds that do not fit the entries.
 
     Example:
         >>> import numpy as np, slide
@@ -82,6 +82,9 @@ def shortened(lists: CSR, longest: int) -> CSR:
     """
     checks.whole("longest", longest, 1)
     lengths = np.diff(lists.indptr)
+    ends = lists.indptr[0], lists.indptr[-1], len(lists.values)
+    if lengths.min(initial=0) < 0 or ends != (0, *2 * (len(lists.indices),)):
+        raise ValueError("the bounds of the lists do not fit their entries")
     if lengths.max(initial=0) <= longest:
         return lists
     indptr = row_bounds(np.minimum(lengths, longest))

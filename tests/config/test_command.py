@@ -144,6 +144,10 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     runs = sorted((tmp_path / "results/synthetic").iterdir())
     assert [run.name.rpartition("_")[2] for run in runs] == [f"lr={rate}" for rate in RATES]
     assert 'tag: "_hparams_/session_start_info"' in shown_events(runs[0])
+    job.main(*arguments, "optimizer.lr=0.25", "--cfg", "job", "trainer.max_steps=7")
+    shown = capsys.readouterr().out
+    assert "lr: 0.25" in shown
+    assert "max_steps: 7" in shown
     message = job.failure("-m", "optimizer.lrr=0.1,0.2")
     assert message.startswith("error: there is no key optimizer.lrr ")
     assert message.endswith("did you mean optimizer.lr?")

@@ -63,19 +63,21 @@ def test_adam_rows(num_touched, width, dtype, corrected, rowwise, hyper):
     assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)
 
 
+@pytest.mark.parametrize("hyper", [HYPER, HYPER._replace(beta1=0.0)])
+@pytest.mark.parametrize("rowwise", [False, True])
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("num_chunks", [1, 3, 16])
 @pytest.mark.parametrize("lengths", [[3, 0, 5, 2], [1], [], [0, 0]])
-def test_adam_factored(lengths, num_chunks, dtype, corrected):
+def test_adam_factored(lengths, num_chunks, dtype, corrected, rowwise, hyper):
     rng = np.random.default_rng(num_chunks)
-    state = draw_state(rng, 8, 3, dtype, corrected)
+    state = draw_state(rng, 8, 3, dtype, corrected, rowwise, hyper)
     pattern = make_pattern(rng, lengths, 8)
     coefficients = rng.standard_normal(len(pattern.indices)).astype(dtype)
     vectors = rng.standard_normal((len(lengths), 3)).astype(dtype)
     gradient = naive.row_gradient(*pattern, coefficients, vectors)
-    expected = expected_state(state, list(gradient), list(gradient.values()))
+    expected = expected_state(state, list(gradient), list(gradient.values()), hyper)
     t = transpose(pattern, 8)
     factors = Factors(t.ids, t.starts, t.entries, t.samples, coefficients, vectors)
-    kernels.adam_factored(state, HYPER, factors, num_chunks)
+    kernels.adam_factored(state, hyper, factors, num_chunks)
     assert_states_equal(state, expected, 1e-5 if dtype == np.float32 else 1e-12)

@@ -122,15 +122,16 @@ def test_the_first_moment_may_come_and_go():
     group["betas"] = (0.5, 0.9)
     step(optimizer, weight, [0])
     torch.testing.assert_close(state["exp_avg"], weight.new_tensor([[0.5] * 2, *[[0.0] * 2] * 3]))
-    saved = optimizer.state_dict()
+    saved = copy.deepcopy(optimizer.state_dict())
     del saved["state"][0]["exp_avg"]
     with pytest.raises(ValueError, match="lacks exp_avg"):
         optimizer.load_state_dict(saved)
+    assert "exp_avg" in state
     group["betas"] = (0.0, 0.9)
     step(optimizer, weight, [0])
     assert "exp_avg" not in state
-    optimizer.load_state_dict(optimizer.state_dict())
-    step(optimizer, weight, [0])
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert optimizer.state[weight].keys() == {"step", "exp_avg_sq"}
 
 
 @pytest.mark.parametrize("saved", [False, True])

@@ -42,6 +42,15 @@ def test_only_lists_that_are_too_long_are_shortened():
     assert shortened(lists, 12) is lists
 
 
+def test_lists_whose_bounds_do_not_fit_are_refused():
+    lists = make_csr(np.random.default_rng(0), [3, 9], 20)
+    for wrong in ([0, 3, 13], [1, 3, 12], [0, 13, 12]):
+        with pytest.raises(ValueError, match="bounds of the lists"):
+            shortened(lists._replace(indptr=np.array(wrong)), 2)
+    with pytest.raises(ValueError, match="bounds of the lists"):
+        shortened(lists._replace(values=lists.values[1:]), 2)
+
+
 def test_top_k_is_that_of_the_dense_product():
     rng = np.random.default_rng(1)
     x, lists = make_csr(rng, [4] * 10, 8), make_csr(rng, [6] * 8, 15)
