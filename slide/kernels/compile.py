@@ -55,7 +55,7 @@ def _forgiving(kernel):
     """
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     load_index, load_data = (getattr(file, n, None) for n in ("_load_index", "_load_data"))
-    if load_index is not None and load_data is not None:
+    if file is not None and load_index is not None and load_data is not None:
 
         def index():
             try:
