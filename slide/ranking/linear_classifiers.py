@@ -149,6 +149,7 @@ class LinearClassifiers:
                 places = np.repeat(starts[:-1] - row_bounds(found.counts)[:-1], found.counts)
                 places += np.arange(len(places))
                 parts.append((columns[places], values[places]))
+                del columns, values, found, places  # The next block has as large a room.
                 bar.update(end - begin)
         return CSR(row_bounds(counts), *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
@@ -198,8 +199,12 @@ def _blocks(
     lengths, num_labels = np.diff(features.indptr), len(lists.indptr) - 1
     for first in range(0, num_labels, _BLOCK):
         bounds = lists.indptr[first : first + _BLOCK + 1]
-        entries = row_bounds(lengths[lists.rows[bounds[0] : bounds[-1]]])
-        needed = np.minimum(np.diff(entries[bounds - bounds[0]]), num_features)
+        entries, some = np.zeros(len(bounds) - 1, np.int64), np.diff(bounds) > 0
+        if some.any():
+            of_rows = lengths[lists.rows[bounds[0] : bounds[-1]]]
+            entries[some] = np.add.reduceat(of_rows, (bounds[:-1] - bounds[0])[some])
+            del of_rows  # It is as long as the lists.
+        needed = np.minimum(entries, num_features)
         starts, begin = row_bounds(needed), 0
         while begin < len(needed):
             end = int(np.searchsorted(starts, starts[begin] + MOST_ROOM, "right")) - 1

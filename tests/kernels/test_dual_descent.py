@@ -42,9 +42,8 @@ def fit(x, dense, lists, solver, threads, costs=(), threshold=0.0):
     for start, size in zip(starts, counts, strict=True):
         own = slice(start, start + size)
         assert (np.diff(found.columns[own]) > 0).all()
-        assert (found.columns[own.stop : start + NUM_COLUMNS + 1] == -1).sum() > 0, (
-            "beyond its room"
-        )
+        assert size <= NUM_COLUMNS
+        assert (found.columns[own.stop : start + NUM_COLUMNS + 1] == -1).all(), "beyond its weights"
         weights.append(dict(zip(found.columns[own].tolist(), found.values[own], strict=True)))
     return weights
 

@@ -130,18 +130,20 @@ def test_more_of_anything_never_needs_less(number):
 
 
 @pytest.mark.compiled_only
-@pytest.mark.parametrize("rows", [4000])
-def test_the_re_ranker(tmp_path, rows):
+@pytest.mark.parametrize(
+    ("rows", "labels", "nonzeros"), [(4000, 2000, 40), (30_000, 2000, 10), (30_000, 9000, 20)]
+)
+def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
     """Its arrays are those of NumPy, which tells Python of them."""
     data = job.make_data(
         tmp_path,
         train_samples=rows,
         num_features=3000,
-        num_labels=2000,
-        nonzeros=40,
+        num_labels=labels,
+        nonzeros=nonzeros,
         labels_per_row=4,
     )
-    network = SlideNetwork(3000, [4], 2000, FullSampler)
+    network = SlideNetwork(3000, [4], labels, FullSampler)
     train, held = validation_split(data.train, 0)
     EnsembleRanker().fit(network, train, held)  # Compiles, which takes memory.
     ranker = EnsembleRanker()
@@ -152,10 +154,10 @@ def test_the_re_ranker(tmp_path, rows):
     sizes = SIZES._replace(
         rows=rows,
         features=3000,
-        labels=2000,
+        labels=labels,
         entries=len(data.train.features.indices),
         targets=len(data.train.labels.indices),
-        ranker=RankerSizes(180, 50, 3000, 2000),
+        ranker=RankerSizes(180, 50, 3000, labels),
         hidden=(4,),
     )
     found = memory_needs(sizes)["re-ranker"]
