@@ -20,6 +20,8 @@ from slide.sizes import (
 )
 from slide.training import Trainer, TrainingOptions, linear
 
+# Decay of the moments.
+BETAS = (0.0, 0.99)
 SAMPLERS = ("uniform", "lsh", "full")
 RANKERS = ("ensemble", None)
 
@@ -64,7 +66,7 @@ class Recipe:
     def optimizer(self, network: SlideNetwork) -> RowSparseAdam:
         """The optimizer of all weights."""
         groups = network.parameter_groups(self.lr, self.input_rate)
-        return RowSparseAdam(groups, self.lr, betas=(0.0, 0.99))
+        return RowSparseAdam(groups, self.lr, betas=BETAS)
 
     def loss(self) -> ActiveLoss:
         """The loss of the outputs."""

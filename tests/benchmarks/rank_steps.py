@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide import CSR, ActiveLoss, ActiveSampler, Pattern, RowSparseAdam, SlideNetwork, runtime
+from slide import CSR, ActiveSampler, Pattern, SlideNetwork, runtime
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_place, meet
+from slide.estimator.recipe import Recipe
 from slide.limits import resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5
@@ -65,8 +66,7 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
     """Seconds of steps, of the exchange in them, and memory."""
     before = resident_memory()
     network = build(case, group)
-    rates = network.parameter_groups(0.002, 4.0)
-    optimizer, loss = RowSparseAdam(rates, betas=(0.0, 0.99)), ActiveLoss("squared_hinge")
+    optimizer, loss = Recipe().optimizer(network), Recipe().loss()
     for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
         moment = torch.zeros_like(parameter)
         moment.fill_(0)

@@ -35,6 +35,7 @@ from slide import (
     runtime,
 )
 from slide.data import Batch
+from slide.estimator.recipe import BETAS
 
 NONZEROS, LABELS = 40, 5
 # Different batches, so that a step does not find the rows of the last one in the caches.
@@ -109,7 +110,7 @@ class Sampled:
         dtype = torch.bfloat16 if case.rounded else torch.float32
         self.network.output = SampledLinear(hidden, outputs, sampler, dtype=dtype)
         parameters = self.network.parameters()
-        self.optimizer = RowSparseAdam(parameters, betas=(0.0, 0.99), rowwise=case.rounded)
+        self.optimizer = RowSparseAdam(parameters, betas=BETAS, rowwise=case.rounded)
         self.loss = ActiveLoss("softmax")
 
     def step(self, batch: Batch) -> None:
