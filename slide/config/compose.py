@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
 from slide import checks
 
@@ -46,6 +46,8 @@ def user_errors() -> Iterator[None]:
         if not isinstance(cause, USER_ERRORS):
             raise
         sys.exit(f"error: {cause}")
+    except ConfigAttributeError as error:
+        sys.exit(f"error: the configuration needs {error.full_key}, which ~ removed")
 
 
 @contextmanager
