@@ -1,4 +1,4 @@
-"""One-vs-rest linear classifiers over sparse rows: training in the dual, and scores.
+"""Training of one-vs-rest linear classifiers over sparse rows, in the dual.
 
 Classifier ``l`` gives row ``x`` the score ``bias + <w_l, x>``. With a negative bias, a row that
 shares no feature with the weights is classified as negative, so the classifier needs only negatives
@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
+from slide.kernels.prefetch import AHEAD, ask_for
 from slide.kernels.random import random_below
 
-# Entries that are read in order in the time of a step of a bisection.
-_STEP = 3
+# Numbers of 4 bytes that a cache line has.
+NUMBERS_OF_A_LINE = 16
 
 
 class TrainingRows(NamedTuple):
@@ -34,14 +35,43 @@ class DualScratch(NamedTuple):
     """Memory for T threads and classifiers of at most R rows and D columns.
 
     Attributes:
+        numbers: ``(T, D)`` int32, -1 before and after: the place of a column in ``columns``.
+        columns: ``(T, D)`` int32, the columns of a classifier's rows.
         weights: ``(T, D)`` float32, zero before and after.
+        bounds: ``(T, R, 2)`` int64, begin and end of each row.
+        squares, diagonals: ``(T, R)`` float64 of each row: its squared length, and 1 / (2 C).
         orders: ``(T, R)`` int64.
-        alphas: ``(T, R)`` float32.
+        alphas: ``(T, R)`` float32, the variables of the dual.
+        indices, values: ``(T, E)`` int32 and float32, copies of the rows of a classifier. If they
+            have more than E entries, they are read where they are, which is slower.
     """
 
+    numbers: np.ndarray
+    columns: np.ndarray
     weights: np.ndarray
+    bounds: np.ndarray
+    squares: np.ndarray
+    diagonals: np.ndarray
     orders: np.ndarray
     alphas: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, threads: int, rows: int, columns: int, entries: int) -> "DualScratch":
+        """The arrays for ``threads`` threads and R, D and E."""
+        return cls(
+            np.full((threads, columns), -1, np.int32),
+            np.empty((threads, columns), np.int32),
+            np.zeros((threads, columns), np.float32),
+            np.empty((threads, rows, 2), np.int64),
+            np.empty((threads, rows)),
+            np.empty((threads, rows)),
+            np.empty((threads, rows), np.int64),
+            np.empty((threads, rows), np.float32),
+            np.empty((threads, entries), np.int32),
+            np.empty((threads, entries), np.float32),
+        )
 
 
 class WeightRoom(NamedTuple):
@@ -77,46 +107,75 @@ class Solver(NamedTuple):
 
 
 @serial
-def _dot(x, row, weight):
-    total = 0.0
-    for p in range(x.indptr[row], x.indptr[row + 1]):
-        total += weight[x.indices[p]] * x.values[p]
-    return total
+def _lay_out(x, rows, costs, solver, t, scratch):
+    """Number the columns of a classifier's rows, and copy the rows side by side if they fit.
+
+    The copies have numbers in place of columns. Then the passes of the descent read few cache
+    lines, which stay near the processor.
+
+    Returns:
+        The number of columns, and whether the rows are copied.
+    """
+    numbers, columns, bounds = scratch.numbers[t], scratch.columns[t], scratch.bounds[t]
+    indices, values = scratch.indices[t], scratch.values[t]
+    entries = 0
+    for i in range(len(rows)):
+        begin, end = x.indptr[rows[i]], x.indptr[rows[i] + 1]
+        bounds[i, 0], bounds[i, 1] = begin, end
+        entries += end - begin
+    copied = entries <= len(indices)
+    count = place = 0
+    for i in range(len(rows)):
+        if i + AHEAD < len(rows):
+            for p in range(bounds[i + AHEAD, 0], bounds[i + AHEAD, 1], NUMBERS_OF_A_LINE):
+                ask_for(x.indices, p)
+                ask_for(x.values, p)
+        first, square = place, 0.0
+        for p in range(bounds[i, 0], bounds[i, 1]):
+            column, value = x.indices[p], x.values[p]
+            if numbers[column] < 0:
+                numbers[column], columns[count] = count, column
+                count += 1
+            square += value * value
+            if copied:
+                indices[place], values[place] = numbers[column], value
+                place += 1
+        if copied:
+            bounds[i, 0], bounds[i, 1] = first, place
+        cost = costs[rows[i]] if len(costs) > 0 else 1.0
+        scratch.squares[t, i], scratch.diagonals[t, i] = square, 1 / (2 * solver.C * cost)
+    return count, copied
 
 
 @serial
-def _add(x, row, factor, weight):
-    for p in range(x.indptr[row], x.indptr[row + 1]):
-        weight[x.indices[p]] += factor * x.values[p]
-
-
-@serial
-def _descend(x, squares, costs, rows, signs, solver, weight, order, alphas):
+def _descend(indices, values, signs, solver, t, scratch):
     """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
 
     Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for
-    large-scale linear SVM". ``weight`` is zero at entry, and the sum of ``alphas * signs * rows``
-    at exit; ``order`` is scratch of the length of ``rows``.
+    large-scale linear SVM". Row i is ``indices`` and ``values`` within its bounds. The weights are
+    zero at entry, and the sum of ``alphas * signs * rows`` at exit.
     """
-    size = len(rows)
+    bounds, weight, order = scratch.bounds[t], scratch.weights[t], scratch.orders[t]
+    squares, diagonals = scratch.squares[t], scratch.diagonals[t]
+    alphas = scratch.alphas[t]
+    size = len(signs)
     for i in range(size):
-        order[i] = i
-    diagonal = 1 / (2 * solver.C)
-    weighted = len(costs) > 0
+        order[i], alphas[i] = i, 0
     draws, bound = 0, np.inf
     for _ in range(solver.max_iter):
         largest = 0.0
         for k in range(size - 1, 0, -1):
-            j = random_below(np.uint64(len(rows)), draws, k + 1)
+            j = random_below(np.uint64(len(signs)), draws, k + 1)
             draws += 1
             order[k], order[j] = order[j], order[k]
         k = 0
         while k < size:
             i = order[k]
-            if weighted:
-                diagonal = 1 / (2 * solver.C * costs[rows[i]])
-            score = solver.bias + _dot(x, rows[i], weight)
-            gradient = signs[i] * score - 1 + alphas[i] * diagonal
+            begin, end = bounds[i, 0], bounds[i, 1]
+            total = np.float32(0)
+            for p in range(begin, end):
+                total += weight[indices[p]] * values[p]
+            gradient = signs[i] * (solver.bias + total) - 1 + alphas[i] * diagonals[i]
             if alphas[i] == 0 and gradient > bound:
                 # Its margin exceeds the largest violation of the last pass: skip it from now on.
                 size -= 1
@@ -126,28 +185,31 @@ def _descend(x, squares, costs, rows, signs, solver, weight, order, alphas):
             if alphas[i] == 0 and gradient >= 0:
                 continue
             largest = max(largest, abs(gradient))
-            updated = max(alphas[i] - gradient / (squares[rows[i]] + diagonal), 0.0)
-            _add(x, rows[i], (updated - alphas[i]) * signs[i], weight)
+            updated = max(alphas[i] - gradient / (squares[i] + diagonals[i]), 0.0)
+            step = np.float32((updated - alphas[i]) * signs[i])
+            for p in range(begin, end):
+                weight[indices[p]] += step * values[p]
             alphas[i] = updated
         if largest > solver.tol:
             bound = largest
-        elif size == len(rows):
+        elif size == len(signs):
             break
         else:  # Visit all rows once more before the end.
-            size, bound = len(rows), np.inf
+            size, bound = len(signs), np.inf
 
 
 @serial
-def _take_weights(x, rows, threshold, weight, found, n):
-    """Move the weights of classifier ``n`` that are large enough from ``weight`` to ``found``."""
-    columns, values, k = found.columns[found.starts[n] :], found.values[found.starts[n] :], 0
-    for i in range(len(rows)):
-        for p in range(x.indptr[rows[i]], x.indptr[rows[i] + 1]):
-            # Reset at once, so that a repeated column counts only once.
-            value, weight[x.indices[p]] = weight[x.indices[p]], 0
-            if value != 0 and abs(value) >= threshold:
-                columns[k], values[k] = x.indices[p], value
-                k += 1
+def _take_weights(count, copied, threshold, t, scratch, found, n):
+    """Move the weights of classifier ``n`` that are large enough to ``found``; clear the rest."""
+    weight, begin, k = scratch.weights[t], found.starts[n], 0
+    columns, values = found.columns[begin:], found.values[begin:]
+    for j in range(count):
+        column = scratch.columns[t, j]
+        place = j if copied else column
+        value, weight[place], scratch.numbers[t, column] = weight[place], 0, -1
+        if value != 0 and abs(value) >= threshold:
+            columns[k], values[k] = column, value
+            k += 1
     order = np.argsort(columns[:k])
     columns[:k], values[:k] = columns[:k][order], values[:k][order]
     # Not in the parallel loop, in which numba loses what is written to an array of a tuple.
@@ -155,12 +217,11 @@ def _take_weights(x, rows, threshold, weight, found, n):
 
 
 @parallel
-def fit_classifiers(x, squares, costs, lists, order, solver, threshold, scratch, found):
+def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
     """The weights of some classifiers, each trained on its own rows.
 
     Args:
         x: `slide.sparse.CSR` of the training rows, D columns.
-        squares: ``(R,)`` their squared lengths.
         costs: ``(R,)`` factors of C, above 0; empty: all are 1.
         lists: see `TrainingRows`; n classifiers.
         order: ``(n,)`` int64, the classifiers in the order in which they are trained. Threads take
@@ -172,15 +233,16 @@ def fit_classifiers(x, squares, costs, lists, order, solver, threshold, scratch,
     """
     threads = len(scratch.weights)
     for t in prange(threads):
-        weight = scratch.weights[t]
         for i in range(t, len(order), threads):
             n = order[i]
             begin, end = lists.indptr[n], lists.indptr[n + 1]
             rows, signs = lists.rows[begin:end], lists.signs[begin:end]
-            alphas = scratch.alphas[t, : end - begin]
-            alphas[:] = 0
-            _descend(x, squares, costs, rows, signs, solver, weight, scratch.orders[t], alphas)
-            _take_weights(x, rows, threshold, weight, found, n)
+            count, copied = _lay_out(x, rows, costs, solver, t, scratch)
+            if copied:
+                _descend(scratch.indices[t], scratch.values[t], signs, solver, t, scratch)
+            else:
+                _descend(x.indices, x.values, signs, solver, t, scratch)
+            _take_weights(count, copied, threshold, t, scratch, found, n)
 
 
 @serial
@@ -213,54 +275,3 @@ def list_training_rows(labels, candidates, marks, places, rows, signs):
     for b in range(len(labels.indptr) - 1):
         _list_row(labels, b, 1, marks, places, rows, signs)
         _list_row(candidates, b, -1, marks, places, rows, signs)
-
-
-@serial
-def _dot_sorted(columns, values, x, row):
-    """The product of a long row, whose columns ascend, with row ``row`` of ``x``, by bisection."""
-    total = np.float32(0)
-    for p in range(x.indptr[row], x.indptr[row + 1]):
-        column, first, size = x.indices[p], 0, len(columns)
-        while size > 1:
-            half = size // 2
-            # An expression without branches, because a processor cannot foretell them.
-            first += half if columns[first + half] <= column else 0
-            size -= half
-        if columns[first] == column:
-            total += values[first] * x.values[p]
-    return total
-
-
-@parallel
-def score_labels(x, classifiers, bias, ids, dense, out):
-    """Scores of some classifiers on each row.
-
-    Args:
-        x: `slide.sparse.CSR` of B rows, D columns.
-        classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``; the columns of a row ascend.
-        bias: fixed part of a score.
-        ids: ``(B, K)`` int64 numbers of classifiers; a number below 0 gets the score -inf.
-        dense: ``(T, D)`` float32 scratch, zero before and after.
-        out: ``(B, K)`` float32 output.
-    """
-    threads = len(dense)
-    for t in prange(threads):
-        row = dense[t]
-        for b in range(t, len(ids), threads):
-            _add(x, b, 1.0, row)
-            features = x.indptr[b + 1] - x.indptr[b]
-            for k in range(ids.shape[1]):
-                n = ids[b, k]
-                if n < 0:
-                    out[b, k] = -np.inf
-                    continue
-                own = slice(classifiers.indptr[n], classifiers.indptr[n + 1])
-                size = own.stop - own.start
-                # A step of a bisection takes as long as some entries that are read in order.
-                if size > _STEP * features * np.log2(size + 1):
-                    columns, values = classifiers.indices[own], classifiers.values[own]
-                    out[b, k] = bias + _dot_sorted(columns, values, x, b)
-                else:
-                    out[b, k] = bias + _dot(classifiers, n, row)
-            for p in range(x.indptr[b], x.indptr[b + 1]):
-                row[x.indices[p]] = 0

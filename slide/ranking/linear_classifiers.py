@@ -22,13 +22,15 @@ from slide.kernels.dual_descent import (
     WeightRoom,
     fit_classifiers,
     list_training_rows,
-    score_labels,
 )
+from slide.kernels.linear_scores import score_labels
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
 # Labels that are trained at a time, at most, and numbers in the room for their weights.
 _BLOCK, MOST_ROOM = 8_192, 1 << 23
+# Entries of the rows of a label of which a thread makes copies, at most.
+MOST_COPIED = 1 << 20
 
 
 class LinearClassifiers:
@@ -115,37 +117,31 @@ class LinearClassifiers:
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
         lists = _training_lists(labels, candidates, num_labels)
-        owner = np.repeat(np.arange(features.num_rows), np.diff(features.indptr))
-        squares = np.bincount(owner, features.values**2, minlength=features.num_rows)
-        del owner  # It is longer than the rows' values.
         # A cost of 0 would be divided by; one so small teaches nothing either.
         costs = np.empty(0) if weights is None else np.maximum(weights, 1e-6)
-        rows = features, squares, costs
-        self.weights = self._weights(rows, lists, num_features)
+        self.weights = self._weights(features, costs, lists, num_features)
         self.num_features = num_features
         return self
 
     def _weights(
-        self, rows: tuple[CSR, np.ndarray, np.ndarray], lists: TrainingRows, num_features: int
+        self, features: CSR, costs: np.ndarray, lists: TrainingRows, num_features: int
     ) -> CSR:
-        """The weights of all classifiers; ``rows`` are the samples, their squares and costs."""
-        threads, num_labels = num_threads(), len(lists.indptr) - 1
-        longest = int(np.diff(lists.indptr).max(initial=0))
-        scratch = DualScratch(
-            np.zeros((threads, num_features), np.float32),
-            np.empty((threads, longest), np.int64),
-            np.empty((threads, longest), np.float32),
-        )
+        """The weights of all classifiers."""
+        num_labels, longest = len(lists.indptr) - 1, int(np.diff(lists.indptr).max(initial=0))
+        copied = min(len(features.indices), MOST_COPIED)
+        scratch = DualScratch.of(num_threads(), longest, num_features, copied)
         counts = np.zeros(num_labels, np.int64)
         parts = [(np.empty(0, np.int32), np.empty(0, np.float32))]
         with Bar(total=num_labels, desc="classifiers", leave=False) as bar:
-            for begin, end, starts in _blocks(rows[0], lists, num_features):
+            for begin, end, starts in _blocks(features, lists, num_features):
                 columns = np.empty(starts[-1], np.int32)
                 values = np.empty(starts[-1], np.float32)
                 some = lists._replace(indptr=lists.indptr[begin : end + 1])
                 order = np.argsort(-np.diff(some.indptr), kind="stable")
                 found = WeightRoom(starts[:-1], counts[begin:end], columns, values)
-                fit_classifiers(*rows, some, order, self.solver, self.threshold, scratch, found)
+                fit_classifiers(
+                    features, costs, some, order, self.solver, self.threshold, scratch, found
+                )
                 places = np.repeat(starts[:-1] - row_bounds(found.counts)[:-1], found.counts)
                 places += np.arange(len(places))
                 parts.append((columns[places], values[places]))

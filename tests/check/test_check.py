@@ -43,7 +43,7 @@ WRONG = {
 # Kernels that write into an array, which is one of their arguments or part of one.
 WRITERS = {
     "decision trees": ("sum_trees", itemgetter(3)),
-    "linear classifiers": ("fit_classifiers", lambda words: words[8].counts),
+    "linear classifiers": ("fit_classifiers", lambda words: words[7].counts),
     "entries that are not zero": ("count_nonzeros", itemgetter(1)),
     "generated rows": ("draw_features", itemgetter(11)),
     "evidence of candidates": ("fill_evidence", itemgetter(8)),

@@ -1,4 +1,4 @@
-"""Kernels of the linear classifiers, against their looped twins."""
+"""Training of linear classifiers, against looped twins."""
 
 import numpy as np
 import pytest
@@ -22,22 +22,21 @@ def problem(request):
     return x, to_dense(x, NUM_COLUMNS).numpy(), TrainingRows(*pattern, signs)
 
 
-def fit(x, dense, lists, solver, threads, costs=(), threshold=0.0):
-    """``{column: weight}`` of each classifier."""
+def fit(x, lists, solver, threads, costs=(), threshold=0.0, entries=200):
+    """``{column: weight}`` of each classifier; rows with at most ``entries`` are copied."""
     count = len(LENGTHS)
-    scratch = DualScratch(
-        np.zeros((threads, NUM_COLUMNS), np.float32),
-        np.zeros((threads, max(LENGTHS)), np.int64),
-        np.full((threads, max(LENGTHS)), np.nan, np.float32),
-    )
+    scratch = DualScratch.of(threads, max(LENGTHS), NUM_COLUMNS, entries)
+    for each in scratch[3:]:  # What was there before does not count.
+        each[:] = -1
     starts = np.arange(count) * (NUM_COLUMNS + 1)
     room = count * (NUM_COLUMNS + 1)
     counts = np.full(count, -1)
     found = WeightRoom(starts, counts, np.full(room, -1, np.int32), np.full(room, 9, np.float32))
     order = np.random.default_rng(threads).permutation(count)
-    squares, costs = (dense**2).sum(1), np.array(costs, np.float64)
-    kernels.fit_classifiers(x, squares, costs, lists, order, solver, threshold, scratch, found)
+    costs = np.array(costs, np.float64)
+    kernels.fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found)
     assert not scratch.weights.any()
+    assert (scratch.numbers == -1).all()
     weights = []
     for start, size in zip(starts, counts, strict=True):
         own = slice(start, start + size)
@@ -65,14 +64,15 @@ def assert_weights_equal(found, expected):
             assert own.get(column, 0) == pytest.approx(wanted.get(column, 0), rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.parametrize("entries", [0, 20, 200])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("threshold", [0.0, 0.3])
 @pytest.mark.parametrize(
     "solver", [Solver(1.0, -1.0, 20, 0.1), Solver(0.3, -0.5, 3, 1e-3), Solver(2.0, 0.0, 200, 1e-4)]
 )
-def test_fit_classifiers(problem, solver, threads, threshold):
+def test_fit_classifiers(problem, solver, threads, threshold, entries):
     x, dense, lists = problem
-    found = fit(x, dense, lists, solver, threads, threshold=threshold)
+    found = fit(x, lists, solver, threads, threshold=threshold, entries=entries)
     expected = expected_weights(dense, lists, solver, threshold=threshold)
     assert_weights_equal(found, expected)
 
@@ -81,8 +81,8 @@ def test_fit_classifiers(problem, solver, threads, threshold):
 def test_fit_classifiers_with_weights_of_rows(problem, solver):
     x, dense, lists = problem
     costs = np.random.default_rng(9).uniform(0.1, 5, NUM_ROWS)
-    found = fit(x, dense, lists, solver, 1, costs)
-    assert found != fit(x, dense, lists, solver, 1)
+    found = fit(x, lists, solver, 1, costs)
+    assert found != fit(x, lists, solver, 1)
     assert_weights_equal(found, expected_weights(dense, lists, solver, costs))
 
 
@@ -106,34 +106,3 @@ def test_list_training_rows(seed):
     assert places.tolist() == ends.tolist()
     pairs = list(zip(rows.tolist(), signs.tolist(), strict=True))
     assert pairs == [pair for own in expected for pair in own]
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_score_labels(problem, threads):
-    x, dense, _ = problem
-    rng = np.random.default_rng(5)
-    classifiers = make_csr(rng, rng.integers(0, 5, 6), NUM_COLUMNS)
-    ids = rng.integers(-1, 6, (NUM_ROWS, 3))
-    scratch = np.zeros((threads, NUM_COLUMNS), np.float32)
-    out = np.full(ids.shape, np.nan, np.float32)
-    kernels.score_labels(x, classifiers, -0.7, ids, scratch, out)
-    weights = to_dense(classifiers, NUM_COLUMNS).numpy()
-    expected = naive_ranking.score_labels(dense, weights, -0.7, ids)
-    np.testing.assert_allclose(out, expected, atol=1e-5)
-    assert not scratch.any()
-
-
-@pytest.mark.parametrize("lengths", [[50, 49, 48, 50, 3], [1, 2, 50, 33, 17]])
-def test_score_labels_with_long_rows(lengths):
-    """In a row with many more weights than a sample has features, the features are looked up."""
-    rng = np.random.default_rng(6)
-    x = make_csr(rng, rng.integers(0, 3, NUM_ROWS), 50)
-    rows = make_csr(rng, lengths, 50)
-    for n in range(len(lengths)):
-        rows.indices[rows.indptr[n] : rows.indptr[n + 1]].sort()
-    ids = rng.integers(0, len(lengths), (NUM_ROWS, 4))
-    out = np.full(ids.shape, np.nan, np.float32)
-    kernels.score_labels(x, rows, -0.7, ids, np.zeros((1, 50), np.float32), out)
-    dense = [to_dense(each, 50).numpy() for each in (x, rows)]
-    expected = naive_ranking.score_labels(*dense, -0.7, ids)
-    np.testing.assert_allclose(out, expected, atol=1e-5)

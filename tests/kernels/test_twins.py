@@ -61,7 +61,7 @@ TWINS = {
     "row_gradient": ("naive.row_gradient", "kernels/test_pattern_products.py"),
     "sampled_product": ("naive.sampled_product", "kernels/test_pattern_products.py"),
     "scan_lists": ("naive_ranking.scan_lists", "kernels/test_largest.py"),
-    "score_labels": ("naive_ranking.score_labels", "kernels/test_dual_descent.py"),
+    "score_labels": ("naive_ranking.score_labels", "kernels/test_linear_scores.py"),
     "shorten_rows": ("naive_arrays.shorten_rows", "kernels/test_ragged.py"),
     "softmax": ("naive_losses.softmax", "functional/test_losses_naive.py"),
     "splits_of": ("naive_ranking.sum_trees", "kernels/test_trees.py"),
