@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
-from slide.kernels.largest import best_first, replace_least
+from slide.kernels.largest import SEEN, best_first, replace_least
 
 
 @serial
@@ -80,8 +80,8 @@ def count_votes(near, weights, labels, sums, touched, ids, votes, sharp):
         near: ``(B, C)`` int32 numbers of rows; those below 0 are none.
         weights: ``(B, C)`` float32, how much each counts, above 0.
         labels: `slide.sparse.Pattern` of all rows.
-        sums: ``(T, N)`` float32 scratch, -inf before and after.
-        touched: ``(T, N)`` int32 scratch.
+        sums: ``(T, N)`` float32 scratch, zero before and after.
+        touched: ``(T, N + 1)`` int32 scratch.
         ids: ``(B, k)`` int32 output, -1 before; -1 where no other label has votes.
         votes: ``(B, k)`` float32 output, zero before: sums of weights.
         sharp: ``(B, k)`` float32 output, zero before: sums of their fourth powers.
@@ -97,20 +97,19 @@ def count_votes(near, weights, labels, sums, touched, ids, votes, sharp):
                     continue
                 for p in range(labels.indptr[row], labels.indptr[row + 1]):
                     n = labels.indices[p]
-                    if total[n] == -np.inf:
-                        seen[count] = n
-                        count += 1
-                        total[n] = 0
-                    total[n] += weights[b, i]
+                    seen[count] = n
+                    count += total[n] == 0
+                    found = total[n] + weights[b, i]
+                    total[n] = found if found != 0 else SEEN
             for i in range(count):
                 n = seen[i]
                 if total[n] > votes[b, 0]:
                     replace_least(votes[b], ids[b], total[n], n)
-                total[n] = -np.inf
+                total[n] = 0
             best_first(votes[b], ids[b])
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
-                    total[ids[b, j]] = j  # The place of a label; float32 holds it.
+                    total[ids[b, j]] = j + 1  # The place of a label; float32 holds it.
             for i in range(near.shape[1]):
                 row = near[b, i]
                 if row < 0:
@@ -118,8 +117,8 @@ def count_votes(near, weights, labels, sums, touched, ids, votes, sharp):
                 square = weights[b, i] * weights[b, i]
                 for p in range(labels.indptr[row], labels.indptr[row + 1]):
                     place = total[labels.indices[p]]
-                    if place >= 0:
-                        sharp[b, int(place)] += square * square
+                    if place > 0:
+                        sharp[b, int(place) - 1] += square * square
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
-                    total[ids[b, j]] = -np.inf
+                    total[ids[b, j]] = 0

@@ -4,7 +4,8 @@ import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
 
-_LOWEST = np.finfo(np.float32).min
+# What a sum of 0 is kept as, because a sum of exactly 0 means that the output was not seen.
+SEEN = -np.finfo(np.float32).tiny
 
 
 @serial
@@ -77,8 +78,8 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
         x: `slide.sparse.CSR` of B rows, D columns.
         lists: `slide.sparse.CSR` ``(D, N)``.
         left_out: ``(B,)`` int64, for each row one output that is not returned; or empty.
-        sums: ``(T, N)`` float32 scratch, -inf before and after.
-        touched: ``(T, N)`` int32 scratch.
+        sums: ``(T, N)`` float32 scratch, zero before and after.
+        touched: ``(T, N + 1)`` int32 scratch.
         ids: ``(B, k)`` int32 output, -1 before; -1 where there are no more positive entries.
         scores: ``(B, k)`` float32 output, zero before.
     """
@@ -89,20 +90,24 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
             count = 0
             for p in range(x.indptr[b], x.indptr[b + 1]):
                 column, value = x.indices[p], x.values[p]
-                for q in range(lists.indptr[column], lists.indptr[column + 1]):
-                    n = lists.indices[q]
-                    if total[n] == -np.inf:
-                        seen[count] = n
-                        count += 1
-                        total[n] = 0
-                    # Not -inf again, which is the mark of an output that was not seen.
-                    total[n] = max(total[n] + value * lists.values[q], _LOWEST)
+                own = slice(lists.indptr[column], lists.indptr[column + 1])
+                outputs, weights = lists.indices[own], lists.values[own]
+                for q in range(len(outputs)):
+                    n = outputs[q]
+                    old = total[n]
+                    # Without branches, because a processor cannot foretell what is new.
+                    seen[count] = n
+                    count += old == 0
+                    found = old + value * weights[q]
+                    total[n] = found if found != 0 else SEEN
+            least = scores[b, 0]
             for i in range(count):
                 n = seen[i]
                 score = total[n]
-                total[n] = -np.inf
-                if score > scores[b, 0] and (len(left_out) == 0 or left_out[b] != n):
+                total[n] = 0
+                if score > least and (len(left_out) == 0 or left_out[b] != n):
                     replace_least(scores[b], ids[b], score, n)
+                    least = scores[b, 0]
             best_first(scores[b], ids[b])
 
 

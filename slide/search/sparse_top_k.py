@@ -134,7 +134,7 @@ def sparse_top_k(
     sums, touched = _borrowed(num_threads(), num_outputs)
     ids, scores = np.full((x.num_rows, k), -1, np.int32), np.zeros((x.num_rows, k), np.float32)
     top_products(x, lists, left_out.astype(np.int64, copy=False), sums, touched, ids, scores)
-    _kept.arrays[sums.shape] = sums, touched  # The kernel has put -inf everywhere again.
+    _kept.arrays[sums.shape] = sums, touched  # The kernel has put 0 everywhere again.
     return scores, ids
 
 
@@ -192,11 +192,11 @@ def _check_once(lists: CSR | Pattern, num_outputs: int) -> None:
 
 
 def _borrowed(threads: int, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scratch ``(T, N)``: float32 of -inf, and int32; nobody else has them meanwhile."""
+    """Scratch: float32 zeros ``(T, N)``, and int32 ``(T, N + 1)``; nobody else has it meanwhile."""
     found = _kept.arrays.pop((threads, num_outputs), None)
     if found is not None:
         return found
     while len(_kept.arrays) >= _MOST_KEPT:
         del _kept.arrays[next(iter(_kept.arrays))]
-    shape = threads, num_outputs
-    return np.full(shape, -np.inf, np.float32), np.empty(shape, np.int32)
+    touched = np.empty((threads, num_outputs + 1), np.int32)
+    return np.zeros((threads, num_outputs), np.float32), touched

@@ -19,17 +19,19 @@ from slide.kernels.largest import (
     scan_lists,
     top_products,
 )
+from slide.sparse import CSR
 
 ROWS, COLUMNS, OUTPUTS = 9, 7, 12
 
 
 def run(x, lists, left_out, k, threads=2):
-    sums = np.full((threads, OUTPUTS), -np.inf, np.float32)
-    touched = np.empty((threads, OUTPUTS), np.int32)
+    sums = np.zeros((threads, OUTPUTS), np.float32)
+    touched = np.full((threads + 1, OUTPUTS + 1), -7, np.int32)
     ids = np.full((x.num_rows, k), -1, np.int32)
     scores = np.zeros((x.num_rows, k), np.float32)
-    top_products(x, lists, left_out, sums, touched, ids, scores)
-    assert (sums == -np.inf).all(), "the scratch is not handed back as it was"
+    top_products(x, lists, left_out, sums, touched[:threads], ids, scores)
+    assert (sums == 0).all(), "the scratch is not handed back as it was"
+    assert (touched[threads] == -7).all(), "beyond the scratch"
     return ids, scores
 
 
@@ -69,8 +71,24 @@ def test_sums_that_pass_zero_on_the_way_count_once():
     assert found == {**naive(rows, columns, None)[0], -1: 0.0}
 
 
-def test_sums_below_all_numbers_count_once():
-    """Minus infinity is the mark of an output that was not seen yet."""
+def test_sums_that_are_often_zero_stay_within_the_scratch():
+    """Zero is the mark of an output that was not seen yet."""
+    repeats = 5 * OUTPUTS
+    x = CSR(np.array([0, repeats]), np.zeros(repeats, np.int32), np.ones(repeats, np.float32))
+    values = np.zeros(OUTPUTS, np.float32)
+    values[3] = 2
+    lists = CSR(np.array([0, OUTPUTS]), np.arange(OUTPUTS, dtype=np.int32), values)
+    ids, scores = run(x, lists, np.empty(0, np.int64), 2, threads=1)
+    assert ids.tolist() == [[3, -1]]
+    assert scores.tolist() == [[2 * repeats, 0]]
+    x.values[1::2] = -1
+    x.values[0] = 4
+    ids, scores = run(x, lists, np.empty(0, np.int64), 2, threads=1)
+    assert (ids.tolist(), scores.tolist()) == ([[3, -1]], [[6, 0]])
+
+
+def test_sums_below_all_numbers_are_no_answers():
+    """A sum that was minus infinity stays it."""
     most = np.finfo(np.float32).max
     x = make_csr(np.random.default_rng(0), [3], 3)._replace(
         indices=np.arange(3, dtype=np.int32), values=np.array([2, 1, 1], np.float32)
@@ -79,8 +97,8 @@ def test_sums_below_all_numbers_count_once():
         values=np.array([-most, most, most], np.float32)
     )
     ids, scores = run(x, lists, np.empty(0, np.int64), 2)
-    assert ids.tolist() == [[0, -1]]
-    assert scores.tolist() == [[most, 0]]
+    assert ids.tolist() == [[-1, -1]]
+    assert not scores.any()
 
 
 def test_threads_do_not_matter():
