@@ -14,10 +14,11 @@ from slide.kernels.dual_descent import (
     DualScratch,
     Solver,
     TrainingRows,
-    WeightRoom,
     fit_classifiers,
 )
+from slide.kernels.label_counts import count_labels
 from slide.kernels.nonzeros import count_nonzeros, take_nonzeros
+from slide.kernels.ragged import RowRoom
 from slide.kernels.random import random_below
 from slide.kernels.read_numbers import read_index, read_number
 from slide.kernels.trees import Trees, splits_of, sum_trees
@@ -81,7 +82,7 @@ def _classifiers(rng: np.random.Generator) -> None:
     lists = TrainingRows(np.array([0, _ROWS]), rows, signs)
     scratch = DualScratch.of(1, _ROWS, _WIDTH, len(sparse.indices))
     room = np.empty(_WIDTH, np.int32), np.empty(_WIDTH, np.float32)
-    found = WeightRoom(np.zeros(1, np.int64), np.zeros(1, np.int64), *room)
+    found = RowRoom(np.zeros(1, np.int64), np.zeros(1, np.int64), *room)
     solver, first = Solver(1.0, -0.5, 2000, 1e-5), np.zeros(1, np.int64)
     fit_classifiers(sparse, np.empty(0), lists, first, solver, 0.0, scratch, found)
     columns, values = (each[: found.counts[0]] for each in room)
@@ -90,6 +91,25 @@ def _classifiers(rng: np.random.Generator) -> None:
     y, x = torch.from_numpy(signs).double(), dense.double()
     slack = (1 - y * (x @ weight - 0.5)).clamp(min=0)
     near("the weight of a classifier", weight, 2 * x.T @ (y * slack), 1e-3)
+
+
+def _label_counts(rng: np.random.Generator) -> None:
+    lists = [rng.permutation(_WIDTH)[:4].tolist() for _ in range(_ROWS)]
+    rows, _ = random_csr(rng, 6, _ROWS)
+    sums, touched = np.zeros((1, _WIDTH), np.int32), np.empty((1, _WIDTH + 1), np.int32)
+    starts, size = np.arange(6) * _WIDTH, 6 * _WIDTH
+    room = np.empty(size, np.int32), np.empty(size, np.float32)
+    found = RowRoom(starts, np.zeros(6, np.int64), *room)
+    count_labels(rows, Pattern.from_lists(lists), _WIDTH, sums, touched, found)
+    counts = torch.zeros(6, _WIDTH)
+    for f, (begin, count) in enumerate(zip(starts, found.counts, strict=True)):
+        own = slice(begin, begin + count)
+        counts[f, torch.from_numpy(room[0][own]).long()] = torch.from_numpy(room[1][own])
+    expected = torch.zeros(6, _WIDTH)
+    for f in range(6):
+        for row in rows.indices[rows.indptr[f] : rows.indptr[f + 1]]:
+            expected[f, lists[row]] += 1
+    near("the counts of labels", counts, expected)
 
 
 def _sparse_products(rng: np.random.Generator) -> None:
@@ -185,6 +205,7 @@ MORE_TESTS: dict[str, Test] = {
     "numbers in text": _numbers_in_text,
     "decision trees": _trees,
     "linear classifiers": _classifiers,
+    "labels of features": _label_counts,
     "largest sparse products": _sparse_products,
     "rows without entries": _csr_of_nothing,
     "entries that are not zero": _nonzeros,

@@ -74,22 +74,6 @@ class DualScratch(NamedTuple):
         )
 
 
-class WeightRoom(NamedTuple):
-    """Room for the weights of n classifiers.
-
-    Attributes:
-        starts: ``(n,)`` int64, where the room of each one begins. It must suffice for all columns
-            of its training rows.
-        counts: ``(n,)`` int64 output, the number of its weights.
-        columns, values: int32 and float32 output; the columns of a classifier ascend.
-    """
-
-    starts: np.ndarray
-    counts: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-
-
 class Solver(NamedTuple):
     """What is minimised, ``|w|^2 / 2 + C * sum of max(0, 1 - sign * score)^2``, and how far.
 
@@ -229,7 +213,8 @@ def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
         solver: see `Solver`.
         threshold: weights of a smaller magnitude are left out.
         scratch: see `DualScratch`.
-        found: see `WeightRoom`.
+        found: `slide.kernels.ragged.RowRoom` for the weights, output. It must suffice for all
+            columns of the training rows of each classifier.
     """
     threads = len(scratch.weights)
     for t in prange(threads):

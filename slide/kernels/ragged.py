@@ -1,20 +1,39 @@
 """Operations on rows of a ragged array: copy, clear, shorten, find those with non-zero entries."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
 
 __all__ = [
+    "RowRoom",
     "clear_rows",
     "gather_entries",
     "gather_ragged",
     "mark_nonzero_rows",
+    "shorten",
     "shorten_rows",
 ]
 
 # Entries that are read before the next decision whether to stop; without blocks, the compiler makes
 # no vector code.
 STRIDE = 512
+
+
+class RowRoom(NamedTuple):
+    """Room for n sparse rows whose numbers of entries are not known before.
+
+    Attributes:
+        starts: ``(n,)`` int64, where the room of each row begins.
+        counts: ``(n,)`` int64 output, the number of its entries.
+        columns, values: int32 and float32 output; the columns of a row ascend.
+    """
+
+    starts: np.ndarray
+    counts: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
 
 
 @parallel
@@ -94,7 +113,8 @@ def _copy(indices, values, out, first):
 
 
 @serial
-def _shorten(indices, values, out_indices, out_values):
+def shorten(indices, values, out_indices, out_values):
+    """Keep the entries of the largest magnitude, as many as fit; see `shorten_rows`."""
     sizes = np.abs(values)
     for i in range(len(sizes)):
         if sizes[i] != sizes[i]:
@@ -130,4 +150,4 @@ def shorten_rows(rows, out, num_tasks):
             if stop - first == end - begin:
                 _copy(indices, values, out, first)
             elif stop > first:
-                _shorten(indices, values, out.indices[first:stop], out.values[first:stop])
+                shorten(indices, values, out.indices[first:stop], out.values[first:stop])

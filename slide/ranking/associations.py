@@ -1,17 +1,15 @@
 """Which labels go with a feature: conditional frequencies, counted in the training rows."""
 
-from typing import Any
-
 import numpy as np
 
 from slide import checks
-from slide.search import shortened, sparse_top_k
+from slide.kernels.label_counts import count_labels
+from slide.kernels.ragged import RowRoom
+from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.runtime import num_threads
+from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
 
-# Rows of the training set that are counted at a time.
-_BLOCK = 1 << 17
-# Pairs of feature and label that are counted at most; with more of them, some rows are left out.
-MOST_PAIRS = 200_000_000
 # Added to the number of rows of a feature, so that features of few rows do not seem sure.
 _PRIOR = 3
 
@@ -61,25 +59,20 @@ class Associations:
         Raises:
             ValueError: for ids out of range, or numbers of rows that differ.
         """
-        import scipy.sparse  # Imported here, so that `import slide` stays fast.
-
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
-        step = -(-count_pairs(features, labels) // MOST_PAIRS)
-        pairs: Any = scipy.sparse.csr_array((num_features, num_labels), dtype=np.float32)
-        counts = np.zeros(num_features)
-        for begin in range(0, features.num_rows, _BLOCK):
-            x = _ones(features, begin, num_features)[::step]
-            found = x.T @ _ones(labels, begin, num_labels)[::step]
-            pairs = found if begin == 0 else pairs + found
-            counts += np.bincount(x.indices, minlength=num_features)
-            del found  # There may be hundreds of millions of pairs.
-        pairs = pairs.tocsr()
-        shares = pairs.data / np.repeat(counts + _PRIOR, np.diff(pairs.indptr))
-        values, indices = shares.astype(np.float32), pairs.indices.astype(np.int32, copy=False)
-        lists = CSR(pairs.indptr.astype(np.int64), indices, values)
-        del pairs, shares
-        self.lists = shortened(lists, self.longest)
+        rows, threads = column_lists(features, num_features), num_threads()
+        sums = np.zeros((threads, num_labels), np.int32)
+        touched = np.empty((threads, num_labels + 1), np.int32)
+
+        def write(begin: int, end: int, room: RowRoom) -> None:
+            count_labels(rows.slice(begin, end), labels, self.longest, sums, touched, room)
+
+        longest = min(self.longest, num_labels)
+        needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
+        self.lists = collect_rows(needed, write)
+        of_feature = np.repeat(np.diff(rows.indptr) + _PRIOR, np.diff(self.lists.indptr))
+        np.divide(self.lists.values, of_feature, out=self.lists.values, casting="same_kind")
         self.num_labels = num_labels
         return self
 
@@ -95,18 +88,3 @@ class Associations:
             ValueError: for features out of range, or k below 1.
         """
         return sparse_top_k(features, self.lists, self.num_labels, k)
-
-
-def count_pairs(features: CSR, labels: Pattern) -> int:
-    """Number of pairs of a feature and a label of the same row, at least 1."""
-    return max(int((np.diff(features.indptr) * np.diff(labels.indptr)).sum()), 1)
-
-
-def _ones(pattern: CSR | Pattern, begin: int, num_columns: int):
-    """Some rows as a matrix of ones."""
-    import scipy.sparse
-
-    part = pattern.slice(begin, begin + _BLOCK)
-    ones = np.ones(len(part.indices), np.float32)
-    shape = part.num_rows, num_columns
-    return scipy.sparse.csr_array((ones, part.indices, part.indptr), shape)

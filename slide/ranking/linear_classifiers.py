@@ -9,8 +9,6 @@ if the label is one of its candidates. The re-ranker of Astec has the same negat
 2021, "DeepXML: a deep extreme multi-label learning framework").
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from slide import checks
@@ -19,16 +17,15 @@ from slide.kernels.dual_descent import (
     DualScratch,
     Solver,
     TrainingRows,
-    WeightRoom,
     fit_classifiers,
     list_training_rows,
 )
 from slide.kernels.linear_scores import score_labels
+from slide.kernels.ragged import RowRoom
+from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
-# Labels that are trained at a time, at most, and numbers in the room for their weights.
-_BLOCK, MOST_ROOM = 8_192, 1 << 23
 # Entries of the rows of a label of which a thread makes copies, at most.
 MOST_COPIED = 1 << 20
 
@@ -130,24 +127,18 @@ class LinearClassifiers:
         num_labels, longest = len(lists.indptr) - 1, int(np.diff(lists.indptr).max(initial=0))
         copied = min(len(features.indices), MOST_COPIED)
         scratch = DualScratch.of(num_threads(), longest, num_features, copied)
-        counts = np.zeros(num_labels, np.int64)
-        parts = [(np.empty(0, np.int32), np.empty(0, np.float32))]
+        rows = Pattern(lists.indptr, lists.rows)
+        needed = np.minimum(sums_over(np.diff(features.indptr), rows), num_features)
         with Bar(total=num_labels, desc="classifiers", leave=False) as bar:
-            for begin, end, starts in _blocks(features, lists, num_features):
-                columns = np.empty(starts[-1], np.int32)
-                values = np.empty(starts[-1], np.float32)
+
+            def write(begin: int, end: int, room: RowRoom) -> None:
                 some = lists._replace(indptr=lists.indptr[begin : end + 1])
                 order = np.argsort(-np.diff(some.indptr), kind="stable")
-                found = WeightRoom(starts[:-1], counts[begin:end], columns, values)
-                fit_classifiers(
-                    features, costs, some, order, self.solver, self.threshold, scratch, found
-                )
-                places = np.repeat(starts[:-1] - row_bounds(found.counts)[:-1], found.counts)
-                places += np.arange(len(places))
-                parts.append((columns[places], values[places]))
-                del columns, values, found, places  # The next block has as large a room.
+                last = self.solver, self.threshold, scratch, room
+                fit_classifiers(features, costs, some, order, *last)
                 bar.update(end - begin)
-        return CSR(row_bounds(counts), *(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+            return collect_rows(needed, write)
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0.
@@ -183,27 +174,3 @@ def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Tr
     rows, signs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
     list_training_rows(labels, candidates, marks, indptr[:-1].copy(), rows, signs)
     return TrainingRows(indptr, rows, signs)
-
-
-def _blocks(
-    features: CSR, lists: TrainingRows, num_features: int
-) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Runs of labels ``(begin, end)``, and bounds of the room for the weights of each label.
-
-    A run needs room for at most `MOST_ROOM` weights, or has one label.
-    """
-    lengths, num_labels = np.diff(features.indptr), len(lists.indptr) - 1
-    for first in range(0, num_labels, _BLOCK):
-        bounds = lists.indptr[first : first + _BLOCK + 1]
-        entries, some = np.zeros(len(bounds) - 1, np.int64), np.diff(bounds) > 0
-        if some.any():
-            of_rows = lengths[lists.rows[bounds[0] : bounds[-1]]]
-            entries[some] = np.add.reduceat(of_rows, (bounds[:-1] - bounds[0])[some])
-            del of_rows  # It is as long as the lists.
-        needed = np.minimum(entries, num_features)
-        starts, begin = row_bounds(needed), 0
-        while begin < len(needed):
-            end = int(np.searchsorted(starts, starts[begin] + MOST_ROOM, "right")) - 1
-            end = max(end, begin + 1)
-            yield first + begin, first + end, starts[begin : end + 1] - starts[begin]
-            begin = end

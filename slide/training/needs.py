@@ -5,10 +5,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from slide.data.validation import held_rows
-from slide.ranking.associations import MOST_PAIRS
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.evidence import COLUMNS
-from slide.ranking.linear_classifiers import MOST_ROOM
+from slide.ranking.linear_classifiers import MOST_COPIED
+from slide.ranking.row_blocks import MOST_ROOM
 
 # Types of numbers, in bytes.
 _FLOAT, _INT, _LONG = 4, 4, 8
@@ -16,11 +16,13 @@ _FLOAT, _INT, _LONG = 4, 4, 8
 _LIBRARIES = 150 << 20
 # The share of candidates that no other expert of a re-ranker names, too.
 _ALONE = 0.6
-# Bytes of a distinct pair of a feature and a label, while pairs are counted.
-_PAIR_COUNTED = 28
+# Labels of a feature that are kept.
+_LABELS_OF_FEATURE = 512
 # Bytes of an entry of the rows while its lists are made, and of a pair of row and label while the
 # classifiers learn.
 _ENTRY_TURNED, _PAIR_LEARNT = 44, 12
+# Bytes of room for a weight, of which about half are found and then taken together.
+_WEIGHT_LEARNT = 12
 
 
 class TableSizes(NamedTuple):
@@ -203,18 +205,21 @@ def _ranker(sizes: RunSizes) -> int:
     candidates, negatives, features, labels = sizes.ranker
     sizes = sizes._replace(features=features, labels=labels)
     neighbours = (2 * _FLOAT + _INT) * sizes.entries
-    associations = _distinct(min(each * sizes.targets, MOST_PAIRS), sizes)
-    classifiers = (_FLOAT + _INT) * _distinct(each * sizes.targets, sizes)
+    pairs_of_entries = _distinct(each * sizes.targets, sizes)
+    associations = min(pairs_of_entries, _LABELS_OF_FEATURE * features)
+    classifiers = (_FLOAT + _INT) * pairs_of_entries
     pairs = sizes.targets + rows * negatives
     room = min(MOST_ROOM, each * pairs, features * labels)
+    copies = sizes.threads * (_FLOAT + _INT) * min(MOST_COPIED, sizes.entries)
     phases = (
         neighbours + _ENTRY_TURNED * sizes.entries,  # Two kinds of near rows are compared.
         # Classifiers learn; their weights are put together in the end.
-        _PAIR_LEARNT * pairs + max((_FLOAT + _INT) * room, classifiers),
+        _PAIR_LEARNT * pairs + max(_WEIGHT_LEARNT * room, classifiers) + copies,
         # The judge learns.
         _FLOAT * len(COLUMNS) * _ALONE * candidates * 2 * (held_rows(rows) + ROWS_AT_ONCE),
-        # At the end, pairs are counted again.
-        _PAIR_COUNTED * associations + neighbours,
+        # At the end, labels of features are counted again: the rows of each feature, room, parts.
+        _ENTRY_TURNED * sizes.entries
+        + (_FLOAT + _INT) * (min(MOST_ROOM, associations) + 2 * associations),
     )
     scratch = (_FLOAT + _INT) * (rows + sizes.labels) + _FLOAT * sizes.features
     kept = neighbours + (_FLOAT + _INT) * associations + classifiers + sizes.threads * scratch

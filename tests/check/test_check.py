@@ -44,6 +44,7 @@ WRONG = {
 WRITERS = {
     "decision trees": ("sum_trees", itemgetter(3)),
     "linear classifiers": ("fit_classifiers", lambda words: words[7].counts),
+    "labels of features": ("count_labels", lambda words: words[5].values),
     "entries that are not zero": ("count_nonzeros", itemgetter(1)),
     "generated rows": ("draw_features", itemgetter(11)),
     "evidence of candidates": ("fill_evidence", itemgetter(8)),

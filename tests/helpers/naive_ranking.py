@@ -203,3 +203,20 @@ def best_of_lists(lists, labels, vectors, rows, bias, best):
         known = [i for i in ids if i not in own and not np.isnan(scores[i])]
         found.append(sorted(known, key=lambda i: -scores[i])[:best])
     return found
+
+
+def count_labels(rows, labels, longest):
+    """For each feature ``{label: number of rows}``, the ``longest`` labels with the most rows.
+
+    Args:
+        rows: a list of numbers of rows for each feature.
+        labels: a list of labels for each row.
+        longest: how many labels of a feature are kept; of equal ones the first.
+    """
+    found = []
+    for own in rows:
+        every = [label for row in own for label in labels[row]]
+        counts = {label: every.count(label) for label in every}
+        best = sorted(counts, key=lambda label: (-counts[label], label))[:longest]
+        found.append({label: counts[label] for label in sorted(best)})
+    return found

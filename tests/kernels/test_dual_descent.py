@@ -6,7 +6,8 @@ from helpers import naive_ranking
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.kernels import dual_descent as kernels
-from slide.kernels.dual_descent import DualScratch, Solver, TrainingRows, WeightRoom
+from slide.kernels.dual_descent import DualScratch, Solver, TrainingRows
+from slide.kernels.ragged import RowRoom
 from slide.sparse import Pattern
 
 # Training rows of each classifier; among them none, and one.
@@ -31,7 +32,7 @@ def fit(x, lists, solver, threads, costs=(), threshold=0.0, entries=200):
     starts = np.arange(count) * (NUM_COLUMNS + 1)
     room = count * (NUM_COLUMNS + 1)
     counts = np.full(count, -1)
-    found = WeightRoom(starts, counts, np.full(room, -1, np.int32), np.full(room, 9, np.float32))
+    found = RowRoom(starts, counts, np.full(room, -1, np.int32), np.full(room, 9, np.float32))
     order = np.random.default_rng(threads).permutation(count)
     costs = np.array(costs, np.float64)
     kernels.fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found)

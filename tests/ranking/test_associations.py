@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.data import Split
-from slide.ranking import Associations, associations
+from slide.ranking import Associations
 
 FEATURES, LABELS, ROWS = 12, 9, 40
 
@@ -27,9 +26,7 @@ def naive_shares(features, labels):
     return pairs / (counts + 3)[:, None]
 
 
-@pytest.mark.parametrize("block", [7, 1000])
-def test_scores_are_sums_of_shares(rows, monkeypatch, block):
-    monkeypatch.setattr(associations, "_BLOCK", block)
+def test_scores_are_sums_of_shares(rows):
     model = Associations().fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     queries = queries._replace(values=np.abs(queries.values))
@@ -60,17 +57,6 @@ def test_a_feature_keeps_its_most_frequent_labels(rows):
         assert (own > 0).sum() == 3
         np.testing.assert_allclose(own[own > 0], expected[own > 0], rtol=1e-6)
         assert own[own > 0].min() >= np.sort(expected)[-3] - 1e-6
-
-
-def test_with_very_many_pairs_some_rows_count(rows, monkeypatch):
-    features, labels = rows
-    assert associations.count_pairs(features, labels) == 8 * ROWS
-    monkeypatch.setattr(associations, "MOST_PAIRS", 4 * ROWS)
-    found = Associations().fit(features, labels, FEATURES, LABELS)
-    half = Split(features, labels, FEATURES, LABELS).take(np.arange(0, ROWS, 2))
-    expected = Associations().fit(half.features, half.labels, FEATURES, LABELS)
-    dense = [to_dense(each.lists, LABELS) for each in (found, expected)]
-    np.testing.assert_allclose(*dense, rtol=1e-6)
 
 
 def test_impossible_inputs_are_refused(rows):

@@ -8,7 +8,7 @@ import slide
 from slide import bars
 from slide.data import holdout
 from slide.hashing import inner_product
-from slide.ranking import EnsembleRanker, linear_classifiers
+from slide.ranking import EnsembleRanker, row_blocks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,7 +21,7 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "", "short phases have none"
     monkeypatch.setattr(bars, "SHOWN_AFTER", 0.0)
     monkeypatch.setattr(bars, "LINE_EVERY", 0.0)
-    monkeypatch.setattr(linear_classifiers, "_BLOCK", 7)
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
     found = EnsembleRanker().fit(network, train, held)
     said = capsys.readouterr().err
     for name in ("candidates", "classifiers", "evidence"):

@@ -5,7 +5,7 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from slide import runtime
-from slide.ranking import linear_classifiers
+from slide.ranking import linear_classifiers, row_blocks
 from slide.ranking.linear_classifiers import LinearClassifiers, _training_lists
 from slide.sparse import CSR, Pattern
 
@@ -110,16 +110,27 @@ def test_fit_and_scores_do_not_depend_on_threads(problem, ids):
 
 
 def test_blocks_change_nothing(problem, monkeypatch):
-    """Room for the weights of a label or two at a time, and few labels."""
+    """Room for the weights of a label or two at a time, or of all."""
     _, features, labels, candidates = problem
     rows = features, labels, candidates, 12, 6
     expected = LinearClassifiers().fit(*rows).weights
-    for room, block in ((1, 8192), (20, 8192), (1 << 20, 4), (20, 5)):
-        monkeypatch.setattr(linear_classifiers, "MOST_ROOM", room)
-        monkeypatch.setattr(linear_classifiers, "_BLOCK", block)
+    for room in (1, 20, 1 << 20):
+        monkeypatch.setattr(row_blocks, "MOST_ROOM", room)
         found = LinearClassifiers().fit(*rows).weights
         for each, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(each, other)
+
+
+@pytest.mark.parametrize("copied", [0, 30])
+def test_labels_of_many_rows_learn_the_same(problem, monkeypatch, copied):
+    """Their rows are read where they are; copies are for speed."""
+    _, features, labels, candidates = problem
+    rows = features, labels, candidates, 12, 6
+    expected = LinearClassifiers().fit(*rows).weights
+    monkeypatch.setattr(linear_classifiers, "MOST_COPIED", copied)
+    found = LinearClassifiers().fit(*rows).weights
+    for each, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(each, other, rtol=1e-4)
 
 
 def test_scores_are_products(problem, ids):

@@ -1,0 +1,80 @@
+"""Sparse matrices whose rows a kernel writes, some rows at a time."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from slide.kernels.ragged import RowRoom
+from slide.sparse import CSR, Pattern, row_bounds
+
+# Entries that there is room for at a time, if more than one row is made; rows in a block of sums.
+MOST_ROOM, _ROWS = 1 << 22, 8_192
+
+
+def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
+    """For each list of rows the sum of their lengths.
+
+    Args:
+        lengths: ``(R,)`` integers, one for each row.
+        rows: N lists of numbers of rows, in [0, R).
+
+    Returns:
+        ``(N,)`` int64.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ranking.row_blocks import sums_over
+        >>> sums_over(np.array([3, 5]), slide.Pattern.from_lists([[0, 1], [], [1]]))
+        array([8, 0, 5])
+    """
+    sums = np.zeros(rows.num_rows, np.int64)
+    for first in range(0, rows.num_rows, _ROWS):  # The lists may be very long.
+        part = rows.slice(first, first + _ROWS)
+        some = np.diff(part.indptr) > 0
+        if some.any():
+            found = np.add.reduceat(lengths[part.indices], part.indptr[:-1][some], dtype=np.int64)
+            sums[first : first + _ROWS][some] = found
+    return sums
+
+
+def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None]) -> CSR:
+    """A matrix from rows whose number of entries is not known before.
+
+    Args:
+        needed: ``(N,)`` integers, the most entries that each row can have.
+        write: called with ``begin``, ``end`` and room for the rows from ``begin`` to before
+            ``end``; it writes their entries and counts.
+
+    Returns:
+        The matrix ``(N, D)``.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.ranking.row_blocks import collect_rows
+        >>> def write(begin, end, room):
+        ...     room.counts[:] = 1
+        ...     room.columns[room.starts], room.values[room.starts] = [7, 8], [0.5, 2]
+        >>> collect_rows(np.array([4, 3]), write)[:2]
+        (array([0, 1, 2]), array([7, 8], dtype=int32))
+    """
+    counts = np.zeros(len(needed), np.int64)
+    parts = [(np.empty(0, np.int32), np.empty(0, np.float32))]
+    for begin, end, starts in _blocks(needed):
+        columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+        room = RowRoom(starts[:-1], counts[begin:end], columns, values)
+        write(begin, end, room)
+        places = np.repeat(starts[:-1] - row_bounds(room.counts)[:-1], room.counts)
+        places += np.arange(len(places))
+        parts.append((columns[places], values[places]))
+        del columns, values, room, places  # The next block has as large a room.
+    return CSR(row_bounds(counts), *(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def _blocks(needed: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Runs of rows ``(begin, end)``, and bounds of their room: `MOST_ROOM`, or that of one row."""
+    starts, begin = row_bounds(needed), 0
+    while begin < len(needed):
+        end = int(np.searchsorted(starts, starts[begin] + MOST_ROOM, "right")) - 1
+        end = max(end, begin + 1)
+        yield begin, end, starts[begin : end + 1] - starts[begin]
+        begin = end

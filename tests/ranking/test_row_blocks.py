@@ -1,0 +1,51 @@
+"""Matrices whose rows are written block by block."""
+
+import numpy as np
+import pytest
+from helpers.matrices import make_pattern
+
+from slide.ranking import row_blocks
+from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.sparse import Pattern
+
+
+@pytest.mark.parametrize("most", [1, 5, 12, 1000])
+def test_rows_are_collected(monkeypatch, most):
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", most)
+    rng = np.random.default_rng(0)
+    needed = rng.integers(0, 8, 40)
+    sizes = [int(rng.integers(0, n + 1)) for n in needed]
+    rows = [(rng.integers(0, 99, size), rng.random(size)) for size in sizes]
+    blocks = []
+
+    def write(begin, end, room):
+        assert len(room.columns) <= max(most, needed[begin])
+        for place, n in enumerate(range(begin, end)):
+            own = slice(room.starts[place], room.starts[place] + sizes[n])
+            room.columns[own], room.values[own] = rows[n]
+            room.counts[place] = sizes[n]
+        blocks.append((begin, end))
+
+    found = collect_rows(needed, write)
+    assert np.diff(found.indptr).tolist() == sizes
+    np.testing.assert_array_equal(found.indices, np.concatenate([ids for ids, _ in rows]))
+    np.testing.assert_allclose(found.values, np.concatenate([own for _, own in rows]))
+    assert [begin for begin, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
+    assert blocks[-1][1] == len(needed)
+    assert (len(blocks) == 1) == (most == 1000)
+
+
+def test_of_no_rows_there_is_an_empty_matrix():
+    found = collect_rows(np.empty(0, np.int64), lambda *_: None)
+    assert (found.num_rows, len(found.indices)) == (0, 0)
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_sums_of_lengths(monkeypatch, block):
+    monkeypatch.setattr(row_blocks, "_ROWS", block)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 9, 20).astype(np.int32)
+    rows = make_pattern(rng, [3, 0, 0, 5, 1, 0, 20, 0], 20)
+    own = [rows.indices[a:b] for a, b in zip(rows.indptr, rows.indptr[1:], strict=False)]
+    assert sums_over(lengths, rows).tolist() == [lengths[each].sum() for each in own]
+    assert not sums_over(lengths, Pattern.from_lists([[], []])).any()
