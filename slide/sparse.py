@@ -154,6 +154,8 @@ def check_pattern(
         )
     if num_rows is not None and pattern.num_rows != num_rows:
         raise ValueError(f"{pattern.num_rows} rows of {name} do not fit {num_rows} inputs")
+    if isinstance(pattern, CSR) and pattern.values.shape != indices.shape:
+        raise ValueError(f"{pattern.values.shape} values do not fit {indices.shape} column numbers")
     if (
         not len(indptr)
         or indptr[0]

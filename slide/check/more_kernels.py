@@ -80,36 +80,35 @@ def _classifiers(rng: np.random.Generator) -> None:
     sparse, dense = random_csr(rng, _ROWS, _WIDTH)
     rows, signs = np.arange(_ROWS, dtype=np.int32), rng.choice([-1, 1], _ROWS).astype(np.float32)
     lists = TrainingRows(np.array([0, _ROWS]), rows, signs)
-    scratch = DualScratch.of(1, _ROWS, _WIDTH, len(sparse.indices))
-    room = np.empty(_WIDTH, np.int32), np.empty(_WIDTH, np.float32)
-    found = RowRoom(np.zeros(1, np.int64), np.zeros(1, np.int64), *room)
     solver, first = Solver(1.0, -0.5, 2000, 1e-5), np.zeros(1, np.int64)
-    fit_classifiers(sparse, np.empty(0), lists, first, solver, 0.0, scratch, found)
-    columns, values = (each[: found.counts[0]] for each in room)
-    weight = torch.zeros(_WIDTH, dtype=torch.float64)
-    weight[torch.from_numpy(columns).long()] = torch.from_numpy(values).double()
-    y, x = torch.from_numpy(signs).double(), dense.double()
-    slack = (1 - y * (x @ weight - 0.5)).clamp(min=0)
-    near("the weight of a classifier", weight, 2 * x.T @ (y * slack), 1e-3)
+    for most_copied in (len(sparse.indices), 0):
+        scratch = DualScratch.of(1, _ROWS, _WIDTH, most_copied)
+        room = np.empty(_WIDTH, np.int32), np.empty(_WIDTH, np.float32)
+        found = RowRoom(np.zeros(1, np.int64), np.zeros(1, np.int64), *room)
+        fit_classifiers(sparse, np.empty(0), lists, first, solver, 0.0, scratch, found)
+        columns, values = (each[: found.counts[0]] for each in room)
+        weight = torch.zeros(_WIDTH, dtype=torch.float64)
+        weight[torch.from_numpy(columns).long()] = torch.from_numpy(values).double()
+        y, x = torch.from_numpy(signs).double(), dense.double()
+        slack = (1 - y * (x @ weight - 0.5)).clamp(min=0)
+        near("the weight of a classifier", weight, 2 * x.T @ (y * slack), 1e-3)
 
 
 def _label_counts(rng: np.random.Generator) -> None:
+    """All labels of a feature, and the two with the most rows."""
     lists = [rng.permutation(_WIDTH)[:4].tolist() for _ in range(_ROWS)]
     rows, _ = random_csr(rng, 6, _ROWS)
-    sums, touched = np.zeros((1, _WIDTH), np.int32), np.empty((1, _WIDTH + 1), np.int32)
-    starts, size = np.arange(6) * _WIDTH, 6 * _WIDTH
-    room = np.empty(size, np.int32), np.empty(size, np.float32)
-    found = RowRoom(starts, np.zeros(6, np.int64), *room)
-    count_labels(rows, Pattern.from_lists(lists), _WIDTH, sums, touched, found)
-    counts = torch.zeros(6, _WIDTH)
-    for f, (begin, count) in enumerate(zip(starts, found.counts, strict=True)):
-        own = slice(begin, begin + count)
-        counts[f, torch.from_numpy(room[0][own]).long()] = torch.from_numpy(room[1][own])
     expected = torch.zeros(6, _WIDTH)
     for f in range(6):
         for row in rows.indices[rows.indptr[f] : rows.indptr[f + 1]]:
             expected[f, lists[row]] += 1
-    near("the counts of labels", counts, expected)
+    sums, touched = np.zeros((1, _WIDTH), np.int32), np.empty((1, _WIDTH + 1), np.int32)
+    for longest in (_WIDTH, 2):
+        room = np.empty(6 * longest, np.int32), np.zeros(6 * longest, np.float32)
+        found = RowRoom(np.arange(6) * longest, np.zeros(6, np.int64), *room)
+        count_labels(rows, Pattern.from_lists(lists), longest, sums, touched, found)
+        most = torch.from_numpy(room[1].reshape(6, longest)).sort(descending=True).values
+        near("the counts of labels", most, expected.topk(longest).values)
 
 
 def _sparse_products(rng: np.random.Generator) -> None:

@@ -47,7 +47,7 @@ def user_errors() -> Iterator[None]:
             raise
         sys.exit(f"error: {cause}")
     except ConfigAttributeError as error:
-        sys.exit(f"error: the configuration needs {error.full_key}, which ~ removed")
+        sys.exit(f"error: the configuration has no {error.full_key}; was it removed with ~?")
 
 
 @contextmanager

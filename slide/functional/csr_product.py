@@ -74,8 +74,6 @@ class CSRMatrix:
         check_pattern("columns", csr, None, num_columns)
         if csr.values.dtype not in (np.float32, np.float64):
             raise TypeError(f"values must be float32 or float64, not {csr.values.dtype}")
-        if csr.values.shape != csr.indices.shape:
-            raise ValueError(f"{len(csr.values)} values do not fit {len(csr.indices)} indices")
         self.shape = csr.num_rows, num_columns
         self.indptr = torch.from_numpy(csr.indptr.astype(np.int32))
         self.indices = torch.from_numpy(np.ascontiguousarray(csr.indices))

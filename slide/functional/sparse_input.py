@@ -53,8 +53,6 @@ def sparse_linear(
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
     x = as_csr(x, len(weight))
     check_pattern("features", x, None, len(weight))
-    if x.values.shape != x.indices.shape:
-        raise ValueError(f"{x.values.shape} values do not fit {x.indices.shape} column numbers")
     if not sparse_grad:
         check_leaves(weight)
     if plain(weight):

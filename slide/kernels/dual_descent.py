@@ -10,11 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
-from slide.kernels.prefetch import AHEAD, ask_for
+from slide.kernels.prefetch import AHEAD, prefetch_entries
 from slide.kernels.random import random_below
-
-# Numbers of 4 bytes that a cache line has.
-NUMBERS_OF_A_LINE = 16
 
 
 class TrainingRows(NamedTuple):
@@ -32,16 +29,16 @@ class TrainingRows(NamedTuple):
 
 
 class DualScratch(NamedTuple):
-    """Memory for T threads and classifiers of at most R rows and D columns.
+    """Memory for T threads, D columns, and classifiers of at most L training rows.
 
     Attributes:
         numbers: ``(T, D)`` int32, -1 before and after: the place of a column in ``columns``.
         columns: ``(T, D)`` int32, the columns of a classifier's rows.
         weights: ``(T, D)`` float32, zero before and after.
-        bounds: ``(T, R, 2)`` int64, begin and end of each row.
-        squares, diagonals: ``(T, R)`` float64 of each row: its squared length, and 1 / (2 C).
-        orders: ``(T, R)`` int64.
-        alphas: ``(T, R)`` float32, the variables of the dual.
+        bounds: ``(T, L, 2)`` int64, begin and end of each row.
+        squares, diagonals: ``(T, L)`` float64 of each row: its squared length, and 1 / (2 C cost).
+        orders: ``(T, L)`` int64.
+        alphas: ``(T, L)`` float32, the variables of the dual.
         indices, values: ``(T, E)`` int32 and float32, copies of the rows of a classifier. If they
             have more than E entries, they are read where they are, which is slower.
     """
@@ -59,7 +56,7 @@ class DualScratch(NamedTuple):
 
     @classmethod
     def of(cls, threads: int, rows: int, columns: int, entries: int) -> "DualScratch":
-        """The arrays for ``threads`` threads and R, D and E."""
+        """The arrays for ``threads`` threads and L, D and E."""
         return cls(
             np.full((threads, columns), -1, np.int32),
             np.empty((threads, columns), np.int32),
@@ -101,7 +98,7 @@ def _lay_out(x, rows, costs, solver, t, scratch):
         The number of columns, and whether the rows are copied.
     """
     numbers, columns, bounds = scratch.numbers[t], scratch.columns[t], scratch.bounds[t]
-    indices, values = scratch.indices[t], scratch.values[t]
+    indices, values, weight = scratch.indices[t], scratch.values[t], scratch.weights[t]
     entries = 0
     for i in range(len(rows)):
         begin, end = x.indptr[rows[i]], x.indptr[rows[i] + 1]
@@ -111,21 +108,25 @@ def _lay_out(x, rows, costs, solver, t, scratch):
     count = place = 0
     for i in range(len(rows)):
         if i + AHEAD < len(rows):
-            for p in range(bounds[i + AHEAD, 0], bounds[i + AHEAD, 1], NUMBERS_OF_A_LINE):
-                ask_for(x.indices, p)
-                ask_for(x.values, p)
-        first, square = place, 0.0
-        for p in range(bounds[i, 0], bounds[i, 1]):
+            prefetch_entries(x.indices, bounds[i + AHEAD, 0], bounds[i + AHEAD, 1])
+            prefetch_entries(x.values, bounds[i + AHEAD, 0], bounds[i + AHEAD, 1])
+        begin, end = bounds[i, 0], bounds[i, 1]
+        for p in range(begin, end):
             column, value = x.indices[p], x.values[p]
             if numbers[column] < 0:
                 numbers[column], columns[count] = count, column
                 count += 1
-            square += value * value
+            weight[numbers[column]] += value
             if copied:
                 indices[place], values[place] = numbers[column], value
                 place += 1
+        square = 0.0
+        for p in range(begin, end):  # The values of a repeated column add up.
+            number = numbers[x.indices[p]]
+            square += weight[number] * weight[number]
+            weight[number] = 0
         if copied:
-            bounds[i, 0], bounds[i, 1] = first, place
+            bounds[i, 0], bounds[i, 1] = place - (end - begin), place
         cost = costs[rows[i]] if len(costs) > 0 else 1.0
         scratch.squares[t, i], scratch.diagonals[t, i] = square, 1 / (2 * solver.C * cost)
     return count, copied

@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
-from slide.kernels.largest import SEEN, best_first, replace_least
+from slide.kernels.largest import add_to_sum, best_first, replace_least
 
 
 @serial
@@ -96,11 +96,7 @@ def count_votes(near, weights, labels, sums, touched, ids, votes, sharp):
                 if row < 0:
                     continue
                 for p in range(labels.indptr[row], labels.indptr[row + 1]):
-                    n = labels.indices[p]
-                    seen[count] = n
-                    count += total[n] == 0
-                    found = total[n] + weights[b, i]
-                    total[n] = found if found != 0 else SEEN
+                    count = add_to_sum(total, seen, count, labels.indices[p], weights[b, i])
             for i in range(count):
                 n = seen[i]
                 if total[n] > votes[b, 0]:

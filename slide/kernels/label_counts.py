@@ -28,7 +28,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
     Args:
         rows: `slide.sparse.Pattern` or `slide.sparse.CSR`: for each of n features its rows. One
             that is repeated counts again.
-        labels: `slide.sparse.Pattern` of all rows, in [0, N).
+        labels: `slide.sparse.Pattern` of all rows, in [0, N). A repeated one counts again.
         longest: only this number of labels of a feature is kept, those with the most rows; of equal
             ones the first.
         sums: ``(T, N)`` int32 scratch, zero before and after.

@@ -4,8 +4,8 @@ import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
 
-# What a sum of 0 is kept as, because a sum of exactly 0 means that the output was not seen.
-SEEN = -np.finfo(np.float32).tiny
+# What a sum of 0 is kept as, because 0 means that an output was not seen.
+_SEEN = -np.finfo(np.float32).tiny
 
 
 @serial
@@ -23,6 +23,29 @@ def replace_least(scores, ids, score, number):
         scores[at], ids[at] = scores[child], ids[child]
         at = child
     scores[at], ids[at] = score, number
+
+
+@serial
+def add_to_sum(total, seen, count, n, value):
+    """Add to the sum of output ``n``, and note the output if it is new.
+
+    Args:
+        total: ``(N,)`` float32 sums, zero where an output is new.
+        seen: ``(N + 1,)`` int32, the outputs that have sums.
+        count: how many of them there are.
+        n: output.
+        value: what is added; with 0, the output has a sum, too.
+
+    Returns:
+        How many there are now.
+    """
+    old = total[n]
+    # In float32, in which it is kept: a number that is not 0 may become 0.
+    found = np.float32(old + value)
+    total[n] = found if found != 0 else _SEEN
+    # Without branches, because a processor cannot foretell what is new.
+    seen[count] = n
+    return count + (old == 0)
 
 
 @serial
@@ -93,13 +116,7 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
                 own = slice(lists.indptr[column], lists.indptr[column + 1])
                 outputs, weights = lists.indices[own], lists.values[own]
                 for q in range(len(outputs)):
-                    n = outputs[q]
-                    old = total[n]
-                    # Without branches, because a processor cannot foretell what is new.
-                    seen[count] = n
-                    count += old == 0
-                    found = old + value * weights[q]
-                    total[n] = found if found != 0 else SEEN
+                    count = add_to_sum(total, seen, count, outputs[q], value * weights[q])
             least = scores[b, 0]
             for i in range(count):
                 n = seen[i]

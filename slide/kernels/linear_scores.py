@@ -4,7 +4,7 @@ import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
 
-# Entries that are read in order in the time of a step of a bisection.
+# A step of a bisection takes as long as this number of entries that are read in order.
 _STEP = 3
 
 
@@ -59,7 +59,6 @@ def score_labels(x, classifiers, bias, ids, dense, out):
                     continue
                 own = slice(classifiers.indptr[n], classifiers.indptr[n + 1])
                 size = own.stop - own.start
-                # A step of a bisection takes as long as some entries that are read in order.
                 if size > _STEP * features * np.log2(size + 1):
                     columns, values = classifiers.indices[own], classifiers.values[own]
                     out[b, k] = bias + _dot_sorted(columns, values, x, b)

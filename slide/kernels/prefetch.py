@@ -46,8 +46,15 @@ ask_for: Any = intrinsic(_prefetch) if _compiled else _nothing
 
 
 @serial
+def prefetch_entries(array, begin, end):
+    """Request the entries from ``begin`` to before ``end`` of a contiguous array."""
+    if end > begin:
+        for p in range(begin, end, max(1, _LINE // array.itemsize)):
+            ask_for(array, p)
+        ask_for(array, end - 1)  # The first one need not lie at the begin of a line.
+
+
+@serial
 def prefetch_row(rows, r):
     """Request row ``r`` of a contiguous ``(N, D)`` array; ``r`` must lie in ``[0, N)``."""
-    width = rows.shape[1]
-    for d in range(0, width, max(1, _LINE // rows.itemsize)):
-        ask_for(rows, r * width + d)
+    prefetch_entries(rows, r * rows.shape[1], (r + 1) * rows.shape[1])

@@ -114,7 +114,13 @@ def _copy(indices, values, out, first):
 
 @serial
 def shorten(indices, values, out_indices, out_values):
-    """Keep the entries of the largest magnitude, as many as fit; see `shorten_rows`."""
+    """Keep the entries of the largest magnitude of a row; of equal ones the first, in order.
+
+    Args:
+        indices: ``(n,)`` integers.
+        values: ``(n,)`` int32 or floats; NaN is the smallest.
+        out_indices, out_values: ``(k,)`` output, with 0 < k <= n.
+    """
     sizes = np.abs(values)
     for i in range(len(sizes)):
         if sizes[i] != sizes[i]:

@@ -12,6 +12,8 @@ from slide.sparse import CSR, Pattern, check_pattern
 
 # Added to the number of rows of a feature, so that features of few rows do not seem sure.
 _PRIOR = 3
+# Number of labels of a feature that are kept.
+MOST_LABELS = 512
 
 
 class Associations:
@@ -37,7 +39,7 @@ class Associations:
         [5, 7]
     """
 
-    def __init__(self, longest: int = 512):
+    def __init__(self, longest: int = MOST_LABELS):
         checks.whole("longest", longest, 1)
         self.longest, self.num_labels = longest, 0
         self.lists = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
@@ -70,9 +72,10 @@ class Associations:
 
         longest = min(self.longest, num_labels)
         needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
-        self.lists = collect_rows(needed, write)
-        of_feature = np.repeat(np.diff(rows.indptr) + _PRIOR, np.diff(self.lists.indptr))
-        np.divide(self.lists.values, of_feature, out=self.lists.values, casting="same_kind")
+        lists = collect_rows(needed, write)
+        of_feature = np.repeat(np.diff(rows.indptr) + _PRIOR, np.diff(lists.indptr))
+        np.divide(lists.values, of_feature, out=lists.values, casting="same_kind")
+        self.lists = lists
         self.num_labels = num_labels
         return self
 

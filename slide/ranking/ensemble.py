@@ -166,6 +166,7 @@ class EnsembleRanker:
                 weights.append(np.repeat(part.weights, known.sum(1)))
         every_weight = None if held.weights is None else np.concatenate(weights)
         self.judge.fit(np.concatenate(columns), np.concatenate(right), every_weight)
+        del columns, right
         if every is not None:
             self._take_rows(every, self.neighbours.idf, self.known_labels is not None)
             if len(held) > _WORTH_LEARNING * len(every):

@@ -105,14 +105,17 @@ class LinearClassifiers:
             The classifiers themselves.
 
         Raises:
-            ValueError: for ids out of range, numbers of rows that differ, or values that are not
-                finite.
+            ValueError: for ids out of range, numbers of rows that differ, or values or weights that
+                are not finite.
         """
         check_pattern("features", features, None, num_features)
         if not np.isfinite(features.values).all():
             raise ValueError("features hold NaN or infinite values")
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
+        if weights is not None:
+            _check_weights(weights, features.num_rows)
+        self.weights = None  # Before new ones are made, which take as much memory.
         lists = _training_lists(labels, candidates, num_labels)
         # A cost of 0 would be divided by; one so small teaches nothing either.
         costs = np.empty(0) if weights is None else np.maximum(weights, 1e-6)
@@ -125,8 +128,8 @@ class LinearClassifiers:
     ) -> CSR:
         """The weights of all classifiers."""
         num_labels, longest = len(lists.indptr) - 1, int(np.diff(lists.indptr).max(initial=0))
-        copied = min(len(features.indices), MOST_COPIED)
-        scratch = DualScratch.of(num_threads(), longest, num_features, copied)
+        most_copied = min(len(features.indices), MOST_COPIED)
+        scratch = DualScratch.of(num_threads(), longest, num_features, most_copied)
         rows = Pattern(lists.indptr, lists.rows)
         needed = np.minimum(sums_over(np.diff(features.indptr), rows), num_features)
         with Bar(total=num_labels, desc="classifiers", leave=False) as bar:
@@ -134,8 +137,8 @@ class LinearClassifiers:
             def write(begin: int, end: int, room: RowRoom) -> None:
                 some = lists._replace(indptr=lists.indptr[begin : end + 1])
                 order = np.argsort(-np.diff(some.indptr), kind="stable")
-                last = self.solver, self.threshold, scratch, room
-                fit_classifiers(features, costs, some, order, *last)
+                how = self.solver, self.threshold
+                fit_classifiers(features, costs, some, order, *how, scratch, room)
                 bar.update(end - begin)
 
             return collect_rows(needed, write)
@@ -156,6 +159,13 @@ class LinearClassifiers:
         ids = ids.astype(np.int64, copy=False)
         score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
+
+
+def _check_weights(weights: np.ndarray, num_rows: int) -> None:
+    if weights.shape != (num_rows,):
+        raise ValueError(f"weights of shape {weights.shape} do not fit {num_rows} rows")
+    if not np.isfinite(weights).all():
+        raise ValueError("weights hold NaN or infinite values")
 
 
 def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:

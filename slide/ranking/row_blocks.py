@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from slide.kernels.ragged import RowRoom
+from slide.kernels.ragged import RowRoom, gather_ragged
 from slide.sparse import CSR, Pattern, row_bounds
 
-# Entries that there is room for at a time, if more than one row is made; rows in a block of sums.
-MOST_ROOM, _ROWS = 1 << 22, 8_192
+# Entries of the rows that are made, or read, at a time; a longer row is alone.
+MOST_ROOM = 1 << 22
 
 
 def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
@@ -28,12 +28,11 @@ def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
         array([8, 0, 5])
     """
     sums = np.zeros(rows.num_rows, np.int64)
-    for first in range(0, rows.num_rows, _ROWS):  # The lists may be very long.
-        part = rows.slice(first, first + _ROWS)
-        some = np.diff(part.indptr) > 0
+    for begin, end, starts in _blocks(np.diff(rows.indptr)):
+        some = np.diff(starts) > 0
         if some.any():
-            found = np.add.reduceat(lengths[part.indices], part.indptr[:-1][some], dtype=np.int64)
-            sums[first : first + _ROWS][some] = found
+            of_rows = lengths[rows.indices[rows.indptr[begin] : rows.indptr[end]]]
+            sums[begin:end][some] = np.add.reduceat(of_rows, starts[:-1][some], dtype=np.int64)
     return sums
 
 
@@ -46,7 +45,7 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None])
             ``end``; it writes their entries and counts.
 
     Returns:
-        The matrix ``(N, D)``.
+        The matrix, with N rows.
 
     Example:
         >>> import numpy as np
@@ -63,10 +62,12 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None])
         columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
         room = RowRoom(starts[:-1], counts[begin:end], columns, values)
         write(begin, end, room)
-        places = np.repeat(starts[:-1] - row_bounds(room.counts)[:-1], room.counts)
-        places += np.arange(len(places))
-        parts.append((columns[places], values[places]))
-        del columns, values, room, places  # The next block has as large a room.
+        rows, bounds = np.arange(end - begin), row_bounds(room.counts)
+        kept = np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.float32)
+        gather_ragged(starts, columns, rows, bounds, kept[0])
+        gather_ragged(starts, values, rows, bounds, kept[1])
+        parts.append(kept)
+        del columns, values, room  # The next block has as large a room.
     return CSR(row_bounds(counts), *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 

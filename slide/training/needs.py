@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from slide.data.validation import held_rows
+from slide.ranking.associations import MOST_LABELS
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.evidence import COLUMNS
 from slide.ranking.linear_classifiers import MOST_COPIED
@@ -16,13 +17,12 @@ _FLOAT, _INT, _LONG = 4, 4, 8
 _LIBRARIES = 150 << 20
 # The share of candidates that no other expert of a re-ranker names, too.
 _ALONE = 0.6
-# Labels of a feature that are kept.
-_LABELS_OF_FEATURE = 512
-# Bytes of an entry of the rows while its lists are made, and of a pair of row and label while the
-# classifiers learn.
-_ENTRY_TURNED, _PAIR_LEARNT = 44, 12
-# Bytes of room for a weight, of which about half are found and then taken together.
-_WEIGHT_LEARNT = 12
+# Bytes of an entry of the rows while near rows take it, and while only its list is made; of a pair
+# of row and label while the classifiers learn; of room for a weight, a quarter of which is used.
+_ENTRY_TAKEN, _ENTRY_LISTED, _PAIR_LEARNT, _WEIGHT_LEARNT = 44, 16, 12, 10
+# Bytes of a training row of a label while it learns, and how much longer the longest list of these
+# rows is than the mean one.
+_ROW_LEARNT, _LONGER = 44, 20
 
 
 class TableSizes(NamedTuple):
@@ -205,23 +205,24 @@ def _ranker(sizes: RunSizes) -> int:
     candidates, negatives, features, labels = sizes.ranker
     sizes = sizes._replace(features=features, labels=labels)
     neighbours = (2 * _FLOAT + _INT) * sizes.entries
-    pairs_of_entries = _distinct(each * sizes.targets, sizes)
-    associations = min(pairs_of_entries, _LABELS_OF_FEATURE * features)
-    classifiers = (_FLOAT + _INT) * pairs_of_entries
+    distinct_pairs = _distinct(each * sizes.targets, sizes)
+    associations = min(distinct_pairs, MOST_LABELS * features)
+    classifiers = (_FLOAT + _INT) * distinct_pairs
     pairs = sizes.targets + rows * negatives
     room = min(MOST_ROOM, each * pairs, features * labels)
-    copies = sizes.threads * (_FLOAT + _INT) * min(MOST_COPIED, sizes.entries)
+    longest = min(rows, _LONGER * pairs / max(labels, 1))
+    copies = (_FLOAT + _INT) * min(MOST_COPIED, sizes.entries) + _ROW_LEARNT * longest
     phases = (
-        neighbours + _ENTRY_TURNED * sizes.entries,  # Two kinds of near rows are compared.
+        neighbours + _ENTRY_TAKEN * sizes.entries,  # Two kinds of near rows are compared.
         # Classifiers learn; their weights are put together in the end.
-        _PAIR_LEARNT * pairs + max(_WEIGHT_LEARNT * room, classifiers) + copies,
+        _PAIR_LEARNT * pairs + max(_WEIGHT_LEARNT * room, classifiers) + sizes.threads * copies,
         # The judge learns.
         _FLOAT * len(COLUMNS) * _ALONE * candidates * 2 * (held_rows(rows) + ROWS_AT_ONCE),
         # At the end, labels of features are counted again: the rows of each feature, room, parts.
-        _ENTRY_TURNED * sizes.entries
+        _ENTRY_LISTED * sizes.entries
         + (_FLOAT + _INT) * (min(MOST_ROOM, associations) + 2 * associations),
     )
-    scratch = (_FLOAT + _INT) * (rows + sizes.labels) + _FLOAT * sizes.features
+    scratch = (_FLOAT + _INT) * (rows + 2 * labels) + (_FLOAT + 2 * _INT) * features
     kept = neighbours + (_FLOAT + _INT) * associations + classifiers + sizes.threads * scratch
     return round(kept + max(phases))
 

@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -132,8 +133,8 @@ def code_of(room: str) -> str:
 
 def run(piece: Piece, seconds: float) -> Path | None:
     """The data of a piece, which runs if there are none of this code; None: it took too long."""
-    name = f"{piece.name.replace('/', '.')}-{digest([ROOT / 'slide', *piece.paths])}"
-    folder = KEPT / name
+    name = piece.name.replace("/", ".")
+    folder = KEPT / f"{name}-{digest([ROOT / 'slide', *piece.paths])}"
     if folder.exists():
         return folder
     with tempfile.TemporaryDirectory(dir=KEPT) as begun:
@@ -148,6 +149,9 @@ def run(piece: Piece, seconds: float) -> Path | None:
             raise SystemExit(f"{piece.name} fails:\n{done.stdout[-3000:]}")
         print(piece.name, done.stdout.strip().rpartition("\n")[2], flush=True)
         (Path(begun) / "data").rename(folder)
+    for other in KEPT.iterdir():
+        if other.name.rpartition("-")[0] == name and other != folder:
+            shutil.rmtree(other)  # Of other code.
     return folder
 
 

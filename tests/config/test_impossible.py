@@ -112,7 +112,7 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("hash.bin_size=8", "no key hash.bin_size"),
         ("zzz.qqq=1", r"no key zzz.qqq \(in zzz.qqq=1\)$"),
         ("~hash.nothing", "no key hash.nothing"),
-        ("~ranker", "the configuration needs ranker, which ~ removed"),
+        ("~ranker", "the configuration has no ranker; was it removed with ~?"),
         ("seed", "seed"),
         ("a=[1", r"a=\[1 cannot be read; overrides are group=choice or key=value"),
     ],

@@ -167,7 +167,11 @@ def test_a_second_derivative_is_refused():
         (lambda: CSRMatrix(sparse.eye_array(3), 4), ValueError, "num_columns=4 does not fit"),
         (lambda: CSRMatrix(sparse.csr_array((1, 1 << 40))), ValueError, "columns fit, not 10995"),
         (lambda: CSRMatrix(sparse.eye_array(3, dtype=int)), TypeError, "float64, not int64"),
-        (lambda: CSRMatrix(make()._replace(values=np.ones(2)), D), ValueError, "2 values do not"),
+        (
+            lambda: CSRMatrix(make()._replace(values=np.ones(2)), D),
+            ValueError,
+            r"\(2,\) values do not",
+        ),
         (lambda: csr_matmul(CSRMatrix(make(), D), draw(D + 1, 2)), ValueError, r"x \(10, 2\) does"),
         (lambda: csr_matmul(CSRMatrix(make(), D), draw(D, 2).float()), TypeError, "x is torch.flo"),
         (

@@ -94,5 +94,9 @@ def count_updates(ids, updates, limit):
     return listed, updates
 
 
+def prefetch_entries(array, begin, end):
+    """Nothing changes."""
+
+
 def prefetch_row(rows, r):
     """Nothing: a prefetch has no result."""

@@ -220,3 +220,8 @@ def count_labels(rows, labels, longest):
         best = sorted(counts, key=lambda label: (-counts[label], label))[:longest]
         found.append({label: counts[label] for label in sorted(best)})
     return found
+
+
+def add_to_sum(sums, n, value):
+    """Add to the sum of ``n`` in a dictionary, whose keys stand in the order of their first use."""
+    sums[n] = sums.get(n, 0.0) + value

@@ -87,6 +87,20 @@ def test_fit_classifiers_with_weights_of_rows(problem, solver):
     assert_weights_equal(found, expected_weights(dense, lists, solver, costs))
 
 
+@pytest.mark.parametrize("entries", [0, 200])
+def test_repeated_columns_add_up(problem, entries):
+    """As in a dense row; each entry stands twice, with parts of its value."""
+    x, dense, lists = problem
+    twice = x._replace(
+        indptr=2 * x.indptr, indices=np.repeat(x.indices, 2), values=np.repeat(x.values, 2)
+    )
+    twice.values[0::2] *= np.float32(1.5)
+    twice.values[1::2] *= np.float32(-0.5)
+    solver = Solver(1.0, -1.0, 20, 0.1)
+    found = fit(twice, lists, solver, 1, entries=entries)
+    assert_weights_equal(found, expected_weights(dense, lists, solver))
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_list_training_rows(seed):
     """Ids may repeat in a row, and be labels and candidates of the same row."""

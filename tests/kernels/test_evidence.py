@@ -50,10 +50,11 @@ def test_votes_of_near_rows(k):
     near = np.stack([rng.permutation(30)[:7] for _ in range(ROWS)]).astype(np.int32)
     near[rng.random(near.shape) < 0.3] = -1
     weights = rng.random(near.shape).astype(np.float32)
-    sums, touched = np.zeros((2, LABELS), np.float32), np.empty((2, LABELS + 1), np.int32)
+    sums, touched = np.zeros((2, LABELS), np.float32), np.full((3, LABELS + 1), -7, np.int32)
     ids = np.full((ROWS, k), -1, np.int32)
     votes, sharp = (np.zeros((ROWS, k), np.float32) for _ in range(2))
-    count_votes(near, weights, labels, sums, touched, ids, votes, sharp)
+    count_votes(near, weights, labels, sums, touched[:2], ids, votes, sharp)
+    assert (touched[2] == -7).all(), "beyond the scratch"
     assert (sums == 0).all(), "the scratch is not handed back as it was"
     bounds = labels.indptr
     each = [labels.indices[bounds[r] : bounds[r + 1]].tolist() for r in range(30)]
@@ -67,3 +68,14 @@ def test_votes_of_near_rows(k):
         assert not left or max(left) <= votes[b, k - 1] + 1e-5
         assert not votes[b, len(own) :].any()
         assert not sharp[b, len(own) :].any()
+
+
+def test_votes_without_weight_stay_within_the_scratch():
+    labels = make_pattern(np.random.default_rng(0), [3] * 30, 3)
+    near = np.arange(30, dtype=np.int32)[None]
+    sums, touched = np.zeros((1, 3), np.float32), np.full((2, 4), -7, np.int32)
+    ids, votes, sharp = np.full((1, 2), -1, np.int32), *np.zeros((2, 1, 2), np.float32)
+    count_votes(near, np.zeros((1, 30)), labels, sums, touched[:1], ids, votes, sharp)
+    assert (touched[1] == -7).all(), "beyond the scratch"
+    assert ids.tolist() == [[-1, -1]]
+    assert not sums.any()

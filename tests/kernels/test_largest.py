@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
+from helpers.naive_ranking import add_to_sum as naive_add
 from helpers.naive_ranking import best_first as naive_best_first
 from helpers.naive_ranking import keep_largest as naive_largest
 from helpers.naive_ranking import replace_least as naive_replace
@@ -12,6 +13,7 @@ from helpers.naive_ranking import scan_lists as naive_scan
 from helpers.naive_ranking import top_products as naive
 
 from slide.kernels.largest import (
+    add_to_sum,
     best_first,
     keep_largest,
     keep_largest_bounds,
@@ -33,6 +35,22 @@ def run(x, lists, left_out, k, threads=2):
     assert (sums == 0).all(), "the scratch is not handed back as it was"
     assert (touched[threads] == -7).all(), "beyond the scratch"
     return ids, scores
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_are_noted_once(dtype):
+    """Also where they are zero on the way, or are too small for float32."""
+    rng = np.random.default_rng(0)
+    total, seen, count = np.zeros(OUTPUTS, np.float32), np.full(OUTPUTS + 2, -7, np.int32), 0
+    expected = {}
+    for _ in range(500):
+        n, value = int(rng.integers(OUTPUTS)), dtype(rng.choice([0, 1, -1, 2, 1e-30, 1e-50]))
+        count = int(add_to_sum(total, seen, count, n, value))
+        naive_add(expected, n, float(value))
+        assert seen[:count].tolist() == list(expected)
+        assert count <= OUTPUTS
+    assert seen[-1] == -7, "beyond the scratch"
+    np.testing.assert_allclose(total[list(expected)], list(expected.values()), atol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 3, OUTPUTS])

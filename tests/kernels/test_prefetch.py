@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from helpers import naive_arrays
 
-from slide.kernels.prefetch import prefetch_row
+from slide.kernels.prefetch import prefetch_entries, prefetch_row
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (3, 3), (0, 1), (5, 70), (69, 70)])
+def test_prefetch_entries(begin, end):
+    array = np.random.default_rng(0).random(70)
+    before = array.copy()
+    assert prefetch_entries(array, begin, end) is naive_arrays.prefetch_entries(before, begin, end)
+    np.testing.assert_array_equal(array, before)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 TWINS = {
     "adam_factored": ("naive.adam_row", "kernels/test_adam.py"),
     "adam_rows": ("naive.adam_row", "kernels/test_adam.py"),
+    "add_to_sum": ("naive_ranking.add_to_sum", "kernels/test_largest.py"),
     "assemble_per_sample": ("naive.assemble", "kernels/test_assemble_sets.py"),
     "assemble_shared": ("naive.assemble", "kernels/test_assemble_sets.py"),
     "bce": ("naive_losses.bce", "functional/test_losses_naive.py"),
@@ -45,6 +46,7 @@ TWINS = {
     "mark_nonzero_rows": ("naive_arrays.mark_nonzero_rows", "kernels/test_ragged.py"),
     "pack_signs": ("naive_hashing.pack_signs", "kernels/test_hash_codes.py"),
     "parse_rows": ("naive_rows.parse", "data/formats/test_fuzz_text.py"),
+    "prefetch_entries": ("naive_arrays.prefetch_entries", "kernels/test_prefetch.py"),
     "prefetch_row": ("naive_arrays.prefetch_row", "kernels/test_prefetch.py"),
     "probe_codes": ("naive_hashing.probe_codes", "kernels/test_probes.py"),
     "project_sparse": ("naive_hashing.project_sparse", "kernels/test_hash_codes.py"),

@@ -40,9 +40,9 @@ def test_of_no_rows_there_is_an_empty_matrix():
     assert (found.num_rows, len(found.indices)) == (0, 0)
 
 
-@pytest.mark.parametrize("block", [1, 3, 100])
-def test_sums_of_lengths(monkeypatch, block):
-    monkeypatch.setattr(row_blocks, "_ROWS", block)
+@pytest.mark.parametrize("most", [1, 6, 100])
+def test_sums_of_lengths(monkeypatch, most):
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", most)
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 9, 20).astype(np.int32)
     rows = make_pattern(rng, [3, 0, 0, 5, 1, 0, 20, 0], 20)
