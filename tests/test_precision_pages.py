@@ -20,7 +20,8 @@ KEYS = ("dataset", "seed")
 @pytest.fixture(scope="module")
 def bench():
     """The modules of the benchmarks, which import each other by their plain names."""
-    names = ("rows", "peers", "precision", "precision_page", "ablation", "rules")
+    pages = ("precision_page", "ablation", "rules", "selection", "label_frequency")
+    names = ("rows", "peers", "precision", *pages)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -166,3 +167,31 @@ def test_a_rule_is_shown_once_all_its_runs_are_there(bench):
     assert [line[f"P@1, {each}"] for each in ("half", "rule", "double")] == ["40.0", "50.0", "50.0"]
     assert line["its standard error"] == "5.0"
     assert bench.rules.line(rows[:2], "a", "r") is None
+
+
+STAMP = {"date": "2026-01-02", "code": "abc", "machine": "m", "threads": 2}
+
+
+def test_a_page_of_samplers_has_each_row_that_there_is(bench):
+    name = "debian, 1,024 for a batch"
+    row = {"case": name, "recall": 0.25, "p_at_1": 0.5, "psp_at_5": 0.3, "active_mean": 1024.0}
+    rows = [
+        row | STAMP | {"sampler": "uniform", "train_seconds": 4.0, "curve": [(0, 0.1), (4, 0.5)]},
+        row | STAMP | {"sampler": "lsh", "train_seconds": 8.0, "curve": [(0, 0.1), (8, 0.5)]},
+    ]
+    text = bench.selection.page({"rows": rows})
+    assert f"| {name} | uniform | 1024 | 0.250 | 50.00 | 50.00 | 30.00 | 4 |" in text
+    assert f"| {name} | lsh | 1024 | 0.250 | 50.00 | 30.00 | 30.00 | 8 |" in text
+    assert f"2026-01-02, abc, m, threads: 2: {name}" in text
+
+
+def test_a_page_of_frequencies_has_each_set(bench):
+    bins = [{"frequency": "1", "labels": 7000, "share": 0.25}]
+    own = dict.fromkeys(("p_at_1", "p_at_3", "p_at_5", "psp_at_1", "psp_at_3", "psp_at_5"), 0.5)
+    own |= {"train_seconds": 3.0, "bins": [{"recall": 0.125, "contribution": None}]}
+    row = {"omikuji": "0.5", "bins": bins, "methods": {"ours": own}} | STAMP
+    text = bench.label_frequency.page({"rows": [row | {"dataset": name} for name in "ab"]})
+    assert text.count("| 1 | 7,000 | 25.0 | 12.5 |  |") == 2
+    assert text.count("| ours | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 3.0 |") == 2
+    assert "## a\n" in text
+    assert "## b\n" in text

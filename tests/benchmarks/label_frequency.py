@@ -4,11 +4,12 @@
     python tests/benchmarks/label_frequency.py --root path/to/data --datasets debian files
     python tests/benchmarks/label_frequency.py --root path/to/data --datasets debian --holdout 0.1
 
-Labels are put into bins by how many training rows have them. Ours is the default call, and with
---psp also the default call with ranker.objective=psp; omikuji has its default settings. Any set in
-XMC text will do: a name that conf/dataset/ does not know is a folder of train.txt and test.txt.
-Judged on whole test sets; with --holdout on training rows set aside, and nothing is written.
-Without it, writes results/label_frequency.{json,md} after each set.
+Labels are put into bins by how many training rows have them. Ours is the default call, and the
+same with ranker.objective=psp; omikuji has its default settings. Any set in XMC text will do: a
+name that conf/dataset/ does not know is a folder of train.txt and test.txt. Judged on whole test
+sets; with --holdout on training rows set aside, and nothing is written. Without it, writes
+results/label_frequency.{json,md} after each set; sets that there are for this commit and machine
+are not measured again (rows.py).
 """
 
 import argparse
@@ -20,7 +21,8 @@ import numpy as np
 import omikuji as trees  # tests/benchmarks/omikuji.py
 from frequency import found_by_bin, sizes
 from peers import LEFT_OUT, known_labels
-from report import RESULTS, publish, table
+from report import table
+from rows import Row, Store, add_store_options, origin, parse
 from runs import trained
 from sets import place
 from train_process import ROOT, seconds_of, warm_up
@@ -31,10 +33,8 @@ from slide.data import Split, first_unknown
 from slide.training import Trainer
 from slide.training.evaluation import predict_split
 
-PAGES = RESULTS.parent
-# A method of ours: overrides of the default call.
-OURS: dict[str, list[str]] = {"ours": []}
-PSP = {"ours, objective: psp": ["ranker.objective=psp"]}
+# Overrides of the default call.
+OURS = {"ours": [], "ours, objective: psp": ["ranker.objective=psp"]}
 OMIKUJI = "omikuji"
 
 
@@ -44,10 +44,10 @@ def our_answers(trainer: Trainer) -> np.ndarray:
     return predict_split(trainer.network, trainer.eval_split, search, trainer.ranker).ids
 
 
-def measure(package: Any, overrides: list[str], ours: dict[str, list[str]]) -> dict[str, Any]:
+def measure(package: Any, overrides: list[str]) -> Row:
     """All methods on a data set."""
     methods, trainer = {}, None
-    for name, more in ours.items():
+    for name, more in OURS.items():
         trainer, summary = trained([*overrides, *more])
         seconds = seconds_of(summary)
         methods[name] = judge(trainer, our_answers(trainer), seconds)
@@ -55,7 +55,7 @@ def measure(package: Any, overrides: list[str], ours: dict[str, list[str]]) -> d
     found, seconds, name = omikuji_answers(package, trainer.train_split, trainer.eval_split)
     methods[name] = judge(trainer, found, seconds)
     bins = sizes(frequencies(trainer), trainer.eval_split.labels)
-    return {"dataset": trainer.data.name, "bins": bins, "methods": methods}
+    return {"omikuji": trees.metadata.version("omikuji"), "bins": bins, "methods": methods}
 
 
 def omikuji_answers(package: Any, train: Split, judged: Split) -> tuple[np.ndarray, float, str]:
@@ -72,7 +72,7 @@ def omikuji_answers(package: Any, train: Split, judged: Split) -> tuple[np.ndarr
     return first_unknown(found, known, max(trees.TOP)), times["train_seconds"], OMIKUJI + LEFT_OUT
 
 
-def judge(trainer: Trainer, found: np.ndarray, seconds: float) -> dict[str, Any]:
+def judge(trainer: Trainer, found: np.ndarray, seconds: float) -> Row:
     """What answers to the rows that ``trainer`` was judged on are worth, in all and in each bin."""
     data, train, judged = trainer.data, trainer.train_split, trainer.eval_split
     parts = found_by_bin(frequencies(trainer), judged.labels, found)
@@ -86,14 +86,14 @@ def frequencies(trainer: Trainer) -> np.ndarray:
     return np.bincount(labels, minlength=trainer.data.num_labels)
 
 
-def section(row: dict[str, Any]) -> str:
+def section(name: str, row: Row) -> str:
     """The two tables of a data set."""
     lines = [bin_cells(row, i) for i in range(len(row["bins"]))]
     totals = [total_cells(name, method) for name, method in row["methods"].items()]
-    return f"\n## {row['dataset']}\n\n{table(lines)}\n{table(totals)}"
+    return f"\n## {name}\n\nomikuji {row['omikuji']}.\n\n{table(lines)}\n{table(totals)}"
 
 
-def bin_cells(row: dict[str, Any], i: int) -> dict[str, str]:
+def bin_cells(row: Row, i: int) -> dict[str, str]:
     """A bin in words."""
     size, parts = row["bins"][i], {name: m["bins"][i] for name, m in row["methods"].items()}
     return {
@@ -105,7 +105,7 @@ def bin_cells(row: dict[str, Any], i: int) -> dict[str, str]:
     }
 
 
-def total_cells(name: str, method: dict[str, Any]) -> dict[str, str]:
+def total_cells(name: str, method: Row) -> dict[str, str]:
     """A method in words."""
     scores = {f"{kind.upper()}@{k}": f"{kind}_at_{k}" for kind in ("p", "psp") for k in trees.TOP}
     return {
@@ -124,43 +124,46 @@ def page(found: dict[str, Any]) -> str:
     """The generated page."""
     return (
         "# Precision by label frequency\n\n"
-        f"omikuji {found['omikuji']} with its default settings, {found['threads']} threads. One "
-        "run a method, seed 0, on whole test sets. The labels are in bins by the number of "
+        "One run a method, seed 0, on whole test sets; omikuji has its default settings. The "
+        "labels are in bins by the number of "
         "training rows that have them; bin 0 has the labels without any, which no method can "
         "learn. Recall@5 of a bin is the share of its true labels that are among the five answers "
         "of their row. The parts of P@5 add up to P@5. All in per cent; training seconds as in "
         "[accuracy.md](accuracy.md). Known labels are those of a training row with the same "
         "features in a knowledge graph, and a row's own items in a recommender; our default call "
         "leaves them out of its answers, so they are left out of omikuji's there, too.\n"
-        + "".join(section(row) for row in found["rows"])
+        + "".join(section(row["dataset"], row) for row in found["rows"])
+        + origin(found["rows"])
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, required=True, help="folder with a folder a data set")
+    parser.add_argument("--root", type=Path, help="folder with a folder a data set")
     parser.add_argument("--datasets", nargs="+", default=["debian", "files"])
-    parser.add_argument("--psp", action="store_true", help="ours with ranker.objective=psp too")
     parser.add_argument("--holdout", type=float, default=0.0, help="judge on training rows")
     parser.add_argument("--override", nargs="+", default=[], help="settings of all runs of ours")
-    arguments = parser.parse_args()
-    root, package = arguments.root.resolve(), trees.import_omikuji()
-    os.chdir(ROOT)  # Caches lie in its datasets/.
+    add_store_options(parser)
+    arguments = parse(parser)
     runtime.set_threads(0)
+    store = Store("label_frequency", ("dataset",), page, arguments)
+    if arguments.render:
+        return store.render()
+    package = trees.import_omikuji()
+    os.chdir(ROOT)  # Caches lie in its datasets/.
     common = [f"dataset.holdout={arguments.holdout}", *arguments.override]
-    ours = {**OURS, **(PSP if arguments.psp else {})}
     with user_errors():  # A misspelt setting is found before the first run.
         for name in arguments.datasets:
-            for overrides in ours.values():
-                read_config([*place(name, root), *common, *overrides])
+            for overrides in OURS.values():
+                read_config([*place(name, arguments.root), *common, *overrides])
     warm_up()
-    version, threads, rows = trees.metadata.version("omikuji"), runtime.num_threads(), []
-    for name in arguments.datasets:
-        rows.append(measure(package, [*place(name, root), *common], ours))
-        print(section(rows[-1]), flush=True)
+    cases = [{"dataset": name} for name in arguments.datasets]
+    for case in cases if arguments.holdout else store.missing(cases):
+        row = measure(package, [*place(case["dataset"], arguments.root), *common])
+        print(section(case["dataset"], row), flush=True)
         if not arguments.holdout:
-            found = {"omikuji": version, "threads": threads, "rows": rows}
-            publish("label_frequency", found, page, PAGES)
+            store.add([case | row])
+    return store.report()
 
 
 if __name__ == "__main__":

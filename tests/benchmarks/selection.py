@@ -157,7 +157,7 @@ def page(found: dict) -> str:
         "Sets of the same size for all samplers of a case; labels are in all of them. Recall: "
         "share of the ten largest products of an input that its set holds. At equal seconds: those "
         "of the fastest; where the learning rate falls, precision on the way says nothing. One "
-        "thread a run, two runs side by side.\n\n" + table(lines) + origin(found["rows"])
+        "thread a run, two runs side by side.\n\n" + table(lines) + origin(found["rows"], "case")
     )
 
 
