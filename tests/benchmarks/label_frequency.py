@@ -52,7 +52,7 @@ def measure(package: Any, overrides: list[str]) -> Row:
         seconds = seconds_of(summary)
         methods[name] = judge(trainer, our_answers(trainer), seconds)
     assert trainer is not None
-    found, seconds, name = omikuji_answers(package, trainer.train_split, trainer.eval_split)
+    found, seconds, name = omikuji_answers(package, trainer.every_split, trainer.eval_split)
     methods[name] = judge(trainer, found, seconds)
     bins = sizes(frequencies(trainer), trainer.eval_split.labels)
     return {"omikuji": trees.metadata.version("omikuji"), "bins": bins, "methods": methods}
@@ -74,7 +74,7 @@ def omikuji_answers(package: Any, train: Split, judged: Split) -> tuple[np.ndarr
 
 def judge(trainer: Trainer, found: np.ndarray, seconds: float) -> Row:
     """What answers to the rows that ``trainer`` was judged on are worth, in all and in each bin."""
-    data, train, judged = trainer.data, trainer.train_split, trainer.eval_split
+    data, train, judged = trainer.data, trainer.every_split, trainer.eval_split
     parts = found_by_bin(frequencies(trainer), judged.labels, found)
     scores = trees.scores_of(found, data, train, judged)
     return scores | {"train_seconds": round(seconds, 3), "bins": parts}
@@ -82,7 +82,7 @@ def judge(trainer: Trainer, found: np.ndarray, seconds: float) -> Row:
 
 def frequencies(trainer: Trainer) -> np.ndarray:
     """``(N,)`` how many training rows have each label."""
-    labels = trainer.train_split.labels.indices
+    labels = trainer.every_split.labels.indices
     return np.bincount(labels, minlength=trainer.data.num_labels)
 
 
