@@ -109,6 +109,9 @@ def _label_counts(rng: np.random.Generator) -> None:
         count_labels(rows, Pattern.from_lists(lists), longest, sums, touched, found)
         most = torch.from_numpy(room[1].reshape(6, longest)).sort(descending=True).values
         near("the counts of labels", most, expected.topk(longest).values)
+        for f, (begin, count) in enumerate(zip(found.starts, found.counts, strict=True)):
+            ids, counts = (torch.from_numpy(each[begin : begin + count]) for each in room)
+            near("the count of a label", counts, expected[f, ids.long()])
 
 
 def _sparse_products(rng: np.random.Generator) -> None:
