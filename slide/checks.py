@@ -89,5 +89,23 @@ def flag(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be true or false, not {value!r}")
 
 
+def told(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
+    """The message of an error, with the whole key of a value, and a file before what is wrong.
+
+    Example:
+        >>> from slide import checks
+        >>> checks.told(ValueError("epochs must be at least 1, not 0"), ["trainer.epochs=0"])
+        'trainer.epochs must be at least 1, not 0'
+        >>> checks.told(PermissionError(13, "Permission denied", "data/cache"))
+        'data/cache: Permission denied'
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    name, _, rest = str(error).partition(" ")
+    keys = {word.partition("=")[0].lstrip("+") for word in overrides}
+    meant = [key for key in keys if key.rpartition(".")[2] == name]
+    return f"{meant[0]} {rest}" if len(meant) == 1 else str(error)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slide import checks
 from slide.bars import until_reader_goes
 from slide.report.figures import draw_comparison, save
 from slide.report.run_files import RunFiles, read_run
@@ -56,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {checks.told(error)}")
 
 
 def find_runs(folders: Any) -> list[Path]:

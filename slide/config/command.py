@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from slide import checks
 from slide.bars import say
 from slide.config.announce import announced_compilation
 from slide.config.build import build_trainer, folder_parent, open_dataset
@@ -61,7 +62,7 @@ def train() -> None:
         sys.argv[1:] = words
         run_by_hydra(words)
     else:
-        with one_voice(), user_errors():
+        with one_voice(), user_errors(words):
             config = read_config(asked_for(words))
         run_job(config, words)
 
@@ -119,7 +120,7 @@ def _run(
     composed: DictConfig, overrides: Sequence[str], swept: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
     try:
-        with user_errors():
+        with user_errors(overrides):
             ranks = join_ranks(composed)
             composed, overrides = restarted(ranks, composed, overrides)
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
@@ -138,7 +139,7 @@ def _run(
         if config.report and ranks.leads:
             write_run_report(trainer)
     except (DivergenceError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {checks.told(error)}")
     except LostProcessError as error:
         raise LostExit(f"error: {error}; {_advice(trainer)}") from error
     except KeyboardInterrupt as error:
@@ -168,7 +169,7 @@ def data() -> None:
     if command not in DATA_COMMANDS:
         sys.exit(f"error: the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")
     try:
-        with user_errors():
+        with user_errors(overrides):
             print(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")
     except KeyboardInterrupt as error:
         _stop("interrupted", error)

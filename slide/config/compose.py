@@ -23,10 +23,13 @@ INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
 
 
 @contextmanager
-def user_errors() -> Iterator[None]:
+def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Ends the process with a message after an error that a user can correct.
 
     Other errors are bugs and pass through.
+
+    Args:
+        overrides: those of the command line, ``key=value``; the message calls a value by its key.
 
     Example:
         >>> from slide.config import user_errors
@@ -45,7 +48,7 @@ def user_errors() -> Iterator[None]:
             sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
         if not isinstance(cause, USER_ERRORS):
             raise
-        sys.exit(f"error: {cause}")
+        sys.exit(f"error: {checks.told(cause, overrides)}")
     except ConfigAttributeError as error:
         sys.exit(f"error: the configuration has no {error.full_key}; was it removed with ~?")
 

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from slide import runtime
+from slide import checks, runtime
 from slide.bars import until_reader_goes
 from slide.model import Model, load
 from slide.model.model import SEARCHES
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(exit_status(error))
     except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {checks.told(error)}")
     if scores:
         shown = {"p": "P", "ndcg": "nDCG"}
         parts = (name.split("_at_") for name in scores)

@@ -159,7 +159,7 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):
     message = job.failure("-m", *arguments, "optimizer.lr=-1,0.1")
     assert message == "error: 1 of 2 jobs failed"
     said = capsys.readouterr()
-    assert "error: lr" in said.err
+    assert "error: optimizer.lr" in said.err
     first, second = said.out.splitlines()[-2:]
     assert first.startswith("-1 ")
     assert "error: lr" in first

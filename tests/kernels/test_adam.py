@@ -52,11 +52,14 @@ def assert_states_equal(state, expected, tolerance):
 @pytest.mark.parametrize("rowwise", [False, True])
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("num_touched", "width"), [(5, 3), (1, 1), (0, 2), (8, 4)])
-def test_adam_rows(num_touched, width, dtype, corrected, rowwise, hyper):
+@pytest.mark.parametrize(
+    ("num_rows", "num_touched", "width"),
+    [(8, 5, 3), (8, 1, 1), (8, 0, 2), (8, 8, 4), (1, 1, 1), (1, 1, 3)],
+)
+def test_adam_rows(num_rows, num_touched, width, dtype, corrected, rowwise, hyper):
     rng = np.random.default_rng(num_touched)
-    state = draw_state(rng, 8, width, dtype, corrected, rowwise, hyper)
-    ids = rng.permutation(8)[:num_touched].astype(np.int32)
+    state = draw_state(rng, num_rows, width, dtype, corrected, rowwise, hyper)
+    ids = rng.permutation(num_rows)[:num_touched].astype(np.int32)
     grads = rng.standard_normal((num_touched, width)).astype(dtype)
     expected = expected_state(state, ids, grads, hyper)
     kernels.adam_rows(state, hyper, ids, grads, 2)
