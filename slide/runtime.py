@@ -93,7 +93,7 @@ def set_threads(threads: int) -> None:
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
         raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
     threads = threads or min(limit, core_limit() or limit)
-    # In this order: numba's first call resets torch's number of threads (numba issue 9387).
+    start_threads()
     if not forked():
         numba.set_num_threads(threads)
     torch.set_num_threads(threads)
@@ -128,8 +128,21 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
         torch.use_deterministic_algorithms(deterministic)
 
 
+@functools.cache
+def start_threads() -> None:
+    """Start numba's threads, once, and leave torch's number of threads as it is.
+
+    Starting them resets it (numba issue 9387), and the program may have chosen another one.
+    """
+    if not forked():
+        threads = torch.get_num_threads()
+        numba.get_num_threads()
+        torch.set_num_threads(threads)
+
+
 def num_threads() -> int:
     """The number of threads that kernels run on."""
+    start_threads()
     return 1 if forked() else numba.get_num_threads()
 
 

@@ -1,5 +1,9 @@
 """Threads, memory, random keys, and views."""
 
+import ast
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numba
@@ -32,6 +36,38 @@ class TestThreads:
     def test_out_of_range(self, number):
         with pytest.raises(ValueError, match="threads must be between 0"):
             runtime.set_threads(number)
+
+
+HOST = """
+import os, signal, numpy, torch
+torch.set_num_threads(1)
+torch.manual_seed(3)
+numpy.random.seed(3)
+def state():
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    seeds = torch.random.get_rng_state().tolist(), numpy.random.get_state()[1].tolist()
+    return dict(os.environ), signals, seeds, torch.get_num_threads()
+before = state()
+import slide
+layer = slide.SampledLinear(4, 100, slide.FullSampler(4, 100))
+layer.loss(torch.ones(2, 4), slide.Pattern.from_lists([[3], [5]]), slide.ActiveLoss("bce"))
+after = state()
+assert after[1] == before[1], "signals"
+assert after[3] == before[3], "threads of torch"
+print(sorted(set(after[0].items()) - set(before[0].items())))
+"""
+
+
+def test_what_an_import_changes():
+    """The program that imports slide keeps its signals, its threads, and most of its variables."""
+    kept = ("OMP_", "GOMP_", "KMP_", "THP_")
+    variables = {n: value for n, value in os.environ.items() if not n.startswith(kept)}
+    command = [sys.executable, "-W", "ignore", "-c", HOST]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    changed = {name for name, _ in ast.literal_eval(done.stdout)}
+    ours = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE"}
+    assert {name for name in changed if not name.startswith("KMP_")} == ours
 
 
 class TestMemory:

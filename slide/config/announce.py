@@ -13,12 +13,20 @@ from slide.config.defaults import run_device
 from slide.data import SparseDataset
 
 
-def announce_data(data: SparseDataset) -> None:
-    """Say how large the data set is."""
+def announce_data(data: SparseDataset, holdout: float) -> None:
+    """Say how large the data set is, and which rows judge the run.
+
+    Args:
+        data: the data set.
+        holdout: share of the training rows that judge in place of the test rows; 0: none.
+    """
+    judged = f"{holdout:.3g} of them judge in place of the" if holdout else f"{len(data.test):,}"
     say(
-        f"data      {data.name}: {len(data.train):,} training rows, {len(data.test):,} test rows, "
+        f"data      {data.name}: {len(data.train):,} training rows, {judged} test rows, "
         f"{data.num_features:,} features, {data.num_labels:,} labels"
     )
+    if not holdout and not len(data.test.labels.indices):
+        say("warning   no test row has a label, so all scores will be 0")
 
 
 def announce_run(config: DictConfig, labels: int, folder: Path) -> None:

@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import checks, runtime
+from slide.bars import say
 from slide.compilation import clock
 from slide.config.announce import announce_data, announce_run
 from slide.config.compose import settings
@@ -34,7 +35,7 @@ from slide.config.ranks import (
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, kind_of, transform, validation_split
 from slide.data.transforms import check_transform
-from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
+from slide.files import check_run_dir, make_run_folder, write_text
 from slide.training import Trainer, TrainingOptions
 from slide.training.checkpoint_folders import CHECKPOINTS
 from slide.training.evaluation import check_search, choose_rows
@@ -141,7 +142,7 @@ def build_trainer(
     if not resumed:
         check_run_dir(config.run_dir, [CONFIG, CHECKPOINTS])
     data = once_a_machine(ranks, partial(open_dataset, config))
-    announce_data(data)
+    announce_data(data, config.dataset.holdout)
     fill_in(config, len(data.train), data.num_labels)
     check_same(ranks, config, data)
     announce_memory(config, data, ranks)
@@ -153,11 +154,15 @@ def build_trainer(
     network = build_network(config, data.num_features, data.num_labels, shared)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
-    folder = share_folder(ranks, partial(_make_folder, config, label))
+    folder = share_folder(
+        ranks, partial(make_run_folder, config.run_dir, folder_parent(config), label)
+    )
     announce_run(config, data.num_labels, folder)
     more = schedule, resumed, ranker, ranks.group
     trainer = Trainer(*parts, _options(config), folder, *more)
     trainer.counters.search_seconds += search_seconds
+    if trainer.step == trainer.total_steps:
+        say("the training of this run has ended; what comes after it is done again")
     if config.network.prior_bias and trainer.step == 0:
         start_biases(network, trainer.learner.loss, trainer.train_split.labels)
     if ranks.leads:
@@ -171,12 +176,6 @@ def build_trainer(
 def folder_parent(config: DictConfig) -> Path:
     """Where the folder of a run without ``run_dir`` is made."""
     return Path("results") / config.dataset.name
-
-
-def _make_folder(config: DictConfig, label: str) -> Path:
-    folder = make_run_folder(config.run_dir, folder_parent(config), label)
-    hold_folder(folder)
-    return folder
 
 
 def _scalars(config: DictConfig) -> dict[str, bool | int | float | str]:

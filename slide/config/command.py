@@ -146,6 +146,11 @@ def _run(
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     forget_folder(ranks, trainer.folder.parent)
     if ranks.leads:
+        if summary["p_at_1"] < summary["majority_p_at_1"]:
+            say(
+                f"warning: P@1 is below {summary['majority_p_at_1']:.4f}, that of always naming "
+                "the most frequent label: is the learning rate too large?"
+            )
         scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
@@ -168,6 +173,9 @@ def data() -> None:
     command, *overrides = words
     if command not in DATA_COMMANDS:
         sys.exit(f"error: the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")
+    others = [word for word in overrides if not word.lstrip("+").startswith(DATA_KEYS)]
+    if others:
+        sys.exit(f"error: {others[0]}: {command} takes keys of dataset and transform only")
     try:
         with user_errors(overrides):
             print(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")
@@ -191,6 +199,7 @@ DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
     "describe": describe,
     "prepare": show_place,
 }
+DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 
 
 def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:

@@ -9,7 +9,7 @@ import types
 
 from numba import njit, prange
 
-from slide.runtime import forked
+from slide.runtime import forked, start_threads
 
 __all__ = ["parallel", "prange", "serial"]
 
@@ -43,6 +43,7 @@ def parallel(function):
 
     @functools.wraps(function)
     def call(*arguments):
+        start_threads()
         return (alone() if forked() else threaded)(*arguments)
 
     return call

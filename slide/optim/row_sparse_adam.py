@@ -26,6 +26,7 @@ from slide.row_gradients import (
 from slide.runtime import array_view, num_threads, profiled
 
 _EMPTY = np.empty(0, np.int32)
+_LEAST_EPS = 1e-37  # What is much less is 0 in float32.
 
 
 class RowSparseAdam(Optimizer):
@@ -44,7 +45,7 @@ class RowSparseAdam(Optimizer):
         betas: decay rates of the two moments, each in [0, 1). If the first is 0, no first moment is
             kept: a step uses the gradient itself, as RMSprop does. It then reads and writes a third
             less memory, and the optimizer takes half of it.
-        eps: number added to the root of the second moment, above 0.
+        eps: number added to the root of the second moment, at least 1e-37.
         weight_decay: decoupled weight decay, applied in steps that touch a row.
         correct_skipped: whether a step first decays the moments of a row for all steps without a
             gradient for it, so that they equal the moments of dense Adam. This takes 4 bytes for
@@ -85,6 +86,8 @@ class RowSparseAdam(Optimizer):
         for beta in betas:
             checks.share("betas", beta)
         checks.positive("eps", eps)
+        if eps < _LEAST_EPS:
+            raise ValueError(f"eps must be at least {_LEAST_EPS}, not {eps!r}: in float32 it is 0")
         checks.not_negative("weight_decay", weight_decay)
         checks.flag("correct_skipped", correct_skipped)
         checks.flag("rowwise", rowwise)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slide.distributed import Group
-from slide.files import sync_folder
+from slide.files import hold_folder, sync_folder
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.states import split_state
@@ -52,6 +52,9 @@ class Checkpoint:
             people understand.
         keep: number of checkpoints that stay, at least 1.
         group: the processes that share the rows of the network; None: this one has all.
+
+    Raises:
+        ValueError: if another process has a checkpoint of this folder.
     """
 
     def __init__(
@@ -67,6 +70,8 @@ class Checkpoint:
         self.run, self.network, self.facts, self.keep = run, network, dict(facts or {}), keep
         self.optimizer = optimizer
         self.group = group or Group.alone()
+        if self.group.rank == 0:
+            hold_folder(run)
         # The parts of a checkpoint besides the counters: how to get the state of each part, and how
         # to load it.
         self._parts = {

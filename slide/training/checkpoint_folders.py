@@ -27,6 +27,11 @@ def last_checkpoint(run: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def step_of(folder: Path) -> int:
+    """The number of steps after which a checkpoint was written, as its name says."""
+    return int(folder.name.rpartition("-")[2])
+
+
 def check_old_checkpoint(run: Path) -> None:
     """Raise ValueError if a run has only a checkpoint of an earlier format."""
     if (run / _OLD).exists() and not find_checkpoints(run):

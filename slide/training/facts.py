@@ -3,12 +3,15 @@
 from typing import Any
 
 from slide.data import SparseDataset, Split, fingerprint
-from slide.nn import SlideNetwork
+from slide.nn import ActiveLoss, SlideNetwork
+from slide.optim import RowSparseAdam
 from slide.training.options import TrainingOptions
 
 
 def run_facts(
     network: SlideNetwork,
+    optimizer: RowSparseAdam,
+    loss: ActiveLoss,
     data: SparseDataset,
     splits: tuple[Split, Split],
     options: TrainingOptions,
@@ -17,6 +20,8 @@ def run_facts(
 
     Args:
         network: the network.
+        optimizer: of its parameters.
+        loss: of the output layer.
         data: the data set.
         splits: rows that the run trains on, and rows that it is evaluated on.
         options: of the run.
@@ -32,7 +37,19 @@ def run_facts(
         "checksum of the evaluation rows": fingerprint(judged),
         "widths of layers": [layer.out_features for layer in network.layers()],
         "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
+        "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in network.layers()],
+        "loss": loss.record.name,
+        "share of hard samples": loss.hard_fraction,
+        **{
+            f"{name} of the optimizer": [_plain(group[name]) for group in optimizer.param_groups]
+            for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+        },
         "batch size": options.batch_size,
         "seed": options.seed,
         "trainer.epochs=auto": options.auto,
     }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value

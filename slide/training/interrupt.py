@@ -16,6 +16,9 @@ class Terminated(KeyboardInterrupt):
     """
 
 
+# Not empty after a SIGTERM inside of `raised_terminations`. Python drops an error that is raised in
+# a callback of compiled code, such as the compiler of kernels, so the error alone is not enough.
+_ASKED: list[Terminated] = []
 _ERRORS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 
@@ -53,16 +56,22 @@ def noted_interrupts() -> Iterator[Interrupt]:
             except ValueError:  # Only the main thread may set handlers. In others none is noted.
                 break
             stack.callback(signal.signal, number, before[number])
+        interrupt.error = _ASKED[0] if _ASKED else None
         yield interrupt
 
 
 @contextmanager
 def raised_terminations() -> Iterator[None]:
-    """Inside of it, SIGTERM raises `Terminated`, so that files are closed and messages written."""
+    """Inside of it, SIGTERM raises `Terminated`, so that files are closed and messages written.
+
+    If the error gets lost, the next `noted_interrupts` notes it, or the end of this raises it.
+    """
 
     def stop(*_: Any) -> None:
-        raise Terminated
+        _ASKED.append(Terminated())
+        raise _ASKED[0]
 
+    _ASKED.clear()
     try:
         before = signal.signal(signal.SIGTERM, stop)
     except ValueError:  # Not the main thread.
@@ -70,5 +79,8 @@ def raised_terminations() -> Iterator[None]:
         return
     try:
         yield
+        if _ASKED:
+            raise _ASKED[0]
     finally:
+        _ASKED.clear()
         signal.signal(signal.SIGTERM, before)

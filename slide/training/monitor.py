@@ -33,7 +33,7 @@ class Monitor:
 
     def __init__(self, folder: Path, step: int = 0):
         self._folder, self._path = folder, folder / "metrics.jsonl"
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        lines = self._lines() if self._path.exists() else []
         kept = [line for line in lines if _step_of(line) <= step]
         # What a killed run wrote after its last step it writes again: its last evaluation.
         self._again = {tuple(json.loads(line)) for line in kept if _step_of(line) == step}
@@ -44,12 +44,17 @@ class Monitor:
         # Imported here, because it takes a second.
         from torch.utils.tensorboard import SummaryWriter
 
-        write_text(self._path, "".join(line + "\n" for line in lines))
-        self._file = self._path.open("a", buffering=1)
-        self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
-        for line in lines:
-            if _step_of(line) >= purge_step:
-                self._add_events(**json.loads(line))
+        with self._explained_errors():
+            write_text(self._path, "".join(line + "\n" for line in lines))
+            self._file = self._path.open("a", buffering=1)
+            self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
+            for line in lines:
+                if _step_of(line) >= purge_step:
+                    self._add_events(**json.loads(line))
+
+    def _lines(self) -> list[str]:
+        """The lines of the file; bytes that are no text count as a line that a crash cut off."""
+        return self._path.read_text(errors="replace").splitlines()
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Write scalars, named ``group/name``, that belong to the time after ``step`` steps.
@@ -72,13 +77,13 @@ class Monitor:
         try:
             yield
         except OSError as error:
-            said = f"cannot write the log {self._path}: {error}; the last checkpoint is kept"
+            said = f"cannot write the log {self._path}: {error}; checkpoints are kept"
             raise OSError(said) from error
 
     def _forget(self, line: dict[str, float]) -> None:
         """Remove the line of this step with these names."""
         self._again.remove(tuple(line))
-        step, lines = int(line["step"]), self._path.read_text().splitlines()
+        step, lines = int(line["step"]), self._lines()
         kept = [
             old for old in lines if _step_of(old) < step or tuple(json.loads(old)) != tuple(line)
         ]
@@ -133,6 +138,6 @@ class SilentMonitor(Monitor):
 def _step_of(line: str) -> float:
     """The step of a line; infinity for a line that a crash cut off."""
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -1,17 +1,16 @@
 """Stops a run when precision on held-out rows no longer rises, and keeps the best weights."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 from slide.bars import Bar, say
 from slide.compilation import clock
-from slide.distributed import Group
 from slide.files import sync_folder
 from slide.nn import SlideNetwork
 from slide.states import split_state
 from slide.tensor_folder import FolderKind, read_folder, write_folder
-from slide.training.checkpoint_folders import unfinished
+from slide.training.checkpoint import Checkpoint
+from slide.training.checkpoint_folders import step_of, unfinished
 from slide.training.monitor import Monitor
 from slide.training.plan import evaluation_interval
 from slide.training.planner import HeldRows
@@ -33,17 +32,17 @@ class Patience:
     """Evaluates a network on held-out rows about once an epoch, and writes it if it is the best.
 
     The folder also says at which step that was, so a resumed run waits as long as one that was not
-    interrupted.
+    interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
+    ``best`` holds later ones: a run that goes on from that checkpoint goes on with them.
 
     Args:
-        folder: of the run; the folder ``best`` is written there.
+        checkpoint: those of the run; ``best`` is written into its folder, by its processes, all of
+            which look and restore at the same steps.
         most: number of evaluations without a better one, after which the run ends.
         steps_per_epoch: steps in a pass over the training rows.
         held: the rows that judge.
         step: number of steps done. A folder of a later step, which an interrupted run wrote after
             its last checkpoint, does not count.
-        group: the processes that share the rows of the network; all of them look and restore at the
-            same steps. None: this one has all.
 
     Attributes:
         score: the best precision so far, in [0, 1]; -1: there is none.
@@ -55,18 +54,18 @@ class Patience:
 
     def __init__(
         self,
-        folder: Path,
+        checkpoint: Checkpoint,
         most: int,
         steps_per_epoch: int,
         held: HeldRows,
         step: int,
-        group: Group | None = None,
     ):
-        self.path, self.most = folder / BEST, most
+        self.checkpoint, self.group, self.most = checkpoint, checkpoint.group, most
+        self.path = checkpoint.run / BEST
+        self.before = self.path.with_name(f"{BEST}.before")
         self.interval = evaluation_interval(steps_per_epoch)
         self.held = held
         self.score, self.best_step = -1.0, 0
-        self.group = group or Group.alone()
         wrong = self._look_back(step) if self.group.rank == 0 else None
         found = self.group.broadcast([self.score, self.best_step, wrong])
         self.score, self.best_step, wrong = found
@@ -83,13 +82,19 @@ class Patience:
         if not kept and (new / _KIND.list_file).exists():  # A process was killed in `_write`.
             shutil.rmtree(self.path, ignore_errors=True)
             new.rename(self.path)
-        if step and self.path.exists():
+        for path in (self.path, self.before) if step else ():
+            if not path.exists():
+                continue
             try:
-                found = read_folder(_KIND, self.path)
+                found = read_folder(_KIND, path)
             except (OSError, ValueError) as error:
                 return str(error)
             if found["step"] <= step:
                 self.score, self.best_step = found["score"], found["step"]
+                if path == self.before:
+                    shutil.rmtree(self.path, ignore_errors=True)
+                    path.rename(self.path)
+                break
         return None
 
     def ended(self, step: int) -> bool:
@@ -111,8 +116,8 @@ class Patience:
         begin = clock()
         score = self.held.precision(network)
         if score > self.score:
-            self.score, self.best_step = score, step
-            self._write(network)
+            written, self.score, self.best_step = self.best_step, score, step
+            self._write(network, written)
         counters.held_seconds += clock() - begin
         monitor.write(step, {"held/precision": score})
         bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
@@ -137,14 +142,17 @@ class Patience:
                 raise OSError(f"the best weights cannot be read: {error}") from error
             load_network_state(network, state_for(states, network)["network"])
             say(f"the weights of step {self.best_step} are kept")
+        if self.group.rank == 0:  # The last checkpoint is later than both.
+            shutil.rmtree(self.before, ignore_errors=True)
 
-    def _write(self, network: SlideNetwork) -> None:
+    def _write(self, network: SlideNetwork, written: int) -> None:
+        """Write the weights in the place of those after ``written`` steps."""
         values, tensors = split_state(network_state(network), "network")
         content: dict[str, Any] = {"score": self.score, "step": self.best_step}
         state, leads = {"network": values}, self.group.rank == 0
-        new, before = unfinished(self.path), self.path.with_name(f"{BEST}.old")
+        new, old = unfinished(self.path), self.path.with_name(f"{BEST}.old")
         if leads:
-            for path in (new, before):
+            for path in (new, old):
                 shutil.rmtree(path, ignore_errors=True)
         self.group.barrier()
         if self.group.size > 1:
@@ -153,9 +161,18 @@ class Patience:
         else:
             write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
         if leads:
-            if self.path.exists():
-                self.path.rename(before)
+            if self.path.exists() and self._is_needed(written):
+                if self.before.exists():
+                    self.before.rename(old)
+                self.path.rename(self.before)
+            elif self.path.exists():
+                self.path.rename(old)
             new.rename(self.path)
             sync_folder(self.path.parent)
-            shutil.rmtree(before, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
         self.group.barrier()
+
+    def _is_needed(self, step: int) -> bool:
+        """Whether a run that goes on from the last checkpoint needs the best of this ``step``."""
+        last = self.checkpoint.last()
+        return last is not None and step <= step_of(last)

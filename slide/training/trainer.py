@@ -122,7 +122,8 @@ class Trainer:
             self.plan = Plan(len(self.batches), *limits)
             lr_schedule = self.plan.schedule
         splits = self.train_split, self.eval_split
-        kept = self.plan, run_facts(network, data, splits, options), options.keep_checkpoints
+        facts = run_facts(network, optimizer, loss, data, splits, options)
+        kept = self.plan, facts, options.keep_checkpoints
         self.checkpoint = Checkpoint(folder, network, optimizer, *kept, group)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         if resume and self.checkpoint.found():
@@ -134,7 +135,7 @@ class Trainer:
         self.patience: Patience | None = None
         if options.patience and self.held_rows is not None:
             most = options.patience, len(self.batches)
-            self.patience = Patience(folder, *most, self.held_rows, self.step, group)
+            self.patience = Patience(self.checkpoint, *most, self.held_rows, self.step)
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
         parts = network, optimizer, loss, scheduler
         self.learner = Learner(*parts, self.counters, self.checkpoint.last, group)

@@ -89,4 +89,9 @@ def test_a_process_of_its_own():
     words = [sys.executable, "-m", "slide.data", "describe", "dataset.seed=-1"]
     done = subprocess.run(words, cwd=job.ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: seed must be a whole number of at least 0, not -1\n"
+    assert done.stderr == "error: dataset.seed must be a whole number of at least 0, not -1\n"
+
+
+def test_keys_of_a_run_are_refused():
+    with pytest.raises(SystemExit, match=r"^error: optimizer.lr=1: describe takes keys of dataset"):
+        job.data("describe", "dataset.nonzeros=3", "optimizer.lr=1")

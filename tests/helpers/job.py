@@ -148,7 +148,7 @@ def make_data(folder, **sizes):
 
 
 def make_trainer(
-    folder, data, loss=None, lr_schedule=constant, network=None, ranker=None, **options
+    folder, data, loss=None, lr_schedule=constant, network=None, ranker=None, betas=None, **options
 ):
     """A trainer put together without a configuration."""
     if network is None:
@@ -156,7 +156,7 @@ def make_trainer(
     (folder / "run").mkdir(exist_ok=True)
     return Trainer(
         network,
-        RowSparseAdam(network.parameters(), lr=0.01),
+        RowSparseAdam(network.parameters(), lr=0.01, betas=betas or (0.9, 0.999)),
         loss or ActiveLoss("softmax"),
         data,
         TrainingOptions(**{"batch_size": 16, "epochs": 2, **options}),

@@ -209,6 +209,7 @@ def test_state_round_trip(tmp_path, corrected):
         ("betas", (-0.1, 0.9)),
         ("betas", (0.9,)),
         ("eps", 0.0),
+        ("eps", 1e-300),
         ("weight_decay", -0.1),
         ("weight_decay", float("nan")),
         ("correct_skipped", "yes"),

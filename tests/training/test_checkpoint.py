@@ -13,7 +13,7 @@ import torch
 from helpers import job
 from helpers.damage import BINARY, REPEAT, damage
 
-from slide import tensor_folder
+from slide import ActiveLoss, tensor_folder
 from slide.training import DivergenceError
 from slide.training.checkpoint import read_checkpoint
 from slide.training.progress import Counters
@@ -199,6 +199,12 @@ def test_processes_agree_on_whether_to_write(tmp_path, first):
         ({"num_labels": 81}, "its number of labels is 80, not 81"),
         ({"batch_size": 15}, "its batch size is 16, not 15"),
         ({"seed": 3}, "its seed is 0, not 3"),
+        ({"loss": ActiveLoss("bce")}, "its loss is softmax, not bce"),
+        (
+            {"loss": ActiveLoss("softmax", hard_fraction=0.5)},
+            "its share of hard samples is 1.0, not 0.5",
+        ),
+        ({"betas": (0.5, 0.5)}, r"its betas of the optimizer is \[\[0.9, 0.999\]\], not .*"),
     ],
 )
 def test_a_checkpoint_of_another_run(tmp_path, change, said):

@@ -80,11 +80,26 @@ def test_an_evaluation_that_is_made_again_replaces_that_of_before(tmp_path):
     assert job.steps(tmp_path, "train/loss") == [1, 2, 3]
 
 
+def test_lines_that_are_no_log_are_left_out(tmp_path):
+    line = b'{"step": 1, "train/loss": 0.25}\n'
+    damaged = b'{"step": 1, "train/l\xff\xfe\n', b'{"step": "x", "train/loss": 1}\n', b"[1]\n"
+    (tmp_path / "metrics.jsonl").write_bytes(line + b"".join(damaged))
+    Monitor(tmp_path, 5).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == line
+
+
+def test_a_disk_that_is_full_from_the_start(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 0.25}\n' * 1000)
+    said = rf"cannot write the log {tmp_path}/metrics.jsonl: "
+    with limited(100), pytest.raises(OSError, match=said):
+        Monitor(tmp_path, 1)
+
+
 def test_a_full_disk_is_said(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "train/loss": 0.25}\n' * 1000)  # More than the events take.
     monitor = Monitor(tmp_path, 1)
-    said = rf"cannot write the log {path}: .*; the last checkpoint is kept"
+    said = rf"cannot write the log {path}: .*; checkpoints are kept"
     with limited(path.stat().st_size + 10), pytest.raises(OSError, match=said):
         monitor.write(2, {"train/loss": 0.5})
     monitor.close()

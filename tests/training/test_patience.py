@@ -75,12 +75,24 @@ def test_a_resumed_run_goes_on_waiting(tmp_path, data, monkeypatch):
     trainer = trainer_of(tmp_path, data, checkpoint_every=60)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
-    resumed = Patience(tmp_path / "run", 2, 50, trainer.held_rows, step=60)
+    resumed = Patience(trainer.checkpoint, 2, 50, trainer.held_rows, step=60)
     assert (resumed.score, resumed.best_step) == (0.5, 50)
     assert not resumed.ended(149)
     assert resumed.ended(150)
-    fresh = Patience(tmp_path / "run", 2, 50, trainer.held_rows, step=40)
+    fresh = Patience(trainer.checkpoint, 2, 50, trainer.held_rows, step=40)
     assert (fresh.score, fresh.best_step) == (-1.0, 0), "it is from after the checkpoint"
+
+
+def test_the_best_of_the_last_checkpoint_stays(tmp_path, data, monkeypatch):
+    """The best of step 50 is replaced after the checkpoint of step 120, and the run is killed."""
+    scripted(monkeypatch, 0.5, 0.4, 0.6, 0.7)
+    job.stop_at(monkeypatch, 210)
+    trainer = trainer_of(tmp_path, data, checkpoint_every=120, keep_checkpoints=1)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    resumed = Patience(trainer.checkpoint, 2, 50, trainer.held_rows, step=120)
+    assert (resumed.score, resumed.best_step) == (0.5, 50)
+    assert not resumed.before.exists()
 
 
 @pytest.mark.parametrize("left", ["nothing", "a part"])
@@ -92,7 +104,7 @@ def test_a_kill_while_the_best_is_replaced(tmp_path, data, monkeypatch, left):
     best.rename(tmp_path / "run/best.tmp")
     if left == "a part":
         best.mkdir()
-    assert Patience(tmp_path / "run", 2, 50, trainer.held_rows, step=50).best_step == 50
+    assert Patience(trainer.checkpoint, 2, 50, trainer.held_rows, step=50).best_step == 50
     assert (best / "best.json").exists()
 
 
@@ -127,9 +139,10 @@ def test_by_the_command_line(tmp_path):
 
 SHARED = """
 import pathlib, torch
-from slide import FullSampler
+from slide import FullSampler, RowSparseAdam
 from slide.bars import Bar
 from slide.distributed import ShardedNetwork
+from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import SilentMonitor
 from slide.training.patience import Patience
 from slide.training.planner import HeldRows
@@ -141,7 +154,8 @@ def work(group):
     network = ShardedNetwork(30, [4], 20, FullSampler, group, seed=group.size)
     scores = [0.1 * group.size, 0.0]
     HeldRows.precision = lambda *_: scores.pop(0)
-    patience = Patience(FOLDER, 3, 50, object.__new__(HeldRows), 100 * group.size, group)
+    checkpoint = Checkpoint(FOLDER, network, RowSparseAdam(network.parameters()), group=group)
+    patience = Patience(checkpoint, 3, 50, object.__new__(HeldRows), 100 * group.size)
     before, found = patience.best_step, []
     if before:
         patience.restore(network, before + 1)

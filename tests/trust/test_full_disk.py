@@ -50,5 +50,5 @@ def test_in_the_log(finished, monkeypatch):
     monkeypatch.setattr(Monitor, "write", write)
     said = job.failure(f"resume={finished}", "trainer.max_steps=4", "trainer.log_every=1")
     assert said.startswith(f"error: cannot write the log {finished}/metrics.jsonl: ")
-    assert said.endswith("; the last checkpoint is kept")
+    assert said.endswith("; checkpoints are kept")
     assert job.files_of(finished / "checkpoints") == before
