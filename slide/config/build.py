@@ -72,6 +72,9 @@ def open_dataset(config: DictConfig) -> SparseDataset:
     return transform(instantiate(without(config, "dataset", "holdout")), **config.transform)
 
 
+_WIDE = 4096
+
+
 def check_settings(config: DictConfig) -> None:
     """Use all settings on a small network, because reading the data may take hours.
 
@@ -82,6 +85,9 @@ def check_settings(config: DictConfig) -> None:
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     config = config.copy()
     fill_in(config, 1024, 8)
+    hidden = config.network.hidden
+    if OmegaConf.is_list(hidden):  # How much memory there is for the whole width is said later.
+        config.network.hidden = [min(n, _WIDE) if type(n) is int else n for n in hidden]
     # Enough features for any sensible number of hashed coordinates.
     network = build_network(config, 1024, 8)
     instantiate(config.lr_schedule)(build_optimizer(config, network), 1)

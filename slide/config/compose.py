@@ -85,7 +85,7 @@ def _no_memory(error: BaseException | None) -> str | None:
         return None
     return (
         f"there is not enough memory ({what}): lower network.hidden, dataset.num_features, "
-        "sampler.active or trainer.batch_size"
+        "sampler.active, hash.num_tables or trainer.batch_size"
     )
 
 

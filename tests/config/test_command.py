@@ -162,7 +162,7 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):
     assert "error: optimizer.lr" in said.err
     first, second = said.out.splitlines()[-2:]
     assert first.startswith("-1 ")
-    assert "error: lr" in first
+    assert "error: optimizer.lr" in first
     assert second.endswith(f"  {tmp_path}/run/lr=0.1")
 
 
@@ -259,3 +259,23 @@ def test_a_part_that_there_is_not(tmp_path, target):
     said = job.failure(*job.tiny(tmp_path, f"loss._target_={target}"))
     assert said.startswith(f"error: Error locating target '{target}'")
     assert said.endswith("(modules are looked for on PYTHONPATH)")
+
+
+def test_which_rows_judge(tmp_path, capsys):
+    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", "dataset.holdout=0.2"))
+    said = capsys.readouterr().err
+    assert "150 training rows, 0.2 of them judge in place of the test rows" in said
+
+
+def test_a_rate_that_is_too_large(tmp_path, capsys):
+    job.main(*job.tiny(tmp_path, "ranker=none", "optimizer.lr=1e6"))
+    assert "that of always naming the most frequent label: is the" in capsys.readouterr().err
+
+
+def test_test_rows_without_labels(tmp_path, capsys):
+    (tmp_path / "train.txt").write_text("".join(f"{n % 7} {1 + n % 5}:1\n" for n in range(200)))
+    (tmp_path / "test.txt").write_text(" 1:1\n 2:1\n")
+    words = ["dataset=xmc", f"dataset.root={tmp_path}", "dataset.format=svmlight"]
+    places = [f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run", "report=false"]
+    job.main(*words, *places, "ranker=none", "trainer.max_steps=1")
+    assert "warning   no test row has a label" in capsys.readouterr().err
