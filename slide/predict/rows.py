@@ -12,7 +12,7 @@ import numpy as np
 from slide.bars import Bar, say
 from slide.data import DataError
 from slide.data.dataset import Block
-from slide.data.formats.npz_reader import read_npz_blocks
+from slide.data.formats.npz_reader import read_npz_blocks, read_npz_shape
 from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
 from slide.model import Model, Names
 from slide.predict.numbering import Numbering
@@ -25,6 +25,8 @@ _SUFFIXES = {
 }
 # Bytes that are read at a time: a second of predictions or so, for the bar and for memory.
 _CHUNK = 1 << 20
+# The first bytes of a file that is compressed by gzip.
+_GZIP = b"\x1f\x8b"
 # Lines of JSON in a block.
 _LINES = 1024
 
@@ -62,9 +64,10 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
         FileNotFoundError: there is no such file.
         ValueError: a source that cannot be read this way.
     """
-    if source.path != "-" and not Path(source.path).is_file():
+    path = Path(source.path)
+    if source.path != "-" and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
         raise FileNotFoundError(f"there is no file {source.path}")
-    format = source.format or _SUFFIXES.get(Path(source.path).suffix)
+    format = source.format or _SUFFIXES.get(path.suffix)
     if source.labels is not None and format != "npz":
         raise ValueError("--labels is for npz; other formats have the labels in their rows")
     if format == "npz":
@@ -73,7 +76,12 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
     with _opened(source.path) as (file, size):
         first, counted = _first_line(file), Numbering.of(model)
         name = "standard input" if source.path == "-" else source.path
+        if first.startswith(_GZIP):
+            told = f"zcat {source.path} | slide-predict MODEL -"
+            raise DataError(f"{name} is compressed by gzip; unpack it first, as in {told}")
         format = format or _guessed(first, counted, name)
+        if source.format is None and format != "jsonl" and model.vectorizer is not None:
+            raise DataError(f'{name}:1: the model reads texts; a line must be {{"text": "..."}}')
         if format == "jsonl":
             yield from _json_rows(file, name, size, model)
             return
@@ -83,7 +91,9 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
             variant = variant._replace(first_feature=first_feature, first_label=first_label)
         cut = variant.header and source.format is None and not _is_header(first)
         if variant.header and not cut and first.endswith(b"\n"):
-            _check_width(parse_header(first, name).features, model, name)
+            header = parse_header(first, name)
+            _check_width(header.features, model, name)
+            _warn_of_sizes(header, model, name)
         sizes = Sizes(features=model.num_features)
         yield from parse_text(file, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
 
@@ -95,7 +105,7 @@ def _opened(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
         yield sys.stdin.buffer, None
         return
     with open(path, "rb", buffering=_CHUNK) as file:
-        yield file, Path(path).stat().st_size
+        yield file, Path(path).stat().st_size if Path(path).is_file() else None
 
 
 def _first_line(file: Any) -> bytes:
@@ -125,14 +135,26 @@ def _check_width(found: int | None, model: Model, name: str) -> None:
         raise DataError(f"{name}: rows of {found} features, but the model has {model.num_features}")
 
 
+def _warn_of_sizes(header: Sizes, model: Model, name: str) -> None:
+    """Say if the header of rows is not that of the model's data, which may be a mistake."""
+    own, found = (model.num_features, model.num_labels), (header.features, header.labels)
+    if found != own:
+        say(
+            f"warning: {name} has {found[0]:,} features and {found[1]:,} labels, and the model "
+            f"{own[0]:,} and {own[1]:,}: are they of the same data?"
+        )
+
+
 def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
     if source.path == "-":
         raise ValueError("npz is read from a file, not from standard input")
-    path = Path(source.path)
-    blocks = read_npz_blocks(path, Path(source.labels) if source.labels else None)
+    path, labels = Path(source.path), Path(source.labels) if source.labels else None
+    width, wanted = read_npz_shape(path)[1], model.num_features
+    if width != wanted:  # Labels in the place of features, for example.
+        raise DataError(f"{path}: a matrix of {width} columns does not fit {wanted} features")
+    blocks = read_npz_blocks(path, labels)
     with Bar(unit=" rows", desc=source.path) as bar:
         for block in blocks:
-            _check_width(int(block.features.indices.max(initial=-1)) + 1, model, source.path)
             bar.total = block.features.num_rows
             for start in range(0, block.features.num_rows, _LINES):
                 inside = start, start + _LINES
@@ -202,8 +224,10 @@ def number_features(
 def _labels_of(
     row: dict[str, Any], model: Model, counted: Numbering, unknown: dict[Any, int]
 ) -> list[int]:
-    labels, columns = [], (model.num_labels, counted.first_label)
-    for label in row.get("labels") or []:
+    labels, columns, given = [], (model.num_labels, counted.first_label), row.get("labels")
+    if given is not None and not isinstance(given, list):
+        raise ValueError(f"labels must be a list of names, not {given!r}")
+    for label in given or []:
         place = _number_of(label, model.label_names, *columns, strict=False)
         if place is None:
             place = model.num_labels + unknown.setdefault(str(label), len(unknown))

@@ -1,9 +1,14 @@
 """Names and numbers of labels and features in lines of JSON."""
 
+import gzip
 import json
+import os
+import threading
 from itertools import pairwise
 
+import numpy as np
 import pytest
+import scipy.sparse
 
 import slide
 from slide.data import DataError
@@ -11,6 +16,54 @@ from slide.predict.rows import RowSource, read_rows
 
 WORDS = ["5", "red", "7"]
 NUMBERS = [5, -3, 7]
+
+
+@pytest.fixture
+def model():
+    return slide.Model(slide.SlideNetwork(4, [2], 3, slide.FullSampler))
+
+
+def read(path, model):
+    return list(read_rows(RowSource(str(path)), model))
+
+
+@pytest.mark.parametrize("columns", [3, 5])
+def test_a_matrix_of_another_width(tmp_path, model, columns):
+    scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.csr_array(np.eye(2, columns)))
+    with pytest.raises(DataError, match=f"a matrix of {columns} columns does not fit 4 features"):
+        read(tmp_path / "a.npz", model)
+
+
+def test_a_header_of_other_data(tmp_path, model, capsys):
+    (tmp_path / "a.txt").write_text("1 3 9\n2 1:1\n")
+    assert len(read(tmp_path / "a.txt", model)) == 1
+    assert "has 3 features and 9 labels, and the model 4 and 3: are" in capsys.readouterr().err
+    (tmp_path / "a.txt").write_text("1 4 3\n2 1:1\n")
+    read(tmp_path / "a.txt", model)
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_compressed_rows(tmp_path, model):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"1 4 3\n2 1:1\n"))
+    with pytest.raises(
+        DataError, match=r"a\.txt\.gz is compressed by gzip; unpack it first, as in"
+    ):
+        read(tmp_path / "a.txt.gz", model)
+
+
+def test_a_pipe(tmp_path, model):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"1 4 3\n2 1:1\n",))
+    writer.start()
+    (block,) = read(tmp_path / "pipe", model)
+    writer.join(10)
+    assert block.labels.indices.tolist() == [2]
+
+
+@pytest.mark.parametrize("labels", ["red", 5, {"red": 1}])
+def test_labels_that_are_no_list(tmp_path, labels):
+    with pytest.raises(DataError, match=r"a\.jsonl:1: labels must be a list of names, not "):
+        labels_of(tmp_path, WORDS, labels)
 
 
 def labels_of(folder, names, *rows):

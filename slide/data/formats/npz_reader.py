@@ -13,7 +13,7 @@ from slide.data.errors import DataError
 from slide.data.formats.text_reader import MAX_INDEX, Sizes
 from slide.sparse import CSR, Pattern
 
-__all__ = ["read_npz_blocks", "read_npz_sizes"]
+__all__ = ["read_npz_blocks", "read_npz_shape", "read_npz_sizes"]
 
 # Compression makes zeros at most a thousand times shorter. Without this bound a small file could
 # ask for memory for billions of rows.
@@ -26,8 +26,8 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
     Raises:
         DataError: a file is no sparse matrix, or the two differ in their number of rows.
     """
-    rows, num_features = _read_shape(features)
-    label_rows, num_labels = _read_shape(labels)
+    rows, num_features = read_npz_shape(features)
+    label_rows, num_labels = read_npz_shape(labels)
     if label_rows != rows:
         raise DataError(f"{labels}: file has {label_rows} rows, but {rows} are in {features}")
     return Sizes(rows, num_features, num_labels)
@@ -48,7 +48,7 @@ def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
             twice, or the two differ in their number of rows.
     """
     if labels is None:
-        _read_shape(features)
+        read_npz_shape(features)
         rows = _read_matrix(features)
         yield Block(rows, Pattern(np.zeros(len(rows.indptr), np.int64), np.empty(0, np.int32)))
         return
@@ -70,7 +70,12 @@ def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
             raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error
 
 
-def _read_shape(path: Path) -> tuple[int, int]:
+def read_npz_shape(path: Path) -> tuple[int, int]:
+    """Reads only the shape of a matrix: its rows and columns.
+
+    Raises:
+        DataError: the file is no sparse matrix, or of a size that cannot be.
+    """
     with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
         rows, columns = (int(count) for count in arrays["shape"])
     for name, count in (("rows", rows), ("columns", columns)):
