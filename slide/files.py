@@ -1,17 +1,23 @@
-"""Files that are written completely or not at all, and folders of runs."""
+"""Files that are written completely or not at all, files that are compared, and folders of runs."""
 
+import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from filelock import FileLock, Timeout
 
+_T = TypeVar("_T")
 RUN_LOCK = "run.lock"
+# A piece of a file that is hashed while it is still in the cache of the core that has read it.
+_PIECE = 1 << 18
 # A lock that nothing refers to is released.
 _HELD: set[FileLock] = set()
 
@@ -118,6 +124,45 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text``, atomically."""
     write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def json_digest(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of JSON values, whatever the order of their keys and the white space.
+
+    Example:
+        >>> from slide.files import json_digest
+        >>> json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
+        True
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def pieces(file: FileIO) -> Iterator[memoryview]:
+    """The bytes of an open file, from where it stands to its end.
+
+    Args:
+        file: opened with ``buffering=0``; a piece is gone when the next one is asked for.
+
+    Raises:
+        OSError: if the disk does not give them; it names the file.
+    """
+    memory = memoryview(bytearray(_PIECE))
+    try:
+        while size := file.readinto(memory):
+            yield memory[:size]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, file.name) from error
+
+
+def side_by_side(work: Callable[[_T], object], items: Iterable[_T]) -> None:
+    """Do ``work`` for each of ``items`` in threads; reading and hashing files lets others run.
+
+    Raises:
+        Exception: that of the first item whose work failed.
+    """
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(work, items):
+            pass
 
 
 def file_state(path: Path) -> list[int]:

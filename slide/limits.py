@@ -1,7 +1,13 @@
 """What this process may use: memory, and cores of a container."""
 
 import os
+import sys
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Not on Windows.
+    resource = None
 
 # The groups of processes that this process is in, and where their files are.
 _GROUPS, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -127,3 +133,11 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def peak_memory_mb() -> int:
+    """The most memory that this process has held, in MiB; 0 if the system does not report it."""
+    if resource is None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / 2**20 if sys.platform == "darwin" else peak / 2**10)

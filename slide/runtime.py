@@ -29,11 +29,6 @@ from numba.core import config
 from slide import checks
 from slide.limits import core_limit
 
-try:
-    import resource
-except ImportError:  # Not on Windows.
-    resource = None
-
 VERSION = "0.1.0"
 
 _MASK = (1 << 64) - 1
@@ -296,14 +291,6 @@ def has_bfloat16(device: torch.device | None = None) -> bool:
         return False
     known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
-
-
-def peak_memory_mb() -> int:
-    """The most memory that this process has held, in MiB; 0 if the system does not report it."""
-    if resource is None:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / 2**20 if sys.platform == "darwin" else peak / 2**10)
 
 
 def versions() -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Folders of tensors: files of safetensors, and a list in JSON with their sizes and hashes.
 
 Trained models and checkpoints are such folders. Nothing in them is code. The list names each file
-with its size and its SHA-256. Tensors are opened as memory maps. When a folder is opened, sizes are
-compared, and the hashes of the list and of files up to 4 MB; to compare all of them, the files must
-be read, so this is done when it is asked for.
+with its size and its SHA-256, and has one of its own. Tensors are opened as memory maps.
+`read_folder` compares the list and the sizes of the files, and `check_files` reads the files and
+compares their hashes.
 """
 
 import hashlib
@@ -16,12 +16,10 @@ from typing import IO, Any, NamedTuple
 
 from torch import Tensor
 
-from slide.files import write_atomic, write_json
+from slide.files import json_digest, pieces, side_by_side, write_atomic, write_json
 from slide.runtime import VERSION, array_view, versions
 
 SUFFIX = ".safetensors"
-# Files of this size are hashed in some milliseconds.
-_SMALL = 4 << 20
 
 
 class FolderKind(NamedTuple):
@@ -145,20 +143,19 @@ def write_list(
         if path.name not in written:  # Of what was here before.
             path.unlink()
     body = {"format": kind.format, "versions": versions(), **content, "files": written}
-    write_json(folder / kind.list_file, body | {"sha256": _hash_json(body)})
+    write_json(folder / kind.list_file, body | {"sha256": json_digest(body)})
 
 
-def read_folder(kind: FolderKind, folder: Path, verify: bool = False) -> dict[str, Any]:
-    """Read and check the list of a folder.
+def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
+    """Read the list of a folder, and check it and the sizes of the files.
 
     Args:
         kind: what the folder should hold.
         folder: the folder.
-        verify: whether to read all files and compare their hashes.
 
     Raises:
         FileNotFoundError: if there is no list, or one of its files is missing.
-        ValueError: if the format is another one, or a file is not the one that was written.
+        ValueError: if the format is another one, the list has changed, or a file has another size.
     """
     path = folder / kind.list_file
     if not path.is_file():
@@ -167,7 +164,7 @@ def read_folder(kind: FolderKind, folder: Path, verify: bool = False) -> dict[st
         content = json.loads(path.read_text())
         digest = content.pop("sha256")
         number = content["format"]
-        files = {name: (file["bytes"], file["sha256"]) for name, file in content["files"].items()}
+        files = {name: file["bytes"] for name, file in content["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} has changed since it was written: {error!r}") from error
     if number != kind.format:
@@ -176,17 +173,17 @@ def read_folder(kind: FolderKind, folder: Path, verify: bool = False) -> dict[st
             f"{path} is of format {number}, which slide {wrote} wrote; slide {VERSION} reads "
             f"format {kind.format}: use the former, or make the {kind.name} with the latter"
         )
-    if digest != _hash_json(content):
+    if digest != json_digest(content):
         raise ValueError(f"{path} has changed since it was written")
-    for name, (size, expected) in files.items():
-        _check_file(kind, folder / name, size, expected, verify)
+    for name, size in files.items():
+        _check_size(kind, folder / name, size)
     return content
 
 
 def check_files(
     kind: FolderKind, folder: Path, content: Mapping[str, Any], names: Iterable[str]
 ) -> None:
-    """Read some files of a folder and compare their hashes.
+    """Read some files of a folder, side by side, and compare their hashes.
 
     Args:
         kind: what the folder holds.
@@ -198,9 +195,14 @@ def check_files(
         FileNotFoundError: if one is missing.
         ValueError: if one is not the file that was written.
     """
-    for name in names:
-        said = content["files"][name]
-        _check_file(kind, folder / name, said["bytes"], said["sha256"], verify=True)
+
+    def check(name: str) -> None:
+        path, said = folder / name, content["files"][name]
+        _check_size(kind, path, said["bytes"])
+        if _hash_file(path) != said["sha256"]:
+            raise ValueError(f"{path} has changed since it was written: its SHA-256 is another one")
+
+    side_by_side(check, names)
 
 
 def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
@@ -238,8 +240,8 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _check_file(kind: FolderKind, path: Path, size: int, expected: str, verify: bool) -> None:
-    """Raise an error unless a file is there, of its size and, if small or asked for, its hash."""
+def _check_size(kind: FolderKind, path: Path, size: int) -> None:
+    """Raise an error unless a file is there and has its size."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: copy the whole folder of the {kind.name}")
     found = path.stat().st_size
@@ -247,17 +249,11 @@ def _check_file(kind: FolderKind, path: Path, size: int, expected: str, verify: 
         raise ValueError(
             f"{path} has {found} bytes, but {size} were written: copy the whole folder again"
         )
-    if (verify or size <= _SMALL) and _hash_file(path) != expected:
-        raise ValueError(f"{path} has changed since it was written: its SHA-256 is another one")
 
 
 def _hash_file(path: Path) -> str:
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            found.update(block)
+    with path.open("rb", buffering=0) as file:
+        for piece in pieces(file):
+            found.update(piece)
     return found.hexdigest()
-
-
-def _hash_json(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -12,9 +12,11 @@ from safetensors.torch import load_file
 
 import slide
 from slide import tensor_folder
+from slide.files import pieces
 from slide.model.folder import read_model_folder
 from slide.tensor_folder import (
     FolderKind,
+    check_files,
     read_folder,
     read_tensors,
     stream_file,
@@ -22,6 +24,12 @@ from slide.tensor_folder import (
 )
 
 THINGS = FolderKind("thing", "thing.json", format=1)
+
+
+def checked(folder):
+    content = read_folder(THINGS, folder)
+    check_files(THINGS, folder, content, content["files"])
+    return content
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ def folder(tmp_path):
 
 
 def test_what_is_written_can_be_read(folder):
-    content = read_folder(THINGS, folder, verify=True)
+    content = checked(folder)
     assert content["name"] == "mine"
     assert content["format"] == 1
     assert content["versions"]["slide"] == slide.__version__
@@ -57,7 +65,7 @@ def test_tensors_are_mapped_and_changes_of_them_stay_here(folder):
     assert not maps.exists() or "a.safetensors" in maps.read_text()
     found += 1
     assert read_tensors(folder, "a")["x"][0, 0] == 0
-    read_folder(THINGS, folder, verify=True)
+    checked(folder)
 
 
 def test_a_new_model_replaces_an_old_one(folder):
@@ -94,19 +102,37 @@ def test_a_file_of_another_size(folder):
         read_folder(THINGS, folder)
 
 
-@pytest.mark.parametrize("place", [3, 60, -1])
-def test_a_changed_byte(folder, monkeypatch, place):
-    """Of a small file at once, of a large one when it is asked for."""
-    path = folder / "a.safetensors"
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("place", [3, -1])
+def test_a_changed_byte(folder, name, place):
+    """The list does not show it, so whoever opens the folder says which files to compare."""
+    path = folder / f"{name}.safetensors"
     changed = bytearray(path.read_bytes())
     changed[place] ^= 1
     path.write_bytes(changed)
-    with pytest.raises(ValueError, match=r"a\.safetensors has changed since it was written"):
-        read_folder(THINGS, folder)
-    monkeypatch.setattr(tensor_folder, "_SMALL", 10)
-    read_folder(THINGS, folder)
-    with pytest.raises(ValueError, match=r"a\.safetensors has changed since it was written"):
-        read_folder(THINGS, folder, verify=True)
+    content = read_folder(THINGS, folder)
+    with pytest.raises(ValueError, match=rf"{name}\.safetensors has changed since it was written"):
+        check_files(THINGS, folder, content, content["files"])
+    other = {"a": "b", "b": "a"}[name]
+    check_files(THINGS, folder, content, [f"{other}.safetensors"])
+
+
+def test_of_several_damaged_files_the_first_is_named(folder):
+    content = read_folder(THINGS, folder)
+    for path in folder.glob("*.safetensors"):
+        path.write_bytes(b"0" * path.stat().st_size)
+    for names in ("ab", "ba"):
+        with pytest.raises(ValueError, match=rf"{names[0]}\.safetensors has changed since"):
+            check_files(THINGS, folder, content, [f"{name}.safetensors" for name in names])
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
+def test_a_disk_that_does_not_give_a_file_is_told_with_its_name():
+    with (
+        Path("/proc/self/mem").open("rb", buffering=0) as file,
+        pytest.raises(OSError, match=r"Input/output error: '/proc/self/mem'"),
+    ):
+        list(pieces(file))
 
 
 def test_each_changed_byte_of_the_list_is_seen(folder):
@@ -124,8 +150,7 @@ def test_each_changed_byte_of_the_list_is_seen(folder):
         assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_header(folder, monkeypatch):
-    monkeypatch.setattr(tensor_folder, "_SMALL", 10)
+def test_a_damaged_header(folder):
     path = folder / "a.safetensors"
     whole = path.read_bytes()
     path.write_bytes(b"\xff" * 8 + whole[8:])
@@ -165,6 +190,6 @@ def test_a_file_written_in_parts_is_one_written_at_once(tmp_path):
     blocks = [tensors["weight"][:4], tensors["weight"][4:], tensors["bias"]]
     written = stream_file(tmp_path, "parts", shapes, iter(blocks))
     write_folder(THINGS, tmp_path, {}, {"whole": tensors}, [written])
-    read_folder(THINGS, tmp_path, verify=True)
+    checked(tmp_path)
     for name, tensor in read_tensors(tmp_path, "parts").items():
         assert torch.equal(tensor, tensors[name])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from slide.limits import free_memory, in_gib, memory_limit
-from slide.runtime import has_bfloat16, num_threads, peak_memory_mb, versions
+from slide.limits import free_memory, in_gib, memory_limit, peak_memory_mb
+from slide.runtime import has_bfloat16, num_threads, versions
 
 
 def describe_machine() -> dict[str, str]:

@@ -1,34 +1,38 @@
 """Data sets as folders of memory-mapped arrays.
 
 A cache folder holds ``meta.json`` and a folder of arrays for each split (`slide.data.split_files`).
-Further arrays may lie beside the splits. A folder is written under another name and gets its final
-name when it is complete.
+Further arrays and texts may lie beside the splits. A folder is written under another name and gets
+its final name when it is complete. ``meta.json`` names all files with their checksums
+(`slide.data.cache_files`) and has one of its own; a damaged folder is written again.
 """
 
 import errno
-import hashlib
 import json
+import logging
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from slide import checks
+from slide.data.cache_files import CacheFile, check_written, write_extra
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.fetching.lock import locked
-from slide.data.split_files import ArrayWriter, open_split, write_split
-from slide.files import sync_folder, write_json
+from slide.data.split_files import open_split, write_split
+from slide.files import json_digest, sync_folder, write_json
 
 __all__ = ["cached"]
 
+_log = logging.getLogger(__name__)
+
 # A folder of another version is not read. Increase it when the content of a folder changes.
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 SPLITS = ("train", "test")
 # A disk, a share of it, or a file that may not grow.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -51,7 +55,7 @@ def cached(
     num_labels: Count,
     train: Blocks,
     test: Blocks,
-    extra: Callable[[], Mapping[str, np.ndarray]] = dict,
+    extra: Callable[[], Mapping[str, np.ndarray | str]] = dict,
     propensity: Sequence[float] = PROPENSITY,
     size: int = 0,
 ) -> SparseDataset:
@@ -64,12 +68,14 @@ def cached(
         state: what the source looks like now: sizes, times. A cache of another state is replaced.
         num_features, num_labels: of both splits; functions are called when all rows are written.
         train, test: called in this order to produce the rows, if there is no valid cache.
-        extra: called after them; its arrays are written beside the splits, as ``<name>.npy``.
+        extra: called after them; its arrays are written beside the splits, as ``<name>.npy``, and
+            its texts as files of their name.
         propensity: constants a >= 0 and b > 0 of the data set; they are not part of the cache.
         size: bytes that the cache will take; 0: this is not known.
 
     Returns:
-        The data set over memory-mapped arrays, of which only a few pages have been read.
+        The data set over memory-mapped arrays. Their files have been read, to compare them with
+        what was written; in the process only a few pages are.
 
     Raises:
         OSError: the cache cannot be written; an older cache stays as it was.
@@ -77,18 +83,22 @@ def cached(
     """
     constants = check_propensity(propensity)
     source = json.loads(json.dumps({"key": key, "state": state}))
-    folder = Path(cache) / _digest(source["key"])[:16]
+    folder = Path(cache) / json_digest(source["key"])[:16]
 
     def write(temporary: Path) -> None:
-        splits = {"train": write_split(temporary / "train", train())}
-        splits["test"] = write_split(temporary / "test", test())
-        for array, values in extra().items():
-            with closing(ArrayWriter(temporary / f"{array}.npy", values.dtype)) as file:
-                file.append(values)
-        _write_meta(temporary, source, num_features, num_labels, splits)
+        splits, files = {}, {}
+        for split, blocks in (("train", train), ("test", test)):
+            splits[split], written = write_split(temporary / split, blocks())
+            files |= {f"{split}/{file}": said for file, said in written.items()}
+        files |= write_extra(temporary, extra())
+        _write_meta(temporary, source, num_features, num_labels, splits, files)
 
-    def reopen() -> SparseDataset | None:
-        return _open_cache(folder, name, source, constants)
+    def reopen(tell: Callable[..., object] = _log.debug) -> SparseDataset | None:
+        try:
+            return _open_cache(folder, name, source, constants)
+        except (OSError, ValueError) as error:
+            tell("the cache of %s is written again: %s", name, error)
+            return None
 
     found = reopen()
     if found is None:
@@ -101,12 +111,12 @@ def cached(
 def _write_cache(
     folder: Path,
     name: str,
-    reopen: Callable[[], SparseDataset | None],
+    reopen: Callable[..., SparseDataset | None],
     write: Callable[[Path], None],
 ) -> SparseDataset:
     """Writes a cache folder, alone if there are locks, and opens it."""
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
-        found = reopen()
+        found = reopen(_log.warning)
         if found is not None:  # Another process has written it meanwhile.
             return found
         if alone:
@@ -149,17 +159,19 @@ def _write_meta(
     source: Source,
     num_features: Count,
     num_labels: Count,
-    splits: Mapping[str, Mapping[str, Any]],
+    splits: Mapping[str, Mapping[str, int]],
+    files: Mapping[str, CacheFile],
 ) -> None:
     meta = {
         "format": CACHE_VERSION,
         "source": source,
-        "source_hash": _digest(source),
+        "source_hash": json_digest(source),
         "num_features": num_features if isinstance(num_features, int) else num_features(),
         "num_labels": num_labels if isinstance(num_labels, int) else num_labels(),
         **splits,
+        "files": files,
     }
-    write_json(folder / "meta.json", meta)
+    write_json(folder / "meta.json", meta | {"sha256": json_digest(meta)})
 
 
 def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
@@ -177,24 +189,31 @@ def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
     return float(a), float(b)
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
 def _open_cache(
     folder: Path, name: str, source: Source, propensity: tuple[float, float]
 ) -> SparseDataset | None:
-    """Opens a cache folder; None if there is no folder, or no valid one of this source."""
-    try:
-        before = os.stat(folder)
-        meta = json.loads((folder / "meta.json").read_text())
-        if meta["format"] != CACHE_VERSION or meta["source_hash"] != _digest(source):
-            return None
-        size = meta["num_features"], meta["num_labels"]
-        train, test = (open_split(folder / split, meta[split], *size) for split in SPLITS)
-        after = os.stat(folder)
-    except (OSError, EOFError, ValueError, KeyError, TypeError):  # EOFError: a file of length 0.
+    """Opens a cache folder; None if there is no folder, or one of another source or version.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: a file is not the one that was written.
+    """
+    if not folder.exists():
         return None
+    before, path = os.stat(folder), folder / "meta.json"
+    try:
+        meta = json.loads(path.read_text())
+        digest = meta.pop("sha256", None)
+        if meta["format"] != CACHE_VERSION or meta["source_hash"] != json_digest(source):
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} has changed since it was written: {error!r}") from error
+    if digest != json_digest(meta):
+        raise ValueError(f"{path} has changed since it was written")
+    check_written(folder, meta["files"])
+    size = meta["num_features"], meta["num_labels"]
+    train, test = (open_split(folder / split, meta[split], *size) for split in SPLITS)
+    after = os.stat(folder)
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):
         return None

@@ -1,20 +1,18 @@
 """The folder of a split: five ``.npy`` files, written piece by piece and opened as memory maps."""
 
 import logging
-import os
 from collections.abc import Iterable
 from contextlib import ExitStack
-from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
+from slide.data.cache_files import ArrayWriter, CacheFile
 from slide.data.dataset import Block, Split
 from slide.sparse import CSR, Pattern
 
-__all__ = ["ArrayWriter", "open_split", "write_split"]
+__all__ = ["open_split", "write_split"]
 
 log = logging.getLogger(__name__)
 
@@ -27,54 +25,14 @@ ARRAYS = {
 }
 
 
-class ArrayWriter:
-    """Writes a one-dimensional ``.npy`` file piece by piece.
-
-    Args:
-        path: the file.
-        dtype: type of the array.
-    """
-
-    def __init__(self, path: Path, dtype: np.dtype) -> None:
-        self.dtype = dtype
-        self.length = 0
-        self.checksum = 0
-        self._file = path.open("wb")
-        self._file.write(_header(dtype, 0))
-
-    def append(self, array: np.ndarray) -> None:
-        """Appends a one-dimensional array, converted to the file's type."""
-        # ndarray.tofile would report a full disk without its errno.
-        data = np.ascontiguousarray(array, dtype=self.dtype).view(np.uint8).data
-        self._file.write(data)
-        self.checksum = crc32(data, self.checksum)
-        self.length += len(array)
-
-    def close(self) -> None:
-        """Writes the header again: the length is known now."""
-        try:
-            self._file.seek(0)
-            self._file.write(_header(self.dtype, self.length))
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
-
-
-def _header(dtype: np.dtype, length: int) -> bytes:
-    # numpy leaves room for a length of any number of digits, so all headers have the same size.
-    buffer = BytesIO()
-    fields = {"descr": dtype.str, "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(buffer, fields)
-    return buffer.getvalue()
-
-
-def write_split(folder: Path, blocks: Iterable[Block]) -> dict[str, Any]:
+def write_split(
+    folder: Path, blocks: Iterable[Block]
+) -> tuple[dict[str, int], dict[str, CacheFile]]:
     """Writes the rows of a split into a new folder; memory is bounded by a block.
 
     Returns:
-        The numbers of rows, nonzeros, labels, and lines that the reader skipped; of each array,
-        the checksum and the time of the file.
+        The numbers of rows, nonzeros, labels, and lines that the reader skipped; and of each file,
+        by its name, what to compare it with.
     """
     folder.mkdir()
     skipped = 0
@@ -92,57 +50,33 @@ def write_split(folder: Path, blocks: Iterable[Block]) -> dict[str, Any]:
             files["label_indptr"].append(labels.indptr[1:] + files["label_indices"].length)
             files["label_indices"].append(labels.indices)
             skipped += left_out
-    return {
-        "written": {
-            array: [file.checksum, (folder / f"{array}.npy").stat().st_mtime_ns]
-            for array, file in files.items()
-        },
+    counts = {
         "rows": files["feature_indptr"].length - 1,
         "nonzeros": files["feature_indices"].length,
         "labels": files["label_indices"].length,
         "skipped": skipped,
     }
+    return counts, {f"{array}.npy": file.written for array, file in files.items()}
 
 
 def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labels: int) -> Split:
-    """Opens the folder of a split.
+    """Opens the folder of a split, whose files have been compared.
 
     Args:
         folder: a folder that `write_split` made.
-        counts: what that returned.
+        counts: the numbers that it returned.
         num_features, num_labels: columns of the split.
 
     Raises:
         OSError: a file is missing.
-        ValueError: the arrays do not agree with each other or with the counts, or were changed.
+        ValueError: the blocks that were written had different numbers of rows or of values.
     """
-    arrays = {}
-    for array, dtype in ARRAYS.items():
-        # Copy on write, as a plain array: for compiled kernels it is an array in memory.
-        path = folder / f"{array}.npy"
-        arrays[array] = np.asarray(np.load(path, mmap_mode="c"))
-        if arrays[array].dtype != dtype:
-            raise ValueError(f"{array} is of type {arrays[array].dtype}, not {dtype}")
-        if arrays[array].ndim != 1 or (not arrays[array].size and array.endswith("indptr")):
-            raise ValueError(f"{array} has the shape {arrays[array].shape}")
-        if array in counts.get("written", {}):  # Not in caches of earlier versions.
-            _check_unchanged(path, arrays[array].nbytes, *counts["written"][array])
-    features = CSR(arrays["feature_indptr"], arrays["feature_indices"], arrays["feature_values"])
-    labels = Pattern(arrays["label_indptr"], arrays["label_indices"])
-    found = {
-        "rows": len(features.indptr) - 1,
-        "nonzeros": int(features.indptr[-1]),
-        "labels": int(labels.indptr[-1]),
-    }
-    lengths = {
-        "rows": labels.num_rows,
-        "nonzeros": len(features.indices),
-        "labels": len(labels.indices),
-    }
-    if found != lengths or any(found[key] != counts[key] for key in found):
-        raise ValueError(f"counts {found} do not agree with {counts}")
-    if len(features.values) != len(features.indices):
-        raise ValueError("indices and values differ in length")
+    # Copy on write, as plain arrays: for compiled kernels they are arrays in memory.
+    arrays = [np.asarray(np.load(folder / f"{array}.npy", mmap_mode="c")) for array in ARRAYS]
+    features, labels = CSR(*arrays[:3]), Pattern(*arrays[3:])
+    ends = int(features.indptr[-1]), int(features.indptr[-1]), int(labels.indptr[-1])
+    if ends != tuple(map(len, (features.indices, features.values, labels.indices))):
+        raise ValueError(f"{folder}: rows end at {ends}, which the arrays do not")
     if counts["skipped"]:
         log.warning(
             "%s rows: malformed lines were left out: %d (dataset.lenient=false names the first)",
@@ -150,19 +84,3 @@ def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labe
             counts["skipped"],
         )
     return Split(features, labels, num_features, num_labels)
-
-
-def _check_unchanged(path: Path, size: int, checksum: int, written: int) -> None:
-    """Raise ValueError if an array of ``size`` bytes is not the one that was written.
-
-    A file is read only if its time has changed since then: large caches open in an instant.
-    """
-    if path.stat().st_mtime_ns == written:
-        return
-    with path.open("rb") as file:
-        file.seek(-size, os.SEEK_END)
-        found = 0
-        while piece := file.read(1 << 22):
-            found = crc32(piece, found)
-    if found != checksum:
-        raise ValueError(f"{path} has been changed")

@@ -3,23 +3,30 @@
 from pathlib import Path
 from typing import Any
 
-from slide.tensor_folder import FolderKind, read_folder
+from slide.tensor_folder import FolderKind, check_files, read_folder
 
 MODEL_FILE = "model.json"
 MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=2)
 
 
-def read_model_folder(folder: Path, verify: bool = False) -> dict[str, Any]:
-    """Read and check ``model.json``; see `slide.tensor_folder.read_folder`.
+def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:
+    """Read and check ``model.json``, and compare the files; see `slide.tensor_folder`.
+
+    Args:
+        folder: the folder.
+        verify: whether to read all files and compare their SHA-256.
 
     Raises:
         FileNotFoundError: if there is no model, or one of its files is missing.
         ValueError: if the format is another one, or a file is not the one that was written.
     """
     try:
-        return read_folder(MODEL_FOLDER, folder, verify)
+        content = read_folder(MODEL_FOLDER, folder)
     except FileNotFoundError as error:
         if (folder / "config.yaml").is_file() and not (folder / MODEL_FILE).is_file():
             said = f"{error}; the run has not ended, resume={folder} goes on with it"
             raise FileNotFoundError(said) from None
         raise
+    if verify:
+        check_files(MODEL_FOLDER, folder, content, content["files"])
+    return content

@@ -15,16 +15,17 @@ from slide.names import Names
 from slide.tensor_folder import read_tensors
 
 
-def load(path: str | Path, verify: bool = False) -> Model:
+def load(path: str | Path, verify: bool = True) -> Model:
     """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
 
-    The weights are mapped, not read: pages come from the disk when they are used, and processes
-    that open the same folder share them.
+    The weights are mapped: pages come from the disk when they are used, and processes that open the
+    same folder share them. All files are read once before that, to compare their SHA-256.
 
     Args:
         path: the folder.
-        verify: whether to read all files first and compare their SHA-256 with ``model.json``.
-            Without it, sizes are compared, and the SHA-256 of files up to 4 MB.
+        verify: whether to compare the SHA-256 of all files with ``model.json``: a second or two for
+            a GB. Without it a model of any size opens at once, and a changed byte in a file of its
+            former size gives other answers.
 
     Raises:
         FileNotFoundError: if there is no model, or one of its files is missing.

@@ -106,7 +106,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--max-waiting", default.waiting_rows, "rows that wait; more are refused")
     add("--max-connections", 1024, "connections at a time; more are refused")
     add("--timeout", default.timeout, "seconds for a body to arrive, and for an answer")
-    flags = {"--access-log": "a line for each request", "--verify": "first compare all SHA-256"}
-    for name, about in flags.items():
-        parser.add_argument(name, action="store_true", help=about)
+    parser.add_argument("--access-log", action="store_true", help="a line for each request")
+    about = "open the model without comparing the SHA-256 of its files first: a faster start"
+    parser.add_argument("--no-verify", dest="verify", action="store_false", help=about)
     return parser.parse_args(words)

@@ -7,7 +7,8 @@ from typing import Any
 from slide import files
 from slide.data import SparseDataset, Split
 from slide.distributed import Group
-from slide.runtime import peak_memory_mb, versions
+from slide.limits import peak_memory_mb
+from slide.runtime import versions
 from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
 

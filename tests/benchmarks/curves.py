@@ -23,6 +23,7 @@ from train_process import ROOT, seconds_of
 
 from slide import runtime
 from slide.config import build_trainer, fill_in, open_dataset, read_config, user_errors
+from slide.limits import peak_memory_mb
 from slide.sparse import CSR
 
 NETWORKS = {"dense": DenseNetwork, "sampled": SampledSoftmax}
@@ -120,7 +121,7 @@ def theirs(task: Task) -> dict[str, Any]:
         curve.append(point(last["train_seconds"], last))
     scores = Judged(data).judge(network.best)
     times = {name: round(last[name], 3) for name in ("train_seconds", "epochs")}
-    more = {"peak_rss_mb": runtime.peak_memory_mb(), "judged": len(judged.rows)}
+    more = {"peak_rss_mb": peak_memory_mb(), "judged": len(judged.rows)}
     return found | rounded(scores) | times | more | {"curve": curve}
 
 

@@ -31,7 +31,7 @@ import json, sys, time
 import numpy as np, slide
 from memory import memory
 begin, before = time.perf_counter(), memory("VmRSS")
-model = slide.load(sys.argv[1])
+model = slide.load(sys.argv[1], verify=False)
 found = {"open": time.perf_counter() - begin, "resident": memory("VmRSS") - before}
 rng, times = np.random.default_rng(0), []
 for _ in range(30):
@@ -113,7 +113,7 @@ def page(found: dict) -> str:
     return (
         f"# The folder of a model\n\nA network of {shape} with random weights, exact search, one "
         "row after the other, in a new process; files that were just written, threads: "
-        f"{found['threads']}. `open` is without `import slide`.\n\n"
+        f"{found['threads']}. `open` is without `import slide`, and `verify=False`: no hashes are compared.\n\n"
         f"{table(opening)}\nA trained run of debian ({told}) with its re-ranker, predicted by "
         f"`slide-predict` in each type, with the start of the process:\n\n{table(precision)}"
     )

@@ -16,7 +16,7 @@ from slide import CSR, ActiveSampler, Pattern, SlideNetwork, runtime
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_place, meet
 from slide.estimator.recipe import Recipe
-from slide.limits import resident_memory
+from slide.limits import peak_memory_mb, resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5
 # Messages that are timed alone: a number, and a batch's gradient of the hidden layer.
@@ -93,7 +93,7 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
         "exchange_ms": 1e3 * statistics.median(exchange),
         "compute_ms": 1e3 * statistics.median(compute),
         "memory": resident_memory() - before,
-        "peak_mb": runtime.peak_memory_mb(),
+        "peak_mb": peak_memory_mb(),
         "bytes_sent": (group.bytes_sent - sent) / made,
         "calls": (sum(group.calls.values()) - calls) / made,
         "message_ms": {n: message(group, n) for n in (1, case["batch"] * HIDDEN)},

@@ -8,6 +8,7 @@ Writes results/trust.{json,md}.
 """
 
 import argparse
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -15,13 +16,20 @@ from pathlib import Path
 import torch
 from kills import PATIENT, PHASES, kill_chains, one_process
 from report import RESULTS, last, publish, table
+from train_process import run_train
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.progress import Counters
 
-# Weights of 1 GB with their two moments.
-FEATURES, HIDDEN, LABELS = 100_000, 256, 225_000
+# Weights of 1 GB, and two moments of each.
+FEATURES, HIDDEN, LABELS = 100_000, 768, 225_000
+# Runs of one seed without runtime.deterministic.
+REPEATED = (
+    *("dataset=synthetic", "dataset.train_samples=10000", "dataset.test_samples=2000"),
+    *("trainer.share_cores=false", "seed=1"),
+)
+REPEATS = 5
 
 
 def measure_stall(home: Path) -> dict[str, float]:
@@ -51,6 +59,12 @@ def measure_stall(home: Path) -> dict[str, float]:
     begin = time.perf_counter()
     checkpoint.read()
     return found | {"read": time.perf_counter() - begin}
+
+
+def measure_spread() -> dict[str, list[float]]:
+    """P@1 and P@5 of runs that are alike."""
+    runs = [run_train(*REPEATED)[0] for _ in range(REPEATS)]
+    return {name: [run[name] for run in runs] for name in ("p_at_1", "p_at_5")}
 
 
 def page(found: dict) -> str:
@@ -87,6 +101,17 @@ def page(found: dict) -> str:
             f"`trainer.patience`, were killed {killed} times in the same way, and were equal, too; "
             "also what they keep of the best weights.\n"
         )
+    if spread := found.get("spread"):
+        shown = " and ".join(
+            f"{label} from {min(values):.4f} to {max(values):.4f} (standard deviation "
+            f"{statistics.stdev(values):.4f})"
+            for label, values in zip(("P@1", "P@5"), spread.values(), strict=True)
+        )
+        text += (
+            f"\nWithout `runtime.deterministic=true`, {len(spread['p_at_1'])} runs of one seed "
+            f"({' '.join(REPEATED)}), with all threads, have {shown}. With it they are equal bit "
+            "for bit, with any number of threads (tests/trust/test_threads.py).\n"
+        )
     if stall:
         size = f"{stall['bytes'] / 1e9:.2f} GB"
         stalls = [
@@ -116,14 +141,17 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-page", action="store_true", help="kill runs of a smaller job only")
-    parser.add_argument("--only-checkpoint", action="store_true", help="keep the kills of before")
+    parser.add_argument("--without-kills", action="store_true", help="keep the kills of before")
     parser.add_argument("--patience", action="store_true", help="without a page: runs with it")
     given = parser.parse_args()
-    if given.only_checkpoint:
+    if given.without_kills:
         with tempfile.TemporaryDirectory() as folder:
             found = last("trust", RESULTS.parent) | {"stall": measure_stall(Path(folder))}
+        found["spread"] = measure_spread()
         kept = {
-            name: found[name] for name in ("kills", "patience", "threads", "stall") if name in found
+            name: found[name]
+            for name in ("kills", "patience", "spread", "threads", "stall")
+            if name in found
         }
         publish("trust", kept, page, RESULTS.parent)
         return

@@ -11,6 +11,7 @@ from helpers.caches import blocks_of, forbid, leftovers, open_blocks
 from helpers.splits import make_split, rows
 
 from slide.data import synthetic
+from slide.data.dataset import Block
 from slide.data.split_files import ARRAYS
 
 
@@ -99,3 +100,12 @@ def test_generated_rows_ask_for_space_first(tmp_path):
             ValueError, match=rf"{name} must be in \[1, 2147483647\], not 2147483648"
         ):
             synthetic(cache=tmp_path, **{name: 2**31})
+
+
+@pytest.mark.parametrize("short", ["indices", "values"])
+def test_blocks_whose_parts_do_not_fit_are_no_cache(tmp_path, short):
+    """A fault of a reader: its checksums are right."""
+    split = make_split(5)
+    less = split.features._replace(**{short: getattr(split.features, short)[:-1]})
+    with pytest.raises(OSError, match="the cache of made cannot be read back"):
+        open_blocks(tmp_path, lambda: [Block(less, split.labels)], state=1)

@@ -53,7 +53,7 @@ def test_it_comes_back_from_its_folder(model, raw, tmp_path):
     model.save(tmp_path / "m")
     rows = raw.test.features
     expected = model.predict(rows, k=7)
-    opened = load(tmp_path / "m", verify=True)
+    opened = load(tmp_path / "m")
     assert_same(opened.predict(rows, k=7), expected)
     assert_same(opened.predict_ids(rows, k=7), model.predict_ids(rows, k=7))
     assert (opened.num_features, opened.num_labels) == (60, 80)
@@ -211,7 +211,7 @@ def test_a_quarter_of_the_size(raw, tmp_path):
         for f in ("whole", "quarter")
     ]
     assert sizes[1] < 0.5 * sizes[0]  # The rows are short, so biases and scales count.
-    opened = load(tmp_path / "quarter", verify=True)
+    opened = load(tmp_path / "quarter")
     twin, _ = trained(raw)
     for mine, found, other in zip(
         network.layers(), opened.network.layers(), twin.layers(), strict=True

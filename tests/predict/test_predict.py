@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -248,6 +249,18 @@ def test_help_names_all_options():
     for option in ("-k", "--threshold", "--ids", "--restrict", "--format", "--output", "--to"):
         assert option in text
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp_path):
+    shutil.copytree(folder / "plain", tmp_path / "m")
+    path = tmp_path / "m" / "network.safetensors"
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 64
+    path.write_bytes(changed)
+    said = failure(tmp_path / "m", folder / "rows.txt")
+    assert said == f"error: {path} has changed since it was written: its SHA-256 is another one"
+    lines = predict(tmp_path / "m", folder / "rows.txt", "--no-verify").splitlines()
+    assert len(lines) == len(predict(folder / "plain", folder / "rows.txt").splitlines())
 
 
 def test_an_interrupt(folder, monkeypatch, capsys):

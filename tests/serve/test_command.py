@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -71,6 +72,17 @@ def test_errors_are_sentences(folder, tmp_path):
     assert failure(folder, "--timeout", 0) == "error: timeout must be a number above 0, not 0.0"
     assert failure(folder, "--port", 99999) == "error: port must be in [0, 65535], not 99999"
     assert failure(folder, "--threads", 999).startswith("error: threads must be between 0 (all)")
+
+
+def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "m")
+    path = tmp_path / "m" / "network.safetensors"
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 64
+    path.write_bytes(changed)
+    assert failure(tmp_path / "m").startswith(f"error: {path} has changed since it was written")
+    options = command.parse([str(tmp_path / "m"), "--no-verify"])
+    assert command.make_server(options).config.port == 8000
 
 
 def test_a_missing_package_is_a_sentence(folder, monkeypatch):

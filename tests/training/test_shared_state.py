@@ -123,7 +123,6 @@ def test_each_process_reads_its_own_part(tmp_path, monkeypatch):
         own.append(values)
     write_list(CHECKPOINT, folder, {"run": {}, "parts": own}, files)
     del parts
-    monkeypatch.setattr(tensor_folder, "_SMALL", 0)
     whole = tensor_folder._hash_file
     monkeypatch.setattr(tensor_folder, "_hash_file", lambda p: hashed.append(p.name) or whole(p))
     weight = networks[1].first.weight.detach().clone()

@@ -16,8 +16,7 @@ References:
 """
 
 import functools
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +33,7 @@ __all__ = ["VOCABULARY", "text"]
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TEXT_VERSION = 1
-# A file in the folder of the arrays: the lines ``word count`` of ids 0, 1, ...
+# A file beside the arrays: the lines ``word count`` of ids 0, 1, ...
 VOCABULARY = "vocab.txt"
 TEXT8 = "text8"  # http://mattmahoney.net/dc/textdata.html
 TEXT_PARTS = ("train", "test")
@@ -108,11 +107,7 @@ def text(
     provider = fetch if file == TEXT8 else None
     path = Path(root) / file
     ensure_files(Path(root), [file], provider, lambda folder: _check_not_empty(folder / file), hint)
-    data, vocabulary = _open_text(path, options, cache, name, propensity)
-    assert data.folder is not None
-    if not (data.folder / VOCABULARY).exists():
-        _write_vocabulary(data.folder / VOCABULARY, vocabulary())
-    return data
+    return _open_text(path, options, cache, name, propensity)
 
 
 class _TextOptions(NamedTuple):
@@ -154,8 +149,8 @@ class _TextOptions(NamedTuple):
 
 def _open_text(
     path: Path, options: _TextOptions, cache: str | Path, name: str, propensity: Sequence[float]
-) -> tuple[SparseDataset, Callable[[], words.Vocabulary]]:
-    """Opens the cache of a text; returns the data set and what counts the vocabulary."""
+) -> SparseDataset:
+    """Opens the cache of a text."""
     numbers = {"subsample": float(options.subsample), "test_share": float(options.test_share)}
 
     @functools.cache
@@ -164,7 +159,7 @@ def _open_text(
             path, options.min_count, options.max_vocabulary, options.lower
         )
 
-    data = cached(
+    return cached(
         cache,
         name=name,
         key={
@@ -179,20 +174,13 @@ def _open_text(
         num_labels=lambda: len(vocabulary().words),
         train=lambda: options.rows_of(path, "train", vocabulary()),
         test=lambda: options.rows_of(path, "test", vocabulary()),
+        extra=lambda: {VOCABULARY: _lines(vocabulary())},
         propensity=propensity,
     )
-    return data, vocabulary
 
 
-def _write_vocabulary(path: Path, vocabulary: words.Vocabulary) -> None:
-    # Another process may write the same file, so the temporary name is unique.
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    lines = (f"{word} {count}\n" for word, count in zip(*vocabulary, strict=True))
-    try:
-        temporary.write_bytes("".join(lines).encode())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _lines(vocabulary: words.Vocabulary) -> str:
+    return "".join(f"{word} {count}\n" for word, count in zip(*vocabulary, strict=True))
 
 
 def _check_not_empty(path: Path) -> None:
