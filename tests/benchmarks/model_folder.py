@@ -113,7 +113,8 @@ def page(found: dict) -> str:
     return (
         f"# The folder of a model\n\nA network of {shape} with random weights, exact search, one "
         "row after the other, in a new process; files that were just written, threads: "
-        f"{found['threads']}. `open` is without `import slide`, and `verify=False`: no hashes are compared.\n\n"
+        f"{found['threads']}. `open` is without `import slide`, and with "
+        "`verify=False`: no hashes are compared.\n\n"
         f"{table(opening)}\nA trained run of debian ({told}) with its re-ranker, predicted by "
         f"`slide-predict` in each type, with the start of the process:\n\n{table(precision)}"
     )
