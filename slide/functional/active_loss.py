@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_sets, check_targets
 from slide.backend import plain
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
 from slide.functional.losses import Loss, find_loss
 from slide.functional.plain_loss import plain_loss
@@ -128,7 +128,7 @@ def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:
     return torch.tensor(losses.mean() if len(losses) else 0.0, dtype=dtype)
 
 
-class _ActiveLoss(torch.autograd.Function):
+class _ActiveLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def forward(
@@ -154,7 +154,6 @@ class _ActiveLoss(torch.autograd.Function):
         return mean_loss(losses, scores.dtype)
 
     @staticmethod
-    @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         return scaled(ctx.gradient, grads[0]), None, None, None, None

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from slide.backend import on_device
+from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.channels import (
     Channels,
     ChannelSelection,
@@ -29,6 +29,7 @@ from slide.functional.channels import (
     select_kernels,
     take_channels,
 )
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import outside_autocast, untraced
 
@@ -87,6 +88,7 @@ def active_conv2d(
     """
     x, _, outside = outside_autocast(x, weight)
     check_convolution(x, weight, bias, groups)
+    check_not_averaged(weight, bias)
     if not sparse_grad:
         check_leaves(weight, bias)
     sides = as_pair("stride", stride, 1), as_pair("padding", padding, 0)
@@ -96,7 +98,7 @@ def active_conv2d(
         return _ActiveConv2d.apply(x, weight, bias, selection, geometry, sparse_grad)  # type: ignore[return-value]
 
 
-class _ActiveConv2d(torch.autograd.Function):
+class _ActiveConv2d(FirstDerivatives):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu")
     def forward(
@@ -124,7 +126,6 @@ class _ActiveConv2d(torch.autograd.Function):
         )
 
     @staticmethod
-    @once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, kernels = ctx.saved_tensors

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide import checks
 from slide.backend import on_device, plain
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.plain_csr_product import PlainMatrix, PlainProduct
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import gather_entries
@@ -227,7 +227,7 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
         return _Product.apply(x, values, matrix)  # type: ignore[return-value]
 
 
-class _Product(torch.autograd.Function):
+class _Product(FirstDerivatives):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu")
     def forward(ctx: Any, x: Tensor, values: Tensor | None, matrix: CSRMatrix):
@@ -237,7 +237,6 @@ class _Product(torch.autograd.Function):
         return _multiply(matrix.indptr, matrix.indices, used, x, len(matrix.indptr) - 1)
 
     @staticmethod
-    @once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, values = ctx.saved_tensors

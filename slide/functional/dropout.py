@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide import checks
 from slide.backend import plain
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.kernels import relu_dropout as kernels
 from slide.plain.relu_dropout import relu_dropout_forward
 from slide.runtime import array_view, random_key, untraced
@@ -52,7 +52,7 @@ def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None = None) 
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]
 
 
-class _ReluDropout(torch.autograd.Function):
+class _ReluDropout(FirstDerivatives):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, key: int):
         x, ctx.scale = x.detach().contiguous(), 1 / (1 - p)
@@ -62,7 +62,6 @@ class _ReluDropout(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (out,) = ctx.saved_tensors
         grad_x = torch.empty_like(out)

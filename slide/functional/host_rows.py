@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.row_gradients import RowGradient, hand_over
 from slide.runtime import profiled
 from slide.sparse import CSR
@@ -81,7 +81,7 @@ def _fetch(tensor: Tensor, ids: np.ndarray, device: torch.device) -> Tensor:
     return _Fetch.apply(tensor, ids, device)  # type: ignore[return-value]
 
 
-class _Fetch(torch.autograd.Function):
+class _Fetch(FirstDerivatives):
     """Rows ``(R, ...)`` of a tensor on the host, on a device."""
 
     @staticmethod
@@ -95,7 +95,6 @@ class _Fetch(torch.autograd.Function):
         return rows.to(device, non_blocking=True)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         rows = grads[0]
         if rows.layout == torch.sparse_coo:  # To coalesce it would wait for the device.

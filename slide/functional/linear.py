@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide import checks
 from slide.active_set import ActiveSet, check_sets
 from slide.backend import device_of, on_device, plain
+from slide.functional.averaged_weights import check_not_averaged
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
 from slide.functional.plain_products import PlainPerSampleLinear, exact
@@ -141,6 +142,7 @@ def linear_on_set(
     x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: LinearOptions
 ) -> Tensor:
     """`active_linear`, without its checks of inputs and set."""
+    check_not_averaged(weight, bias)
     if not products.sparse_grad:
         check_leaves(weight, bias)
     if active.shared:
@@ -170,7 +172,7 @@ def _on_own_sets(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveS
     return out
 
 
-class _PerSampleLinear(torch.autograd.Function):
+class _PerSampleLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def forward(
@@ -197,7 +199,6 @@ class _PerSampleLinear(torch.autograd.Function):
         return out.to(weight.dtype)
 
     @staticmethod
-    @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x, _), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
@@ -241,7 +242,7 @@ def _for_kernels(ids: np.ndarray, weight: Tensor) -> tuple[np.ndarray, Tensor]:
     return ids, weight
 
 
-class _SharedLinear(torch.autograd.Function):
+class _SharedLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def forward(
@@ -265,7 +266,6 @@ class _SharedLinear(torch.autograd.Function):
         return (x @ rows.T).to(weight.dtype).add_(some)
 
     @staticmethod
-    @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows = ctx.saved_tensors

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import plain
@@ -16,6 +15,8 @@ from slide.functional.active_loss import (
     mean_loss,
     scaled,
 )
+from slide.functional.averaged_weights import check_not_averaged
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
 from slide.functional.linear import LinearOptions, check_active, gather_rows, linear_on_set
 from slide.functional.losses import Loss, find_loss
@@ -92,6 +93,7 @@ def linear_loss_on_set(
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products)
         return loss_on_active(scores, active, loss, hard_fraction, weights)
+    check_not_averaged(weight, bias)
     if not products.sparse_grad:
         check_leaves(weight, bias)
     check_targets(active, len(x))
@@ -123,7 +125,7 @@ class _Options(NamedTuple):
     weights: np.ndarray | None
 
 
-class _SharedLinearLoss(torch.autograd.Function):
+class _SharedLinearLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def forward(
@@ -164,7 +166,6 @@ class _SharedLinearLoss(torch.autograd.Function):
         return mean
 
     @staticmethod
-    @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         upstream, grad_weight, grad_bias = grads[0].item(), None, None

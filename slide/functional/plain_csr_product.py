@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.plain.pattern_products import sampled_product, samples_of, weighted_sum
 
 
@@ -35,7 +35,7 @@ class PlainMatrix(NamedTuple):
         return cls(indptr, samples_of(indptr.diff(), len(columns)), columns, order, turned)
 
 
-class PlainProduct(torch.autograd.Function):
+class PlainProduct(FirstDerivatives):
     """``matrix @ x`` for ``x`` ``(D, K)``, with gradients for ``x`` and the entries ``(nnz,)``."""
 
     @staticmethod
@@ -45,7 +45,6 @@ class PlainProduct(torch.autograd.Function):
         return weighted_sum(matrix.indptr, matrix.columns, values.detach(), x.detach())
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x, values), matrix, grad = ctx.saved_tensors, ctx.matrix, grads[0].contiguous()
         grad_x, grad_values = None, None

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet
 from slide.backend import on_device
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.plain.pattern_products import row_gradient, sampled_product, samples_of, weighted_sum
 from slide.row_gradients import RowGradient, hand_over
 from slide.runtime import profiled
@@ -29,7 +29,7 @@ def exact(values: Tensor) -> Tensor:
     return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
 
 
-class PlainPerSampleLinear(torch.autograd.Function):
+class PlainPerSampleLinear(FirstDerivatives):
     """``x @ weight.T + bias`` on sets of each sample, ``(nnz,)``."""
 
     @staticmethod
@@ -54,7 +54,6 @@ class PlainPerSampleLinear(torch.autograd.Function):
         return out.to(weight.dtype)
 
     @staticmethod
-    @once_differentiable
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight = ctx.saved_tensors
@@ -74,7 +73,7 @@ class PlainPerSampleLinear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None, None
 
 
-class PlainSparseLinear(torch.autograd.Function):
+class PlainSparseLinear(FirstDerivatives):
     """``x @ weight + bias`` for a sparse ``x``, ``(B, H)``."""
 
     @staticmethod
@@ -88,7 +87,6 @@ class PlainSparseLinear(torch.autograd.Function):
         return out if bias is None else out + bias.detach()
 
     @staticmethod
-    @once_differentiable
     @profiled("input_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad, grad_weight = grads[0].contiguous(), None

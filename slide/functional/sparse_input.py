@@ -4,10 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide.active_set import transpose
 from slide.backend import plain
+from slide.functional.averaged_weights import check_not_averaged
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_rows import rows_to_visit, select_rows
 from slide.functional.plain_products import PlainSparseLinear
 from slide.inputs import as_csr
@@ -53,6 +54,7 @@ def sparse_linear(
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
     x = as_csr(x, len(weight))
     check_pattern("features", x, None, len(weight))
+    check_not_averaged(weight)  # The bias has an ordinary gradient.
     if not sparse_grad:
         check_leaves(weight)
     if plain(weight):
@@ -71,7 +73,7 @@ def _sum_rows(x: CSR, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-class _SparseLinear(torch.autograd.Function):
+class _SparseLinear(FirstDerivatives):
     @staticmethod
     def forward(
         ctx: Any,
@@ -84,7 +86,6 @@ class _SparseLinear(torch.autograd.Function):
         return _sum_rows(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
     @profiled("input_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad, grad_weight = grads[0].contiguous(), None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host
+from slide.functional.averaged_weights import check_not_averaged
 from slide.inputs import as_pattern
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR
@@ -33,7 +34,7 @@ class SampledLayer(nn.Module):
 
     bias: nn.Parameter | None
     host_rows = False
-    # What stays on the host with ``host_rows``.
+    # What has row gradients, and stays on the host with ``host_rows``.
     _of_rows: tuple[str, ...] = ("weight", "bias")
 
     def __init__(
@@ -68,25 +69,32 @@ class SampledLayer(nn.Module):
                 f"{self.in_features}"
             )
         owner = _OWNERS.get(id(sampler))
-        if owner is not None and owner.sampler is sampler:
+        if owner not in (None, self) and owner.sampler is sampler:
             raise ValueError(
                 f"this sampler chooses for another layer, {owner}: its index and its counters "
                 "belong to that layer; make a sampler for each layer"
             )
         _OWNERS[id(sampler)] = self
 
+    def _own_sampler(self) -> Sampler:
+        """The sampler, for use: it may have been assigned, or copied together with the layer."""
+        if _OWNERS.get(id(self.sampler)) is not self:
+            self._take_sampler()
+        return self.sampler
+
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
 
         Prediction computes all outputs, because it must not depend on draws or on the batch.
         """
-        _check_not_replicated(self)
+        check_not_averaged(*(getattr(self, name) for name in self._of_rows))
         if not self.training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
         if labels is not None:
             labels = as_pattern(labels, self.out_features)
-        self.sampler.update(rows, self.bias, x if self.training else None)
-        return self.sampler.select(x, labels)
+        sampler = self._own_sampler()
+        sampler.update(rows, self.bias, x if self.training else None)
+        return sampler.select(x, labels)
 
     def keep_rows_on_host(self) -> None:
         """Set ``host_rows``, before the layer is moved to another device.
@@ -154,22 +162,6 @@ class SampledLayer(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
         self.sampler.load_state_dict(_to_arrays(state))
-
-
-def _check_not_replicated(layer: SampledLayer) -> None:
-    """Raise RuntimeError in a pass whose gradients DistributedDataParallel is to average."""
-    replica = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
-    if replica is None or not torch.is_grad_enabled():
-        return
-    averaged = getattr(replica, "_module_parameters", ())
-    if any(own is p for own in layer.parameters() if own.requires_grad for p in averaged):
-        raise RuntimeError(
-            "DistributedDataParallel does not average the row gradients of a "
-            f"{type(layer).__name__}, so the processes would train different weights. Wrap the "
-            "layers before it alone, and take slide.distributed.ShardedSampledLinear as output "
-            "layer, whose rows the processes share out; or make this one with sparse_grad=True, "
-            "and call torch.distributed.all_reduce on the grad of its parameters before each step"
-        )
 
 
 def _to_tensors(state: Any) -> Any:

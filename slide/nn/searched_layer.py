@@ -99,8 +99,9 @@ class SearchedLayer(SampledLayer):
             ValueError: for a sampler without an index.
         """
         check_has_index(self.sampler)
-        self.sampler.update(self.weight, self.bias, None)
-        return self.sampler.candidates(x)
+        sampler = self._own_sampler()
+        sampler.update(self.weight, self.bias, None)
+        return sampler.candidates(x)
 
     def _like(self, x: Any) -> Tensor:
         """A tensor of the type of the weight, on the device where the layer computes."""

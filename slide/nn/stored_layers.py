@@ -12,6 +12,7 @@ from slide.functional import active_linear, sparse_linear
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
+from slide.nn.place import new_linear
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.searched_layer import SEARCHES, at_ids, check_has_index
 from slide.nn.sparse_input_linear import SparseInputLinear
@@ -93,7 +94,7 @@ class StoredLinear(_StoredLayer):
 
     def __init__(self, rows: StoredRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
-        self._whole: list[SampledLinear] = []  # In a list, so that it is no part of the module.
+        self._whole: list[Tensor] = []  # The weight as float32, once a search needs it.
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
         """All outputs of ``x`` ``(B, D)``; ``labels`` do not change them."""
@@ -125,9 +126,10 @@ class StoredLinear(_StoredLayer):
             return self.row_index().top_k(x, k)
         check_has_index(self.sampler)
         if not self._whole:
-            self._whole = [self.trainable()]
-        layer = self._whole[0]
-        return index_top_k(x, layer.weight, self.bias, layer.candidates(x), k)
+            self._whole = [self.weight]
+        weight = self._whole[0]
+        self.sampler.update(weight, self.bias, None)
+        return index_top_k(x, weight, self.bias, self.sampler.candidates(x), k)
 
     def row_index(self) -> RowIndex:
         """See `slide.SampledLinear.row_index`."""
@@ -142,7 +144,7 @@ class StoredLinear(_StoredLayer):
 
     def to_linear(self) -> nn.Linear:
         """An ``nn.Linear`` with float32 copies of weight and bias."""
-        return self.trainable().to_linear()
+        return new_linear(self.weight, self.bias)
 
     def kept(self, numbers: Tensor) -> "StoredLinear":
         """A layer with some of the outputs."""

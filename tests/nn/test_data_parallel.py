@@ -1,19 +1,27 @@
 """Layers in torch's DistributedDataParallel: refused, because it would not average their rows."""
 
 import os
+import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.matrices import make_csr
 from helpers.sparse_layers import B, D, N, draw_labels, make_layer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from slide.nn import ActiveLoss
+from slide.active_set import ActiveSet
+from slide.distributed import Group, ShardedSampledLinear
+from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
+from slide.nn import ActiveLoss, SampledConv2d, SparseInputLinear
 from slide.nn.sampled_linear import SampledLinear
+from slide.sparse import Pattern
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="needs torch.distributed"),
@@ -58,6 +66,106 @@ def test_a_layer_that_is_left_out_is_not_refused():
     DistributedDataParallel(model)(torch.randn(B, 3), draw_labels()).backward()
     assert model.encoder.weight.grad.any()
     assert model.output.weight.grad.is_sparse
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_wrapper_from_a_file():
+    wrapped = DistributedDataParallel(Model(SampledLinear(D, N)))
+    again = pickle.loads(pickle.dumps(wrapped))
+    with pytest.raises(RuntimeError, match="DistributedDataParallel does not"):
+        again(torch.randn(B, 3), draw_labels())
+
+
+class Hidden(Model):
+    """Its forward pass ends before the output layer, which the program calls by itself."""
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+CALLS = {
+    "forward": lambda layer, x: layer(x, draw_labels()),
+    "loss": lambda layer, x: layer.loss(x, draw_labels(), ActiveLoss("bce")),
+    "active_linear": lambda layer, x: active_linear(x, layer.weight, None, ACTIVE),
+    "active_linear_loss": lambda layer, x: active_linear_loss(x, layer.weight, None, ACTIVE, "bce"),
+}
+ACTIVE = ActiveSet(N, np.array([5, 1], np.int32), targets=Pattern.from_lists([[0]] * B))
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("call", CALLS)
+class TestOutsideOfTheForwardPass:
+    def test_it_is_refused_there_too(self, call):
+        model = DistributedDataParallel(Hidden(make_layer(sparse_grad=False)))
+        layer, hidden = model.module.output, model(torch.randn(B, 3))
+        with pytest.raises(RuntimeError, match=r"DistributedDataParallel does not .*all_reduce"):
+            CALLS[call](layer, hidden)
+        with torch.no_grad():
+            CALLS[call](layer, hidden)
+        layer.requires_grad_(False)  # Then it does not learn.
+        CALLS[call](layer, hidden)
+
+    def test_a_wrapper_of_the_encoder_is_not_meant(self, call):
+        model = Hidden(make_layer())
+        encoder = DistributedDataParallel(model.encoder)
+        CALLS[call](model.output, encoder(torch.randn(B, 3)))
+
+    def test_a_wrapper_without_the_layer_is_not_meant(self, call):
+        model = Hidden(make_layer())
+        names = ["output.weight", "output.bias"]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+        wrapped = DistributedDataParallel(model)
+        CALLS[call](model.output, wrapped(torch.randn(B, 3)))
+
+    def test_a_wrapper_that_is_gone_averages_nothing(self, call):
+        model = Hidden(make_layer())
+        wrapped = DistributedDataParallel(model)
+        wrapped.itself = [wrapped]  # Python frees a cycle later.
+        del wrapped
+        CALLS[call](model.output, model(torch.randn(B, 3)))
+
+
+@pytest.mark.usefixtures("one_process")
+def test_other_layers_outside_of_the_forward_pass():
+    first, second, tail = SparseInputLinear(N, D), SampledConv2d(3, 4, 2), SampledLinear(D, N)
+    tail.weight = first.weight  # Tied: the layer itself is not wrapped, its weight is.
+    model = DistributedDataParallel(nn.ModuleList([first, second]))
+    features = make_csr(np.random.default_rng(0), [2, 3], N)
+    images = torch.randn(2, 3, 5, 5)
+    calls = [
+        (first.weight, lambda: first(features)),
+        (second.weight, lambda: second(images)),
+        (first.weight, lambda: tail(torch.randn(2, D))),
+        (second.weight, lambda: active_conv2d(images, second.weight)),
+        (first.weight, lambda: sparse_linear(features, first.weight, None)),
+    ]
+    for weight, call in calls:
+        shape = re.escape(str(tuple(weight.shape)))
+        with pytest.raises(RuntimeError, match=f"gradients of a weight {shape}, so the processes"):
+            call()
+    del model
+    for _, call in calls:
+        call()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_rows_that_processes_share_out():
+    """Those of each process are others: a wrapper would give all the rows of the first one."""
+    layer = ShardedSampledLinear(D, N, group=Group.alone())
+    model = Hidden(layer)
+    encoder = DistributedDataParallel(model.encoder)
+    layer.loss(encoder(torch.randn(B, 3)), draw_labels(), ActiveLoss("bce"))[0].backward()
+    wrapped = DistributedDataParallel(model)
+    with pytest.raises(RuntimeError, match="DistributedDataParallel does not"):
+        layer.loss(wrapped(torch.randn(B, 3)), draw_labels(), ActiveLoss("bce"))
+
+
+@pytest.mark.usefixtures("one_process")
+def test_rows_on_the_host():
+    layer = SampledLinear(D, N, host_rows=True)
+    wrapped = DistributedDataParallel(Hidden(layer))
+    with pytest.raises(RuntimeError, match="DistributedDataParallel does not"):
+        layer(wrapped(torch.randn(B, 3)))
 
 
 ADVICE = f"""

@@ -8,10 +8,13 @@ import pytest
 import torch
 from helpers.samplers import lsh_sampler, uniform_sampler
 
+from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.stored_layers import StoredLinear
 from slide.sampling import FullSampler
+from slide.stored_rows import StoredRows
 
 D, N = 6, 40
 SECOND = {
@@ -44,6 +47,65 @@ def test_a_replaced_sampler_is_free():
     layer = SampledLinear(D, N, first)
     layer.sampler = second
     SampledLinear(D, N, first)
+
+
+USES = {
+    "forward": lambda layer: layer(torch.randn(2, D)),
+    "loss": lambda layer: layer.loss(torch.randn(2, D), [[1], [2]], ActiveLoss("bce")),
+    "search": lambda layer: layer.top_k(torch.randn(2, D), 3, search="sampler"),
+}
+
+
+def use_both(use, second, first):
+    use(second)
+    use(first)  # If no layer had used the sampler before, the second one now has it.
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("given", ["by the constructor", "by assignment", "by a copy"])
+def test_an_assigned_sampler_of_another_layer(use, used, given):
+    if given == "by the constructor":
+        first = SampledLinear(D, N, lsh_sampler(D, N, active=8))
+    elif given == "by assignment":
+        first = SampledLinear(D, N)
+        first.sampler = lsh_sampler(D, N, active=8)
+    else:
+        first = copy.deepcopy(SampledLinear(D, N, lsh_sampler(D, N, active=8)))
+    second = SampledLinear(D, N, lsh_sampler(D, N, active=8))
+    if used:
+        USES[use](first)
+    second.sampler = first.sampler
+    with pytest.raises(ValueError, match=r"another layer, SampledLinear\(6, 40.* for each layer"):
+        use_both(USES[use], second, first)
+
+
+def test_an_assigned_sampler_of_another_width():
+    layer = SampledLinear(D, N)
+    layer.sampler = lsh_sampler(7, N, active=8)
+    with pytest.raises(ValueError, match=r"inputs of 7 numbers does not fit .* inputs of 6"):
+        layer(torch.randn(2, D))
+
+
+def test_a_sampler_may_be_taken_over():
+    first, second = (SampledLinear(D, N, lsh_sampler(D, N, active=8)) for _ in range(2))
+    first(torch.randn(2, D))
+    second.sampler, first.sampler = first.sampler, FullSampler(D, N)
+    first.sampler = first.sampler
+    for use in USES.values():
+        use(second)
+
+
+def test_a_layer_of_stored_rows_hands_its_sampler_on():
+    rows = StoredRows.of(torch.randn(N, D), "bfloat16")
+    stored, x = StoredLinear(rows, torch.randn(N)), torch.randn(2, D)
+    stored.sampler = lsh_sampler(D, N, active=8)
+    found = stored.top_k(x, 3, search="sampler")
+    layer = stored.trainable()  # The other one, which searches by the same rows, stays.
+    for one, other in zip(found, layer.top_k(x, 3, search="sampler"), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(stored.to_linear().weight, layer.weight)
+    layer(x)
 
 
 def test_copies_have_samplers_of_their_own():

@@ -1,0 +1,76 @@
+"""Operations that have no second derivatives, and say so when one is asked for."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class FirstDerivatives(torch.autograd.Function):
+    """An operation whose gradients cannot be differentiated; its ``backward`` needs no decorator.
+
+    The backward pass runs without autograd. With ``create_graph=True`` its gradients can be used,
+    and to differentiate them raises a RuntimeError. PyTorch's ``once_differentiable`` does this
+    only where the gradient that comes in requires one itself, and does not tell autograd what the
+    gradients depend on: a gradient penalty would be left out, and a Hessian would be zero.
+    """
+
+    def __init_subclass__(cls, **keywords: Any):
+        super().__init_subclass__(**keywords)
+        cls.backward = staticmethod(_guarded(cls.backward, cls.__name__.lstrip("_")))
+
+    @classmethod
+    def apply(cls, *inputs: Any) -> Any:
+        out = super().apply(*inputs)
+        node = out.grad_fn  # type: ignore[union-attr]
+        if node is not None:  # It is the context of the backward pass.
+            node.sources = [_edge(each) for each in inputs if _learns(each)]
+        return out
+
+
+def _learns(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _edge(tensor: Tensor) -> Tensor:
+    """A tensor in the place of another in the graph; it does not keep the other's memory."""
+    if tensor.is_leaf:
+        return tensor  # The graph holds it anyway.
+    with torch.enable_grad():
+        return tensor[:0].clone()
+
+
+def _guarded(backward: Callable, name: str) -> Callable:
+    """A backward pass whose gradients depend on all that they are computed from."""
+
+    @functools.wraps(backward)
+    def call(ctx: Any, *grads: Tensor) -> tuple:
+        with torch.no_grad():
+            found = backward(ctx, *grads)
+        if not torch.is_grad_enabled():  # Nobody wants a graph: the usual case.
+            return found
+        sources = [*ctx.sources, *filter(_learns, grads)]
+        return tuple(
+            None if each is None else _Refused.apply(name, each, *sources) for each in found
+        )
+
+    return call
+
+
+class _Refused(torch.autograd.Function):
+    """A gradient as it is. It requires a gradient, since ``sources`` do, and there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, gradient: Tensor, *sources: Tensor):
+        ctx.name = name
+        return gradient.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise RuntimeError(
+            f"{ctx.name} has first derivatives only, so a gradient through it cannot be "
+            "differentiated again; for a gradient penalty or a Hessian use a layer of PyTorch, "
+            "such as layer.to_linear() returns"
+        )

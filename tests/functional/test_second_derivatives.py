@@ -1,0 +1,227 @@
+"""Second derivatives do not exist: to ask for one is an error, and never zero or a lost term.
+
+The gradient that comes in is that of the loss itself, a constant, as in a gradient penalty.
+"""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.active_sets import B, D, N, draw, make_active
+from helpers.matrices import make_csr
+from torch.autograd.functional import hessian
+
+import slide
+from slide.functional import (
+    CSRMatrix,
+    active_conv2d,
+    active_linear,
+    active_linear_loss,
+    csr_matmul,
+    loss_on_active,
+    relu_dropout,
+    sparse_linear,
+)
+from slide.functional.csr_product import PlainProduct
+from slide.functional.host_rows import fetch_set
+from slide.functional.plain_products import PlainPerSampleLinear, PlainSparseLinear
+from slide.nn import ActiveLoss, SampledLinear
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import dense_gradient
+from slide.sparse import Pattern
+
+# Of PyTorch: it would rather see `torch.autograd.grad`.
+pytestmark = pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+TARGETS = Pattern.from_lists([[0]] * B)
+MATRIX = CSRMatrix(make_csr(np.random.default_rng(0), [2] * N, D, np.float64), D)
+FEATURES = make_csr(np.random.default_rng(0), [2] * B, N, np.float64)
+
+
+def linear(kind):
+    x = draw(B, D)
+    return active_linear(x, draw(N, D, seed=1), None, make_active(kind)).sum(), x
+
+
+def by_weight(kind):
+    weight, bias = draw(N, D, seed=1), draw(N, seed=2)
+    return active_linear(draw(B, D), weight, bias, make_active(kind)).sum(), bias
+
+
+def linear_loss():
+    x, active = draw(B, D), make_active("shared", targets=TARGETS)
+    return active_linear_loss(x, draw(N, D, seed=1), None, active, "softmax"), x
+
+
+def scores_loss():
+    scores = draw(B, 4)
+    return loss_on_active(scores, make_active("shared", targets=TARGETS), "bce"), scores
+
+
+def sparse_input():
+    bias = draw(D)
+    return sparse_linear(FEATURES, draw(N, D, seed=1), bias).sum(), bias
+
+
+def convolution():
+    x = draw(2, 3, 5, 5)
+    return active_conv2d(x, draw(4, 3, 2, 2, seed=1), out_channels=np.array([1, 3])).sum(), x
+
+
+def sparse_matrix():
+    x = draw(D, 2)
+    return csr_matmul(MATRIX, x).sum(), x
+
+
+def plain_sparse_matrix():
+    x = draw(D, 2)
+    pattern, values = MATRIX.plain(x.device)
+    return PlainProduct.apply(x, values, pattern).sum(), x
+
+
+def plain_linear():
+    x, active = draw(B, D), make_active("per_sample")
+    return PlainPerSampleLinear.apply(x, draw(N, D, seed=1), None, active, False).sum(), x
+
+
+def plain_sparse_input():
+    bias = draw(D)
+    return PlainSparseLinear.apply(FEATURES, draw(N, D, seed=1), bias, False).sum(), bias
+
+
+def fetched_rows():
+    weight = draw(N, D)
+    rows, _, _ = fetch_set(weight, None, make_active("shared"), torch.device("cpu"))
+    return rows.sum(), weight
+
+
+def dropout():
+    x = draw(9)
+    return relu_dropout(x, 0.5).sum(), x
+
+
+CASES = {
+    "SharedLinear": lambda: linear("shared"),
+    "SharedLinear of all outputs": lambda: linear("complete"),
+    "SharedLinear by its bias": lambda: by_weight("shared"),
+    "PerSampleLinear": lambda: linear("per_sample"),
+    "PerSampleLinear by its bias": lambda: by_weight("per_sample"),
+    "PlainPerSampleLinear": plain_linear,
+    "SparseLinear": sparse_input,
+    "PlainSparseLinear": plain_sparse_input,
+    "ActiveConv2d": convolution,
+    "Product": sparse_matrix,
+    "PlainProduct": plain_sparse_matrix,
+    "Fetch": fetched_rows,
+}
+# Plain torch has the second derivatives of these.
+OF_KERNELS = {
+    "SharedLinearLoss": linear_loss,
+    "ActiveLoss": scores_loss,
+    "ReluDropout": dropout,
+}
+
+
+def check_penalty(name, make):
+    loss, x = make()
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    size = gradient.to_dense().square().sum()
+    with pytest.raises(RuntimeError, match=rf"{name.split()[0]} has first derivatives only"):
+        (loss + size).backward()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_gradient_penalty(name):
+    check_penalty(name, CASES[name])
+
+
+@pytest.mark.kernels_only
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_a_gradient_penalty_through_a_kernel(name):
+    check_penalty(name, OF_KERNELS[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_graph_alone_changes_nothing(name):
+    """Some programs always set ``create_graph``, and differentiate once."""
+    loss, x = CASES[name]()
+    (wanted,) = torch.autograd.grad(loss, x, retain_graph=True)
+    assert not wanted.requires_grad
+    (found,) = torch.autograd.grad(loss, x, create_graph=True)
+    assert torch.equal(found.to_dense(), wanted.to_dense())
+    with torch.no_grad():
+        found.mul_(2)  # As a clip of gradients would.
+    assert torch.equal(found.to_dense(), 2 * wanted.to_dense())
+    loss.backward(create_graph=True)
+
+
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+@pytest.mark.parametrize("with_loss", [False, True])
+class TestLayers:
+    @staticmethod
+    def make(mode, with_loss, sparse_grad=False):
+        torch.manual_seed(0)
+        sampler = slide.ActiveSampler(D, 40, active=9, mode=mode)
+        layer = SampledLinear(D, 40, sampler, sparse_grad=sparse_grad)
+
+        def value(x):
+            if with_loss:
+                return layer.loss(x, TARGETS, ActiveLoss("squared_hinge"))[0]
+            return layer(x).values.sum()
+
+        return layer, value
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of PyTorch, with ``vectorize``.
+    def test_hessian(self, mode, with_loss):
+        _, value = self.make(mode, with_loss)
+        x = torch.randn(B, D)
+        for vectorize in (False, True):
+            with pytest.raises(RuntimeError, match="first derivatives only"):
+                hessian(value, x, vectorize=vectorize)
+        with pytest.raises(RuntimeError, match=r"setup_context|data pointer"):  # Of PyTorch.
+            torch.func.hessian(value)(x)
+
+    @pytest.mark.parametrize("asked", ["all", "weight", "factor"])
+    def test_a_penalty_of_an_encoder(self, mode, with_loss, asked):
+        """A part of the penalty's gradient does not pass this layer: the rest must not be lost."""
+        _, value = self.make(mode, with_loss)
+        encoder, factor = torch.nn.Linear(3, D), torch.ones((), requires_grad=True)
+        x = torch.randn(B, 3, requires_grad=True)
+        loss = factor * value(encoder(x))
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        inputs = {"all": None, "weight": [encoder.weight], "factor": [factor]}[asked]
+        with pytest.raises(RuntimeError, match="first derivatives only"):
+            (loss + gradient.norm()).backward(inputs=inputs)
+
+    @pytest.mark.parametrize("sparse_grad", [False, True])
+    def test_steps_with_a_graph(self, mode, with_loss, sparse_grad):
+        found, x = [], torch.randn(B, D)
+        for create_graph in (False, True):
+            layer, value = self.make(mode, with_loss, sparse_grad)
+            optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
+            for _ in range(3):
+                inputs = x.clone().requires_grad_()
+                for _ in range(2):
+                    value(inputs).backward(create_graph=create_graph)
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append([*layer.parameters(), inputs.grad])
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_rows_that_are_left_on_a_weight_have_no_graph():
+    weight = draw(N, D)
+    loss = active_linear(draw(B, D, grad=False), weight, None, make_active("shared")).sum()
+    loss.backward(create_graph=True)
+    assert not dense_gradient(weight).requires_grad
+    copy.deepcopy(weight)
+
+
+def test_every_operation_says_it():
+    package = Path(slide.functional.__file__).parents[1]
+    for path in (*(package / "functional").rglob("*.py"), package / "distributed/sharded_loss.py"):
+        if path.name != "first_derivatives.py":
+            assert "autograd.Function" not in path.read_text(encoding="utf-8"), path
+            assert "once_differentiable" not in path.read_text(encoding="utf-8"), path
