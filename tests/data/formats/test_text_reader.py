@@ -81,6 +81,7 @@ ERRORS = {
     "nan": ("1 5 4\n1 2:nan\n", 2, "value nan of feature 2 is not a finite float32"),
     "infinite": ("2 5 4\n1 2:1\n1 2:-inf 3:1\n", 3, "value -inf of feature 2 is not a finite"),
     "too large": ("1 5 4\n1 2:1e39\n", 2, "value 1e39 of feature 2 is not a finite float32"),
+    "at the limit": ("1 5 4\n1 2:3.4028235677973366e38\n", 2, "is not a finite float32"),
     "too large by far": ("1 5 4\n1 2:1e999999999999\n", 2, "is not a finite float32"),
     "feature twice": ("1 5 4\n1 2:1 0:1 2:1\n", 2, "feature 2 occurs more than once"),
     "label twice": ("1 5 4\n1,3,1 2:1\n", 2, "label 1 occurs more than once"),
