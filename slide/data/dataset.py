@@ -213,7 +213,10 @@ def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be in (0, 1), not {fraction}")
     if len(split) < 2:
-        raise ValueError(f"a split of {len(split)} rows cannot be divided")
+        raise ValueError(
+            f"{len(split)} training rows cannot be divided into rows to learn from and rows to "
+            "judge by: take more rows, or a smaller dataset.holdout"
+        )
     aside = min(max(round(fraction * len(split)), 1), len(split) - 1)
     order = np.random.default_rng(seed).permutation(len(split))
     return split.take(np.sort(order[aside:])), split.take(np.sort(order[:aside]))

@@ -41,7 +41,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             100,000 labels.
         sampler: how active sets are chosen: ``"uniform"``, ``"lsh"`` or ``"full"``.
         active: outputs in an active set; None: a quarter of all labels, in [64, 2048].
-        ranker: ``"ensemble"``, or None: the network alone, without held-out rows.
+        ranker: ``"ensemble"``; ``"none"`` or None: the network alone, without held-out rows.
         label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
             rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The
             re-ranker ranks by probability times weight.

@@ -23,7 +23,7 @@ from slide.training import Trainer, TrainingOptions, linear
 # Decay of the moments.
 BETAS = (0.0, 0.99)
 SAMPLERS = ("uniform", "lsh", "full")
-RANKERS = ("ensemble", None)
+RANKERS = ("ensemble", "none", None)
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,18 @@ class Recipe:
     def trainer(self, data: SparseDataset, seed: int, folder: Path) -> Trainer:
         """A trainer of a new network, whose biases begin at the frequencies of the labels."""
         if self.ranker not in RANKERS:
-            raise ValueError(f"ranker must be ensemble or None, not {self.ranker!r}")
+            raise ValueError(f"ranker must be ensemble, none or None, not {self.ranker!r}")
+        ranked = self.ranker == "ensemble"
         options = TrainingOptions(
             batch_size=self.rows_in_step(len(data.train)),
             epochs=self.epochs,
             max_epochs=self.max_epochs,
             max_minutes=self.max_minutes,
-            evaluation=self.search or default_search(data.num_labels, self.ranker is not None),
+            evaluation=self.search or default_search(data.num_labels, ranked),
             seed=seed,
         )
         network = self.network(data.num_features, data.num_labels, seed)
-        ranker = None if self.ranker is None else EnsembleRanker(objective=self.objective)
+        ranker = EnsembleRanker(objective=self.objective) if ranked else None
         parts = network, self.optimizer(network), self.loss(), data, options, folder
         trainer = Trainer(*parts, ranker=ranker, lr_schedule=linear)
         start_biases(network, self.loss(), trainer.train_split.labels)

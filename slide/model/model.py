@@ -116,7 +116,9 @@ class Model(LearningMixin):
             rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes, or texts: a list,
                 an array ``(B,)`` or an iterator. What was done to the training rows is done to
                 them.
-            k: number of labels.
+            k: number of labels. Where there are fewer, the places left have the number -1, the name
+                None and the score 0. A re-ranker looks at more candidates if k is larger than their
+                number, and its first answers may then be others.
             search: ``"exact"``, ``"index"``, which is many times as fast with very many labels
                 and may miss one, or ``"sampler"``, if the model has the index of its sampler; see
                 `slide.SampledLinear.top_k`. None: `search`.

@@ -97,7 +97,7 @@ def test_no_more_than_8192_rows_are_held_out():
 
 
 def test_one_row_cannot_be_divided():
-    with pytest.raises(ValueError, match="a split of 1 rows cannot be divided"):
+    with pytest.raises(ValueError, match="1 training rows cannot be divided"):
         validation_split(texts(1), seed=0)
 
 

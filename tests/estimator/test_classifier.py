@@ -213,7 +213,7 @@ def test_learning_in_parts(rows):
         ({"threshold": 2}, r"threshold must be in \[0, 1\], not 2"),
         ({"verbose": 1}, "verbose must be true or false, not 1"),
         ({"sampler": "best"}, "sampler must be one of uniform, lsh, full, not 'best'"),
-        ({"ranker": "trees"}, "ranker must be ensemble or None, not 'trees'"),
+        ({"ranker": "trees"}, "ranker must be ensemble, none or None, not 'trees'"),
         ({"label_weights": "rare"}, "label_weights must be one of propensity, not 'rare'"),
         ({"label_weights": [1, 2]}, "label_weights must be None, propensity, or 80 numbers"),
         ({"hidden": 0}, "hidden must be a whole number of at least 1, not 0"),
