@@ -166,6 +166,7 @@ def main() -> None:
             found["patience"] = kill_chains(patient, given.kills // 4, given.seed, more=PATIENT)
             (home / "stall").mkdir()
             found["stall"] = measure_stall(home / "stall")
+            found["spread"] = measure_spread()
             publish("trust", found, page, RESULTS.parent)
 
 
