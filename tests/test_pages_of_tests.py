@@ -79,3 +79,24 @@ def test_survivors_are_judged(bench, tmp_path, monkeypatch):
     (tmp_path / "judged.json").write_text(json.dumps(judged).replace("equivalent", "fine"))
     with pytest.raises(ValueError, match="'fine' is none of equivalent, speed"):
         bench.mutants_page.page({"rows": [row]})
+
+
+def test_all_modules_have_been_tried(bench):
+    """All in ``MODULES``, each survivor has a verdict, and a share of 85 % is noticed."""
+    rows = json.loads((FOLDER.parents[1] / "results/mutants.json").read_text())["rows"]
+    assert {row["module"] for row in rows} == set(bench.mutants.MODULES)
+    judged = json.loads(bench.mutants_page.JUDGED.read_text())
+    for row in rows:
+        for survivor in row["survivors"]:
+            word, _ = bench.mutants_page.verdict(judged, row["module"], survivor)
+            assert word not in ("open", "gap"), (row["module"], survivor)
+    left = sum(len(row["survivors"]) for row in rows)
+    assert 1 - left / sum(row["tried"] for row in rows) >= 0.85
+
+
+def test_the_page_of_kills():
+    found = json.loads((FOLDER.parents[1] / "results/trust.json").read_text())
+    assert sum(found["kills"]["phases"].values()) >= 100
+    assert found["patience"]["chains"] > 0
+    assert found["stall"]["bytes"] >= 2.9e9
+    assert found["stall"]["next"] < 2

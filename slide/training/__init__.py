@@ -12,9 +12,11 @@ from slide.training.metrics import (
 )
 from slide.training.monitor import Monitor
 from slide.training.options import TrainingOptions
+from slide.training.sharing import CoreShare
 from slide.training.trainer import Trainer
 
 __all__ = [
+    "CoreShare",
     "DivergenceError",
     "Monitor",
     "Trainer",
