@@ -18,6 +18,8 @@ _T = TypeVar("_T")
 RUN_LOCK = "run.lock"
 # A piece of a file that is hashed while it is still in the cache of the core that has read it.
 _PIECE = 1 << 18
+# Files that are read at once, at most. Each thread takes addresses, which a system may limit.
+_READERS = 4
 # A lock that nothing refers to is released.
 _HELD: set[FileLock] = set()
 
@@ -100,13 +102,14 @@ def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:
 
 
 def hold_folder(folder: Path) -> None:
-    """Keep the folder of a run for this process, until it ends; a killed process holds nothing.
+    """Keep the folder of a run for this process; a killed process holds nothing.
+
+    It is kept until the process ends, or until `release_folder` was called as often as this.
 
     Raises:
         ValueError: if another process holds the folder.
     """
-    # One lock for each folder and process: several runs of one process, one after the other.
-    lock = FileLock(folder / RUN_LOCK, is_singleton=True, fallback_to_soft=False)
+    lock = _lock_of(folder)
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -114,6 +117,19 @@ def hold_folder(folder: Path) -> None:
     except OSError:  # A file system without locks, or one where nothing can be written.
         return
     _HELD.add(lock)
+
+
+def release_folder(folder: Path) -> None:
+    """Take back one `hold_folder`; nothing happens if the folder is not held."""
+    lock = _lock_of(folder)
+    lock.release()
+    if not lock.is_locked:
+        _HELD.discard(lock)
+
+
+def _lock_of(folder: Path) -> FileLock:
+    """One for each folder and process: several runs of one process, one after the other."""
+    return FileLock(folder / RUN_LOCK, is_singleton=True, fallback_to_soft=False)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -160,7 +176,7 @@ def side_by_side(work: Callable[[_T], object], items: Iterable[_T]) -> None:
     Raises:
         Exception: that of the first item whose work failed.
     """
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _READERS)) as pool:
         for _ in pool.map(work, items):
             pass
 

@@ -116,5 +116,11 @@ def test_a_folder_is_held_once(tmp_path):
         files.hold_folder(tmp_path)
     for _ in range(2):
         files.hold_folder(tmp_path)  # This process may have several runs.
-    with pytest.raises(Timeout):
-        FileLock(tmp_path / files.RUN_LOCK).acquire(blocking=False)
+    other = FileLock(tmp_path / files.RUN_LOCK)
+    for _ in range(2):
+        with pytest.raises(Timeout):
+            other.acquire(blocking=False)
+        files.release_folder(tmp_path)
+    other.acquire(blocking=False)
+    other.release()
+    files.release_folder(tmp_path)  # It is not held any more.

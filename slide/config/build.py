@@ -35,7 +35,7 @@ from slide.config.ranks import (
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, kind_of, transform, validation_split
 from slide.data.transforms import check_transform
-from slide.files import check_run_dir, make_run_folder, write_text
+from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.training import Trainer, TrainingOptions
 from slide.training.checkpoint_folders import CHECKPOINTS
 from slide.training.evaluation import check_search, choose_rows
@@ -160,9 +160,7 @@ def build_trainer(
     network = build_network(config, data.num_features, data.num_labels, shared)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
-    folder = share_folder(
-        ranks, partial(make_run_folder, config.run_dir, folder_parent(config), label)
-    )
+    folder = share_folder(ranks, partial(_make_folder, config, label))
     announce_run(config, data.num_labels, folder)
     more = schedule, resumed, ranker, ranks.group
     trainer = Trainer(*parts, _options(config), folder, *more)
@@ -182,6 +180,12 @@ def build_trainer(
 def folder_parent(config: DictConfig) -> Path:
     """Where the folder of a run without ``run_dir`` is made."""
     return Path("results") / config.dataset.name
+
+
+def _make_folder(config: DictConfig, label: str) -> Path:
+    folder = make_run_folder(config.run_dir, folder_parent(config), label)
+    hold_folder(folder)  # Until the process ends: what is written last belongs to the run, too.
+    return folder
 
 
 def _scalars(config: DictConfig) -> dict[str, bool | int | float | str]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slide.distributed import Group
-from slide.files import hold_folder, sync_folder
+from slide.files import hold_folder, release_folder, sync_folder
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.states import split_state
@@ -192,8 +192,12 @@ class Checkpoint:
             self.wait()
 
     def close(self) -> None:
-        """As `wait`."""
-        self.wait()
+        """As `wait`; other processes may have the folder then."""
+        try:
+            self.wait()
+        finally:
+            if self.group.rank == 0:
+                release_folder(self.run)
 
     def read(self) -> Counters:
         """Load all parts of the newest checkpoint, and return the counters.

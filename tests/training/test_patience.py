@@ -172,6 +172,7 @@ def work(group):
     counters.step += 50
     patience.look(network, counters, SilentMonitor(), Bar(disable=True))
     patience.restore(network, counters.step)
+    checkpoint.close()
     assert sums(network, group) == best
     return before, found, best
 
