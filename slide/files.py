@@ -4,22 +4,21 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-_T = TypeVar("_T")
 RUN_LOCK = "run.lock"
 # A piece of a file that is hashed while it is still in the cache of the core that has read it.
 _PIECE = 1 << 18
-# Files that are read at once, at most. Each thread takes addresses, which a system may limit.
-_READERS = 4
+# Bytes that are worth threads, and how many read at most: the system keeps the memory of a thread.
+_LARGE, _READERS = 64 << 20, 4
 # A lock that nothing refers to is released.
 _HELD: set[FileLock] = set()
 
@@ -170,14 +169,22 @@ def pieces(file: FileIO) -> Iterator[memoryview]:
         raise OSError(error.errno, error.strerror, file.name) from error
 
 
-def side_by_side(work: Callable[[_T], object], items: Iterable[_T]) -> None:
-    """Do ``work`` for each of ``items`` in threads; reading and hashing files lets others run.
+def side_by_side(work: Callable[[str], object], sizes: Mapping[str, int]) -> None:
+    """Do ``work`` for each file; reading and hashing large ones goes on in threads.
+
+    Args:
+        work: called with a name.
+        sizes: bytes of the files, by name.
 
     Raises:
-        Exception: that of the first item whose work failed.
+        Exception: that of the first file whose work failed.
     """
+    if sum(sizes.values()) < _LARGE:
+        for name in sizes:
+            work(name)
+        return
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _READERS)) as pool:
-        for _ in pool.map(work, items):
+        for _ in pool.map(work, sizes):
             pass
 
 

@@ -202,7 +202,7 @@ def check_files(
         if _hash_file(path) != said["sha256"]:
             raise ValueError(f"{path} has changed since it was written: its SHA-256 is another one")
 
-    side_by_side(check, names)
+    side_by_side(check, {name: content["files"][name]["bytes"] for name in names})
 
 
 def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:

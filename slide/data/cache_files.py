@@ -133,4 +133,4 @@ def check_written(folder: Path, files: Mapping[str, Any]) -> None:
             if crc32(file.read(said.header), found) != said.checksum:
                 raise ValueError(f"{path} has changed since it was written")
 
-    side_by_side(check, files)
+    side_by_side(check, {name: CacheFile(*said).size for name, said in files.items()})
