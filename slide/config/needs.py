@@ -121,7 +121,8 @@ def _advice(parts: dict[str, int], config: DictConfig) -> list[str]:
 def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:
     if proposer is None or "family" not in proposer:
         return None
-    family = instantiate(proposer.family)(inputs + 2, num_vectors=labels)
+    # The tables of all widths have one size; the directions of a wide layer would fill the memory.
+    family = instantiate(proposer.family)(min(inputs, 1024) + 2, num_vectors=labels)
     return TableSizes(family.num_tables, family.num_buckets, proposer.bucket_capacity)
 
 

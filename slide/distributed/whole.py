@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from slide.backend import on_device
@@ -34,7 +35,8 @@ def whole_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
 def whole_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
     """Consecutive rows of all parameters, in the order of `whole_shapes`; float32.
 
-    All processes of the network's group must go through them at the same time.
+    All processes of the network's group must go through them at the same time. A block is valid
+    until the next one is asked for.
     """
     shared = network.shared_rows()
     for name, weight in network.named_parameters():
@@ -45,15 +47,19 @@ def whole_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
 
 
 def _rows_in_order(network: ShardedNetwork, own: Tensor, shares: Shares) -> Iterator[Tensor]:
-    width = max(own[0].numel() if len(own) else 1, 1)
-    step = max(_BLOCK // width, 1)
+    group, width = network.group, max(own[0].numel() if len(own) else 1, 1)
+    step = min(max(_BLOCK // width, 1), shares.rows)
+    # Two buffers for all blocks: threads of the exchange may keep a tensor longer than the call,
+    # and with new tensors for each block the process would grow by tens of megabytes.
+    block, part = (own.new_empty(step, *own.shape[1:], dtype=torch.float32) for _ in range(2))
     for begin in range(0, shares.rows, step):
         ids = np.arange(begin, min(begin + step, shares.rows))
         owners = shares.owners(ids)
         first, last = np.searchsorted(shares.ids, [ids[0], ids[-1] + 1])
-        lengths = np.bincount(owners, minlength=shares.size).tolist()
-        parts = network.group.all_gather(own[first:last].float(), lengths)
-        block = parts[0].new_empty(len(ids), *own.shape[1:])
-        for rank, part in enumerate(parts):
-            block[on_device(np.flatnonzero(owners == rank), block.device)] = part
-        yield block
+        for rank in range(shares.size):
+            places = np.flatnonzero(owners == rank)
+            rows = part[: len(places)]
+            if rank == group.rank:
+                rows.copy_(own[first:last])
+            block[on_device(places, block.device)] = group.broadcast_tensor(rows, rank)
+        yield block[: len(ids)]

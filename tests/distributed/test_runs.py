@@ -72,10 +72,10 @@ found["auto"] = run([*auto, f"run_dir={folder}/auto"], 2)
 
 # A network that one process cannot hold: the limit stands for the memory of a machine.
 large = [word for word in small if not word.startswith(("sampler=", "network.hidden="))]
-large += ["dataset.num_labels=1600000", "network.hidden=[96]", "sampler.active=64"]
+large += ["dataset.num_labels=400000", "network.hidden=[96]", "sampler.active=64"]
 large += ["sampler=uniform", "trainer.max_steps=1"]
 limited = {
-    size: run([*large, f"run_dir={folder}/large{size}"], size, LIMIT_MB=1130) for size in (1, 2)
+    size: run([*large, f"run_dir={folder}/large{size}"], size, LIMIT_MB=280) for size in (1, 2)
 }
 found = {"ended": found, "killed": killed, "limited": limited, "struck": struck}
 """.replace("KILLS", str(KILLS))
