@@ -52,8 +52,7 @@ def _keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next array, since each step makes the same arrays.
 
     Without this, the system provides each array of several megabytes and first fills it with zeros.
-    With it, glibc keeps up to 256 MiB of free memory at the end of its pools. With another C
-    library, or if the environment sets these options already, nothing changes.
+    With another C library, or if the environment sets these options already, nothing changes.
     """
     chosen = any(name in os.environ for name, _ in _MALLOPT.values())
     chosen |= "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
@@ -127,11 +126,12 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 def start_threads() -> None:
     """Start numba's threads, once, and leave torch's number of threads as it is.
 
-    Starting them resets it (numba issue 9387), and the program may have chosen another one.
+    Starting them resets it (numba issue 9387), and the program may have chosen another one. Kernels
+    take no more of them than there are cores; `set_threads` can ask for more.
     """
     if not forked():
         threads = torch.get_num_threads()
-        numba.get_num_threads()
+        numba.set_num_threads(min(numba.get_num_threads(), core_limit() or sys.maxsize))
         torch.set_num_threads(threads)
 
 

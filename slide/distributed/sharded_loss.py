@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import on_device, plain
 from slide.distributed.group import Group
 from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
 from slide.functional.active_loss import checked_weights, scaled
+from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import hardest_count
 from slide.functional.linear import LinearOptions, linear_on_set
 from slide.functional.linear_loss import linear_loss_on_set
@@ -74,7 +74,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     return _LossOverRanks.apply(x, weight, bias, task, learns)  # type: ignore[return-value]
 
 
-class _LossOverRanks(torch.autograd.Function):
+class _LossOverRanks(FirstDerivatives):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, task: Task, learns: bool):
         # Leaves in the same memory: the gradients that the operations of one process leave on them
@@ -88,7 +88,6 @@ class _LossOverRanks(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
         upstream: float | Tensor = grads[0]

@@ -4,7 +4,8 @@
     python tests/benchmarks/sharing.py --seconds 1 --no-page  # a short trial
 
 Each way of using threads is a process of its own; they take turns, beside 0, 1, 2 and 4 processes
-that only count. Writes results/sharing.{json,md}.
+that only count, and at last alone in a control group with the time of one core, as in a container;
+groups take the rights of an administrator. Writes results/sharing.{json,md}.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from core_group import group_of_cores
+from numba.core import config
 from report import RESULTS, publish, table
 from train_process import ROOT
 
@@ -28,9 +31,12 @@ from slide.training.sharing import CoreShare, run_and_waited
 
 # Busy processes beside the one that trains, and turns of each way.
 OTHERS, TURNS = (0, 1, 2, 4), 3
-# Name, what it is in words, number of threads (0: all), and whether it looks for others.
+# In place of a number of others: the group.
+GROUP = "in a group with the time of one core"
+# Name, what it is in words, number of threads (0: of all cores it has the time of), and whether it
+# looks for others.
 WAYS = (
-    ("fixed", "all threads", 0, False),
+    ("fixed", "all threads", config.NUMBA_NUM_THREADS, False),
     ("shared", "all threads, fewer beside others (the default)", 0, True),
     ("one", "one thread", 1, False),
 )
@@ -81,36 +87,46 @@ def busy(number: int) -> Iterator[None]:
 
 def measure(seconds: float) -> list[dict]:
     """Samples in a second and used cores of each way beside each number of processes."""
-    kids, found = {}, []
+    found: list[dict] = []
     with tempfile.TemporaryDirectory() as cache:
-        try:
-            for name, *_ in WAYS:
-                words = [
-                    sys.executable,
-                    "-W",
-                    "ignore",
-                    __file__,
-                    "--train",
-                    name,
-                    "--cache",
-                    cache,
-                ]
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-                kids[name] = subprocess.Popen(words, cwd=ROOT, env=dict(os.environ), **pipes)
-                assert kids[name].stdout.readline() == "ready\n"
-                _turn(kids[name], min(seconds, 3.0))  # Warm up.
+        with _ways(cache, seconds) as kids:
             for number in OTHERS:
                 with busy(number):
-                    turns = [(name, turn) for turn in range(TURNS) for name in kids]
-                    for name, turn in turns:
-                        if not turn:
-                            _turn(kids[name], min(seconds, 2.0))  # It looks for others.
-                        found.append({"way": name, "others": number, **_turn(kids[name], seconds)})
-                        print(found[-1], flush=True)
-        finally:
-            for kid in kids.values():
-                kid.kill()
-                kid.wait()
+                    found += _turns(kids, number, seconds)
+        with group_of_cores(1) as members, _ways(cache, seconds, members) as kids:
+            found += _turns(kids, GROUP, seconds)
+    return found
+
+
+@contextmanager
+def _ways(
+    cache: str, seconds: float, members: Path | None = None
+) -> Iterator[dict[str, subprocess.Popen]]:
+    """A process for each way, in a group or not, that has warmed up."""
+    kids: dict[str, subprocess.Popen] = {}
+    try:
+        for name, *_ in WAYS:
+            words = [sys.executable, "-W", "ignore", __file__, "--train", name, "--cache", cache]
+            words += [] if members is None else ["--members", str(members)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            kids[name] = subprocess.Popen(words, cwd=ROOT, env=dict(os.environ), **pipes)
+            assert kids[name].stdout.readline() == "ready\n"
+            _turn(kids[name], min(seconds, 3.0))
+        yield kids
+    finally:
+        for kid in kids.values():
+            kid.kill()
+            kid.wait()
+
+
+def _turns(kids: dict[str, subprocess.Popen], others: int | str, seconds: float) -> list[dict]:
+    found = []
+    for turn in range(TURNS):
+        for name, kid in kids.items():
+            if not turn:
+                _turn(kid, min(seconds, 2.0))  # It looks for others.
+            found.append({"way": name, "others": others, **_turn(kid, seconds)})
+            print(found[-1], flush=True)
     return found
 
 
@@ -127,13 +143,14 @@ def page(found: dict) -> str:
     rows, quiet = [], {}
     for name, words, *_ in WAYS:
         row: dict[str, object] = {"samples in a second": words}
-        for number in OTHERS:
+        for number in (*OTHERS, GROUP):
             turns = [t for t in found["turns"] if (t["way"], t["others"]) == (name, number)]
             best = sorted(turns, key=lambda turn: turn["speed"])[len(turns) // 2]
             quiet.setdefault(name, best["speed"])
             share = 100 * best["speed"] / quiet[name]
             told = f"{best['speed']:,.0f} ({share:.0f} %)" if number else f"{best['speed']:,.0f}"
-            row[f"beside {number}" if number else "alone"] = f"{told}, {best['cores']:.1f} cores"
+            place = (f"beside {number}" if number else "alone") if number != GROUP else GROUP
+            row[place] = f"{told}, {best['cores']:.1f} cores"
         rows.append(row)
     return (
         "# Sharing the machine\n\nTraining beside processes that only count, and are as nice: the "
@@ -143,7 +160,9 @@ def page(found: dict) -> str:
         f"{table(rows)}\n"
         "Threads of a parallel kernel wait for its slowest one, so a thread without a core holds "
         "all of them up. `trainer.share_cores=true`, the default, takes only as many threads as "
-        "get a core, and tries all of them again from time to time.\n"
+        "get a core, and tries all of them again from time to time. In a control group with the "
+        "time of one core, as in a container, two threads have used that time after half of each "
+        "period of 0.1 s, and stand still for the rest; the default is one thread there.\n"
     )
 
 
@@ -153,8 +172,11 @@ def main() -> None:
     parser.add_argument("--no-page", action="store_true")
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--members", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.train:
+        if given.members:
+            given.members.write_text("0")
         (way,) = [each for each in WAYS if each[0] == given.train]
         train(given.cache, way[2], way[3])
         return

@@ -12,7 +12,7 @@ SAID = "error: there is not enough memory ("
 
 
 @pytest.mark.parametrize(
-    "argument, begin",
+    ("argument", "begin"),
     [
         ("network.hidden=[10000000000000]", "error: the weights alone take "),
         ("network.hidden=[8,10000000000]", "error: the weights alone take "),
