@@ -1,4 +1,4 @@
-"""What training rows are, where it decides what may be an answer: a graph, items, or others."""
+"""What training rows are, where it decides what may be an answer or how long to train."""
 
 import numpy as np
 
@@ -16,11 +16,11 @@ _NO_ITEM = 2**31
 
 
 def kind_of(train: Split) -> str:
-    """What training rows are: ``"graph"``, ``"items"`` or ``"other"``.
+    """What training rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"``.
 
     Args:
         train: training rows. `slide.data.lists_all_labels` holds for a graph, `are_items` for
-            items.
+            items. Dense rows have more than half of the features, such as measurements.
 
     Example:
         >>> import numpy as np
@@ -30,9 +30,11 @@ def kind_of(train: Split) -> str:
         >>> kind_of(Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4))
         'graph'
     """
-    if lists_all_labels(train.features):
+    if lists_all_labels(train):
         return "graph"
-    return "items" if are_items(train) else "other"
+    if are_items(train):
+        return "items"
+    return "dense" if 2 * len(train.features.indices) > len(train) * train.num_features else "other"
 
 
 def are_items(train: Split) -> bool:

@@ -50,29 +50,35 @@ def row_keys(features: CSR) -> np.ndarray:
     return keys
 
 
-def lists_all_labels(features: CSR) -> bool:
+def lists_all_labels(train: Split) -> bool:
     """Whether each row lists all known labels of its features, as in a knowledge graph.
 
-    It is assumed if rows are short (4 non-zeros on average at most) and no two rows are equal: a
-    row stands for head and relation, and its labels for all known tails. Rows to come may repeat
-    the features of a training row, and ask for further labels.
+    It is assumed if rows are short (4 non-zeros on average at most, and at most half of the
+    features), no two rows are equal, and some have several labels: a row stands for head and
+    relation, and its labels for all known tails. Rows to come may repeat the features of a training
+    row, and ask for further labels. Rows of a few measurements are dense, and rows of a
+    classification have one label each: an equal row has the same answer there.
 
     Args:
-        features: the features of the training rows.
+        train: training rows.
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import lists_all_labels
+        >>> from slide.data import Split, lists_all_labels
         >>> from slide.sparse import CSR, Pattern
         >>> for rows in [[0, 5], [0, 6], [1, 5]], [[0, 5], [0, 6], [0, 5]]:
-        ...     lists_all_labels(CSR(*Pattern.from_lists(rows), np.ones(6, np.float32)))
+        ...     features = CSR(*Pattern.from_lists(rows), np.ones(6, np.float32))
+        ...     labels = Pattern.from_lists([[2, 1], [0], [3]])
+        ...     lists_all_labels(Split(features, labels, num_features=7, num_labels=4))
         True
         False
     """
-    rows = features.num_rows
-    if not 0 < len(features.indices) <= _SHORT * rows:
+    rows, nonzeros = len(train), len(train.features.indices)
+    if not 0 < nonzeros <= rows * min(_SHORT, train.num_features / 2):
         return False
-    return len(np.unique(row_keys(features))) == rows
+    if np.diff(train.labels.indptr).max() < 2:
+        return False
+    return len(np.unique(row_keys(train.features))) == rows
 
 
 class KnownLabels:

@@ -74,7 +74,7 @@ def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
         >>> len(train), len(held)
         (70, 30)
     """
-    if len(split) > 1 and len(split.labels.indices) > 1 and lists_all_labels(split.features):
+    if len(split) > 1 and len(split.labels.indices) > 1 and lists_all_labels(split):
         return _divide_pairs(split, max(round(share * len(split)), 1), seed)
     return holdout(split, share, seed)
 

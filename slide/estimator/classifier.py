@@ -51,7 +51,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         l2_norm: whether rows are brought to length 1.
         epochs: passes over the rows; ``"auto"``: while precision on held-out rows rises.
         max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
-            knowledge graph.
+            graph or small dense data.
         max_minutes: largest training time of the network with ``epochs="auto"``; 0: no limit.
         batch_size: rows in a step; None: 64 to 512, by the number of rows.
         lr: learning rate.

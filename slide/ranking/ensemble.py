@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 1024
 # What is left out of the answers for each kind of data.
 _KNOWN = {
     "graph": "no answers to rows that repeat the features of a training row, because rows are "
-    "short and no two training rows are equal",
+    "short, no two training rows are equal, and some have several labels",
     "items": "no answers to rows that have them as features, because no training row asks for its "
     "own features; labels and features of the nearest rows are votes",
 }
@@ -262,4 +262,4 @@ def num_near_rows(train: Split, kind: str) -> int:
         kind: `slide.data.kind_of` the rows.
     """
     rare = len(train.labels.indices) < RARE * train.num_labels and train.num_labels >= MANY
-    return _NEAR["rare" if rare and kind == "other" else "usual"]
+    return _NEAR["rare" if rare and kind not in _KNOWN else "usual"]

@@ -18,7 +18,7 @@ class TrainingOptions:
         epochs: passes over the training rows; ``"auto"``: as long as precision on held-out training
             rows rises (see `slide.training.plan`).
         max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
-            knowledge graph (`slide.training.plan.least_steps`).
+            graph or small dense data (`slide.training.plan.least_steps`).
         max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no
             limit.
         max_steps: largest number of steps; 0: no limit.

@@ -18,10 +18,13 @@ WARMUP, WARMUP_SHARE = 50, 0.1
 DECAY_SHARE = 0.5
 # The rate stays up while the next epoch is expected to raise precision by this share of itself.
 LEAST_GAIN = 0.06
-# In a knowledge graph the rate stays up for at least so many epochs and rows. A network may learn
-# nothing there for some epochs, until the features of a head and of a relation work together, and
-# it goes on learning when gains are small.
-GRAPH_EPOCHS, GRAPH_ROWS = 6, 1 << 15
+# In a knowledge graph the rate stays up for at least so many epochs. A network may learn nothing
+# there for some epochs, until the features of a head and of a relation work together, and it goes
+# on learning when gains are small.
+GRAPH_EPOCHS = 6
+# In a graph and with dense rows, such as measurements, the rate stays up for at least so many rows.
+# A hundred rows of four measurements need hundreds of steps, and say little about precision.
+LEAST_ROWS = 1 << 15
 # Steps between evaluations: an epoch, but not fewer than the first number, and a part of an epoch
 # of no more steps than the second.
 FEWEST_STEPS, MOST_STEPS = 50, 2000
@@ -146,12 +149,13 @@ def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:
         >>> from slide.training.plan import least_steps
         >>> least_steps("graph", 50, 64), least_steps("graph", 200, 128)
         (512, 1200)
-        >>> least_steps("other", 50, 64)
-        0
+        >>> least_steps("dense", 2, 64), least_steps("other", 50, 64)
+        (512, 0)
     """
-    if kind != "graph":
+    if kind not in ("graph", "dense"):
         return 0
-    return max(GRAPH_EPOCHS * steps_per_epoch, -(-GRAPH_ROWS // batch_size))
+    least = -(-LEAST_ROWS // batch_size)
+    return max(GRAPH_EPOCHS * steps_per_epoch, least) if kind == "graph" else least
 
 
 def evaluation_interval(steps_per_epoch: int) -> int:

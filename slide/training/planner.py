@@ -32,7 +32,7 @@ class HeldRows:
         rows = np.linspace(0, len(held) - 1, min(_ROWS, len(held))).astype(np.int64)
         self.split = held.take(rows)
         self.known: Pattern | None = None
-        if kind != "other":
+        if kind in ("graph", "items"):
             self.known = find_known(train, kind).of(self.split.features)
 
     def precision(self, network: SlideNetwork) -> float:

@@ -72,10 +72,20 @@ def test_rows_of_the_whole_file_are_looked_at(monkeypatch):
 
 def test_short_rows_that_all_differ_are_a_graph():
     rows = matrix([[a, 10 + b] for a in range(10) for b in range(20)])
-    split = Split(rows, Pattern.from_lists([[20 + r % 7] for r in range(200)]), 30, 30)
+    split = Split(rows, Pattern.from_lists([[20 + r % 7, 27] for r in range(200)]), 30, 30)
     assert kind_of(split) == "graph"
     assert isinstance(find_known(split, "graph"), KnownLabels)
-    assert kind_of(Split(matrix([[1, 2], [1, 2]]), Pattern.from_lists([[0], [1]]), 3, 3)) == "other"
+    single = Pattern.from_lists([[20 + r % 7] for r in range(200)])
+    assert kind_of(Split(rows, single, 30, 30)) == "other", "a classification"
+    assert (
+        kind_of(Split(matrix([[1, 2], [1, 2]]), Pattern.from_lists([[0, 2], [1]]), 5, 5)) == "other"
+    )
+
+
+@pytest.mark.parametrize(("width", "kind"), [(5, "dense"), (6, "other")])
+def test_dense_rows_have_more_than_half_of_the_features(width, kind):
+    rows = matrix([[0, 1, 2], [1, 2, 3], [2, 3, 4]])
+    assert kind_of(Split(rows, Pattern.from_lists([[0], [1], [0]]), width, 2)) == kind
 
 
 def test_own_items_are_features_below_the_number_of_labels():

@@ -36,6 +36,11 @@ def texts(rows, seed=0):
     return Split(features, labels, 300, 50)
 
 
+def split(rows, num_features):
+    """Rows of these features, with two labels each."""
+    return Split(matrix(rows), Pattern.from_lists([[0, 1]] * len(rows)), num_features, 2)
+
+
 def pairs(split):
     """``{(features of the row, label)}``; for rows without labels, with None."""
     found = set()
@@ -73,11 +78,15 @@ def test_keys_of_many_rows_differ():
 
 
 def test_a_knowledge_graph_lists_all_labels():
-    assert lists_all_labels(graph(100).features)
-    assert not lists_all_labels(texts(100).features), "rows are long"
-    assert not lists_all_labels(matrix([[1, 2], [3], [2, 1]])), "two rows are equal"
-    assert not lists_all_labels(matrix([]))
-    assert not lists_all_labels(matrix([[]]))
+    assert lists_all_labels(graph(100))
+    assert not lists_all_labels(graph(100, most=1)), "no row has two labels"
+    assert not lists_all_labels(texts(100)), "rows are long"
+    assert not lists_all_labels(split([[1, 2], [3], [2, 1]], 9)), "two rows are equal"
+    rows = [[0, 1], [1, 2], [0, 2]]
+    assert lists_all_labels(split(rows, 4))
+    assert not lists_all_labels(split(rows, 3)), "rows have most of the features"
+    assert not lists_all_labels(split([], 9))
+    assert not lists_all_labels(split([[]], 9))
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def test_the_kind_is_that_of_all_rows(tmp_path, monkeypatch):
     """Where one row is held out of the only two that are equal, the others look like a graph."""
     rows = 1000
     pattern = Pattern.from_lists([[row % 30, 30 + row // 30, 64] for row in [*range(999), 998]])
-    labels = Pattern.from_lists([[row % 12] for row in range(rows)])
-    split = Split(CSR(*pattern, np.ones(3 * rows, np.float32)), labels, 65, 12)
-    data = SparseDataset("nearly", split, split, 65, 12)
+    labels = Pattern.from_lists([[row % 12, 12] for row in range(rows)])
+    split = Split(CSR(*pattern, np.ones(3 * rows, np.float32)), labels, 65, 13)
+    data = SparseDataset("nearly", split, split, 65, 13)
     first, last = np.arange(999), np.array([999])
     assert kind_of(split.take(first)) == "graph"
     parts = split.take(first), split.take(last)

@@ -1,0 +1,19 @@
+"""Rows of a few measurements: long enough training, and known rows get their own labels."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris, load_wine
+from sklearn.linear_model import LogisticRegression
+
+from slide import SlideClassifier
+
+
+@pytest.mark.parametrize("load", [load_iris, load_wine])
+def test_small_dense_data(load):
+    X, y = load(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y, half = X[order].astype(np.float32), y[order], len(X) // 2
+    found = SlideClassifier(random_state=0).fit(X[:half], y[:half])
+    linear = LogisticRegression(max_iter=5000).fit(X[:half], y[:half])
+    assert found.score(X[half:], y[half:]) > linear.score(X[half:], y[half:]) - 0.1
+    assert found.score(X[:half], y[:half]) > 0.85
