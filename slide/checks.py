@@ -89,19 +89,30 @@ def flag(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be true or false, not {value!r}")
 
 
-def told(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
+def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
     """The message of an error, with the whole key of a value, and a file before what is wrong.
+
+    Args:
+        error: the error.
+        overrides: those of the command line, ``key=value``. If the message is a sentence about a
+            value, such as "epochs must be ...", it begins with the whole key from here.
 
     Example:
         >>> from slide import checks
-        >>> checks.told(ValueError("epochs must be at least 1, not 0"), ["trainer.epochs=0"])
+        >>> error = ValueError("epochs must be at least 1, not 0")
+        >>> checks.error_message(error, ["trainer.epochs=0"])
         'trainer.epochs must be at least 1, not 0'
-        >>> checks.told(PermissionError(13, "Permission denied", "data/cache"))
+        >>> checks.error_message(PermissionError(13, "Permission denied", "data/cache"))
         'data/cache: Permission denied'
     """
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    # Errors of HTTP have an address as filename, and no strerror.
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        to = "" if error.filename2 is None else f" -> {error.filename2}"
+        return f"{error.filename}{to}: {error.strerror}"
     name, _, rest = str(error).partition(" ")
+    # Other sentences may begin with the same word: "bias (3,) does not fit ...".
+    if not rest.startswith(("must ", "= ")):
+        return str(error)
     keys = {word.partition("=")[0].lstrip("+") for word in overrides}
     meant = [key for key in keys if key.rpartition(".")[2] == name]
     return f"{meant[0]} {rest}" if len(meant) == 1 else str(error)

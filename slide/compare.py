@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {checks.told(error)}")
+        sys.exit(f"error: {checks.error_message(error)}")
 
 
 def find_runs(folders: Any) -> list[Path]:

@@ -5,6 +5,7 @@ import functools
 import os
 import platform
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
@@ -12,8 +13,7 @@ from typing import Any, TypeVar
 
 # OpenMP reads these variables when it is loaded. Idle threads that spin for a long time take the
 # cores from other pools, such as the pool of FAISS. But a step enters the pool that torch and numba
-# share on Linux about thirty times. Waking its threads takes longer than many tasks, so they spin
-# for 0.4 ms.
+# share on Linux about thirty times. Waking threads takes longer than many tasks: they spin 0.4 ms.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # torch reads this variable before its first large tensor. Random rows of a large weight lie on
@@ -36,7 +36,7 @@ _MASK = (1 << 64) - 1
 # an array's memory directly, and the size of free memory from which glibc gives memory back.
 _MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
 _F = TypeVar("_F", bound=Callable)
-_PROCESS = os.getpid()
+_PROCESS, _LOCAL = os.getpid(), threading.local()
 
 if hasattr(os, "register_at_fork"):
     # A child has no OpenMP threads, and its first parallel product would wait for them forever.
@@ -44,7 +44,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def forked() -> bool:
-    """Whether ``fork`` made this process from a process that had imported slide."""
+    """Whether ``fork`` made this process from one that had imported slide."""
     return os.getpid() != _PROCESS
 
 
@@ -122,14 +122,14 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
         torch.use_deterministic_algorithms(deterministic)
 
 
-@functools.cache
 def start_threads() -> None:
-    """Start numba's threads, once, and leave torch's number of threads as it is.
+    """Start numba's threads, and leave torch's number of threads as it is.
 
-    Starting them resets it (numba issue 9387), and the program may have chosen another one. Kernels
-    take no more of them than there are cores; `set_threads` can ask for more.
+    Starting them resets it (numba issue 9387). Kernels take no more threads than there are cores,
+    in each Python thread; `set_threads` can ask for more.
     """
-    if not forked():
+    if not hasattr(_LOCAL, "started") and not forked():
+        _LOCAL.started = True
         threads = torch.get_num_threads()
         numba.set_num_threads(min(numba.get_num_threads(), core_limit() or sys.maxsize))
         torch.set_num_threads(threads)

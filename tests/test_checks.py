@@ -1,7 +1,10 @@
 """Checks let good values through, and name bad ones with their bound."""
 
+import io
 import re
+from email.message import Message
 from functools import partial
+from urllib.error import HTTPError
 
 import pytest
 
@@ -56,3 +59,29 @@ def test_the_nearest_word_is_suggested():
     known = ["trainer.seed", "dataset.seed"]
     assert checks.near_word("datset.seed", known) == "; did you mean dataset.seed?"
     assert checks.near_word("datset.seed", known, 0.99) == ""
+
+
+class TestErrorMessage:
+    def test_a_file_without_a_reason(self):
+        with HTTPError("https://x.org/a", 404, "Not Found", Message(), io.BytesIO()) as error:
+            assert checks.error_message(error) == "HTTP Error 404: Not Found"
+
+    def test_both_paths_of_a_rename(self, tmp_path):
+        with pytest.raises(OSError, match="No such file") as caught:
+            (tmp_path / "a").rename(tmp_path / "b")
+        wanted = f"{tmp_path}/a -> {tmp_path}/b: No such file or directory"
+        assert checks.error_message(caught.value) == wanted
+
+    @pytest.mark.parametrize(
+        ("said", "shown"),
+        [
+            ("bias must be true or false, not 1", "network.bias must be true or false, not 1"),
+            ("probes = 2 needs a family", "hash.probes = 2 needs a family"),
+            ("bias (3,) does not fit weight (4, 2)", "bias (3,) does not fit weight (4, 2)"),
+            ("probes are missing", "probes are missing"),
+            ("seed must not be negative, not -1", "seed must not be negative, not -1"),
+        ],
+    )
+    def test_only_a_sentence_about_a_value_gets_the_whole_key(self, said, shown):
+        words = ["network.bias=1", "+hash.probes=2", "trainer.seed=-1", "dataset.seed=-1"]
+        assert checks.error_message(ValueError(said), words) == shown

@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import numba
@@ -31,6 +32,14 @@ class TestThreads:
         assert runtime.num_threads() == torch.get_num_threads() == min(cores or 99, everything)
         threads(everything)  # Asked for.
         assert runtime.num_threads() == everything
+
+    def test_other_python_threads_keep_to_the_cores_too(self, monkeypatch):
+        monkeypatch.setattr(runtime, "core_limit", lambda: 1)
+        found = []
+        worker = threading.Thread(target=lambda: found.append(runtime.num_threads()))
+        worker.start()
+        worker.join()
+        assert found == [1]
 
     @pytest.mark.parametrize("number", [-1, 100_000])
     def test_out_of_range(self, number):

@@ -72,6 +72,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
     return transform(instantiate(without(config, "dataset", "holdout")), **config.transform)
 
 
+# The settings are tried on layers that are no wider, unless bins of coordinates need more.
 _WIDE = 4096
 
 
@@ -86,8 +87,10 @@ def check_settings(config: DictConfig) -> None:
     config = config.copy()
     fill_in(config, 1024, 8)
     hidden = config.network.hidden
-    if OmegaConf.is_list(hidden):  # How much memory there is for the whole width is said later.
-        config.network.hidden = [min(n, _WIDE) if type(n) is int else n for n in hidden]
+    if OmegaConf.is_list(hidden):  # What does not fit in memory is refused later.
+        bins = OmegaConf.select(config, "hash.bin_size")
+        most = max(_WIDE, bins) if type(bins) is int else _WIDE
+        config.network.hidden = [min(n, most) if type(n) is int else n for n in hidden]
     # Enough features for any sensible number of hashed coordinates.
     network = build_network(config, 1024, 8)
     instantiate(config.lr_schedule)(build_optimizer(config, network), 1)

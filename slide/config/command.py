@@ -139,7 +139,7 @@ def _run(
         if config.report and ranks.leads:
             write_run_report(trainer)
     except (DivergenceError, OSError) as error:
-        sys.exit(f"error: {checks.told(error)}")
+        sys.exit(f"error: {checks.error_message(error)}")
     except LostProcessError as error:
         raise LostExit(f"error: {error}; {_advice(trainer)}") from error
     except KeyboardInterrupt as error:
@@ -173,9 +173,11 @@ def data() -> None:
     command, *overrides = words
     if command not in DATA_COMMANDS:
         sys.exit(f"error: the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")
-    others = [word for word in overrides if not word.lstrip("+").startswith(DATA_KEYS)]
+    others = [word for word in overrides if not word.lstrip("+~").startswith(DATA_KEYS)]
     if others:
-        sys.exit(f"error: {others[0]}: {command} takes keys of dataset and transform only")
+        sys.exit(
+            f"error: {others[0]}: {command} takes keys of dataset and transform, recipe and seed"
+        )
     try:
         with user_errors(overrides):
             print(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")

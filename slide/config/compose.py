@@ -48,7 +48,7 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
             sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
         if not isinstance(cause, USER_ERRORS):
             raise
-        sys.exit(f"error: {checks.told(cause, overrides)}")
+        sys.exit(f"error: {checks.error_message(cause, overrides)}")
     except ConfigAttributeError as error:
         sys.exit(f"error: the configuration has no {error.full_key}; was it removed with ~?")
 

@@ -121,8 +121,10 @@ def _advice(parts: dict[str, int], config: DictConfig) -> list[str]:
 def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:
     if proposer is None or "family" not in proposer:
         return None
-    # The tables of all widths have one size; the directions of a wide layer would fill the memory.
-    family = instantiate(proposer.family)(min(inputs, 1024) + 2, num_vectors=labels)
+    # The size of the tables does not depend on the width, so a narrow family is made: a wide one
+    # would draw large random matrices. Bins are not wider than their inputs.
+    least = proposer.family.get("bin_size") or 0
+    family = instantiate(proposer.family)(min(inputs, max(1024, least)) + 2, num_vectors=labels)
     return TableSizes(family.num_tables, family.num_buckets, proposer.bucket_capacity)
 
 

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ SPLITS = ("train", "test")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Without locks, another process may replace the folder at the moment when it is opened.
 REOPEN_TRIES = 20
+_WRITTEN_AGAIN = "the cache of %s is written again: %s"
 
 Source = Mapping[str, Any]
 Blocks = Callable[[], Iterable[Block]]
@@ -93,11 +95,13 @@ def cached(
         files |= write_extra(temporary, extra())
         _write_meta(temporary, source, num_features, num_labels, splits, files)
 
-    def reopen(tell: Callable[..., object] = _log.debug) -> SparseDataset | None:
+    note = partial(_log.debug, _WRITTEN_AGAIN, name)
+
+    def reopen(failed: Callable[[Exception], object] = note) -> SparseDataset | None:
         try:
             return _open_cache(folder, name, source, constants)
         except (OSError, ValueError) as error:
-            tell("the cache of %s is written again: %s", name, error)
+            failed(error)
             return None
 
     found = reopen()
@@ -116,7 +120,7 @@ def _write_cache(
 ) -> SparseDataset:
     """Writes a cache folder, alone if there are locks, and opens it."""
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
-        found = reopen(_log.warning)
+        found = reopen(partial(_log.warning, _WRITTEN_AGAIN, name))
         if found is not None:  # Another process has written it meanwhile.
             return found
         if alone:
@@ -136,13 +140,17 @@ def _write_cache(
             raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        found = reopen()
+        causes: list[Exception] = []
+        found = reopen(causes.append)
         for _ in range(0 if alone else REOPEN_TRIES):
             if found is None:
                 time.sleep(0.1)
-                found = reopen()
+                found = reopen(causes.append)
     if found is None:
-        raise OSError(errno.EIO, f"the cache of {name} cannot be read back", str(folder))
+        cause = causes[-1] if causes else None
+        said = checks.error_message(cause) if cause else "another process removed or replaced it"
+        message = f"the cache of {name} cannot be read back: {said}"
+        raise OSError(errno.EIO, message, str(folder)) from cause
     return found
 
 

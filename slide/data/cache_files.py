@@ -19,7 +19,8 @@ class CacheFile(NamedTuple):
 
     Attributes:
         size: bytes.
-        header: bytes at its beginning that the checksum takes last: they are known last.
+        header: length of the header; the checksum covers the data first and the header after it,
+            which is known last.
         checksum: CRC-32.
     """
 

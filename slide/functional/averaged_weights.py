@@ -55,8 +55,9 @@ def check_not_averaged(*parameters: Tensor | None) -> None:
         f"DistributedDataParallel does not average the row gradients of a weight {shape}, so the "
         "processes would train different weights. Wrap the layers before it alone, and take "
         "slide.distributed.ShardedSampledLinear as output layer, whose rows the processes share "
-        "out; or make its layer with sparse_grad=True, and call torch.distributed.all_reduce on "
-        "the grad of its parameters before each step"
+        "out; or take the layer out of the wrapper, make it with sparse_grad=True, and call "
+        "torch.distributed.all_reduce on the grad of its parameters before each step. To predict "
+        "only, call it under torch.no_grad()"
     )
 
 

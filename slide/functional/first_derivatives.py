@@ -39,7 +39,7 @@ def _edge(tensor: Tensor) -> Tensor:
     if tensor.is_leaf:
         return tensor  # The graph holds it anyway.
     with torch.enable_grad():
-        return tensor[:0].clone()
+        return (tensor[:0] if tensor.ndim else tensor).clone()
 
 
 def _guarded(backward: Callable, name: str) -> Callable:
@@ -60,10 +60,11 @@ def _guarded(backward: Callable, name: str) -> Callable:
 
 
 class _Refused(torch.autograd.Function):
-    """A gradient as it is. It requires a gradient, since ``sources`` do, and there is none."""
+    """It passes a gradient on unchanged; its own backward pass raises."""
 
     @staticmethod
     def forward(ctx: Any, name: str, gradient: Tensor, *sources: Tensor):
+        # ``sources`` are here so that the gradient requires a gradient where they do.
         ctx.name = name
         return gradient.detach()
 

@@ -87,7 +87,7 @@ class RowSparseAdam(Optimizer):
             checks.share("betas", beta)
         checks.positive("eps", eps)
         if eps < _LEAST_EPS:
-            raise ValueError(f"eps must be at least {_LEAST_EPS}, not {eps!r}: in float32 it is 0")
+            raise ValueError(f"eps must be at least {_LEAST_EPS}, not {eps!r}")
         checks.not_negative("weight_decay", weight_decay)
         checks.flag("correct_skipped", correct_skipped)
         checks.flag("rowwise", rowwise)

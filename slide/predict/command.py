@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(exit_status(error))
     except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {checks.told(error)}")
+        sys.exit(f"error: {checks.error_message(error)}")
     if scores:
         shown = {"p": "P", "ndcg": "nDCG"}
         parts = (name.split("_at_") for name in scores)

@@ -79,9 +79,9 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
         if first.startswith(_GZIP):
             told = f"zcat {source.path} | slide-predict MODEL -"
             raise DataError(f"{name} is compressed by gzip; unpack it first, as in {told}")
+        if source.format is None and model.vectorizer is not None:
+            format = "jsonl"
         format = format or _guessed(first, counted, name)
-        if source.format is None and format != "jsonl" and model.vectorizer is not None:
-            raise DataError(f'{name}:1: the model reads texts; a line must be {{"text": "..."}}')
         if format == "jsonl":
             yield from _json_rows(file, name, size, model)
             return
@@ -176,7 +176,10 @@ def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> It
             try:
                 rows.append(_json_row(json.loads(line), model, counted, unknown))
             except (ValueError, TypeError, RecursionError) as error:
-                raise DataError(f"{name}:{number}: {error}") from error
+                told = str(error)
+                if isinstance(error, json.JSONDecodeError) and model.vectorizer is not None:
+                    told = f'the model reads texts; a line must be {{"text": "..."}} ({error})'
+                raise DataError(f"{name}:{number}: {told}") from error
             if len(rows) == _LINES:
                 yield _block(rows, model)
                 rows = []

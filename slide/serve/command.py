@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(0)
     except (ImportError, ValueError, OSError) as error:
-        sys.exit(f"error: {checks.told(error)}")
+        sys.exit(f"error: {checks.error_message(error)}")
     if not server.started:
         sys.exit(3)  # uvicorn has said why.
 

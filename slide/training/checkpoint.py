@@ -1,5 +1,6 @@
 """The checkpoint of a run: what it holds, and how it is written and read."""
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -70,8 +71,11 @@ class Checkpoint:
         self.run, self.network, self.facts, self.keep = run, network, dict(facts or {}), keep
         self.optimizer = optimizer
         self.group = group or Group.alone()
+        self._release: Callable[[], object] = bool  # Does nothing.
         if self.group.rank == 0:
             hold_folder(run)
+            # Also where nobody closes this.
+            self._release = weakref.finalize(self, release_folder, run)
         # The parts of a checkpoint besides the counters: how to get the state of each part, and how
         # to load it.
         self._parts = {
@@ -196,8 +200,7 @@ class Checkpoint:
         try:
             self.wait()
         finally:
-            if self.group.rank == 0:
-                release_folder(self.run)
+            self._release()
 
     def read(self) -> Counters:
         """Load all parts of the newest checkpoint, and return the counters.

@@ -56,7 +56,8 @@ def noted_interrupts() -> Iterator[Interrupt]:
             except ValueError:  # Only the main thread may set handlers. In others none is noted.
                 break
             stack.callback(signal.signal, number, before[number])
-        interrupt.error = _ASKED[0] if _ASKED else None
+        if _ASKED:  # Else a signal may have been noted just now.
+            interrupt.error = _ASKED[0]
         yield interrupt
 
 

@@ -1,6 +1,7 @@
 """Stops a run when precision on held-out rows no longer rises, and keeps the best weights."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 from slide.bars import Bar, say
@@ -62,7 +63,7 @@ class Patience:
     ):
         self.checkpoint, self.group, self.most = checkpoint, checkpoint.group, most
         self.path = checkpoint.run / BEST
-        self.before = self.path.with_name(f"{BEST}.before")
+        self.before, self.old = (self.path.with_name(f"{BEST}.{n}") for n in ("before", "old"))
         self.interval = evaluation_interval(steps_per_epoch)
         self.held = held
         self.score, self.best_step = -1.0, 0
@@ -78,10 +79,10 @@ class Patience:
         Returns:
             A sentence if the folder cannot be read.
         """
+        # A process may have been killed in `_write` or `_take_back`.
         new, kept = unfinished(self.path), (self.path / _KIND.list_file).exists()
-        if not kept and (new / _KIND.list_file).exists():  # A process was killed in `_write`.
-            shutil.rmtree(self.path, ignore_errors=True)
-            new.rename(self.path)
+        if not kept and (new / _KIND.list_file).exists():
+            self._take_back(new)
         for path in (self.path, self.before) if step else ():
             if not path.exists():
                 continue
@@ -92,10 +93,17 @@ class Patience:
             if found["step"] <= step:
                 self.score, self.best_step = found["score"], found["step"]
                 if path == self.before:
-                    shutil.rmtree(self.path, ignore_errors=True)
-                    path.rename(self.path)
+                    self._take_back(path)
                 break
         return None
+
+    def _take_back(self, path: Path) -> None:
+        """Put a complete folder in the place of the best weights, in steps that a kill may part."""
+        if self.path.exists():
+            shutil.rmtree(self.old, ignore_errors=True)
+            self.path.rename(self.old)
+        path.rename(self.path)
+        shutil.rmtree(self.old, ignore_errors=True)
 
     def ended(self, step: int) -> bool:
         """Whether precision has not risen for too long after ``step`` steps."""
@@ -116,8 +124,8 @@ class Patience:
         begin = clock()
         score = self.held.precision(network)
         if score > self.score:
-            written, self.score, self.best_step = self.best_step, score, step
-            self._write(network, written)
+            previous_step, self.score, self.best_step = self.best_step, score, step
+            self._write(network, previous_step)
         counters.held_seconds += clock() - begin
         monitor.write(step, {"held/precision": score})
         bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
@@ -145,12 +153,12 @@ class Patience:
         if self.group.rank == 0:  # The last checkpoint is later than both.
             shutil.rmtree(self.before, ignore_errors=True)
 
-    def _write(self, network: SlideNetwork, written: int) -> None:
-        """Write the weights in the place of those after ``written`` steps."""
+    def _write(self, network: SlideNetwork, previous_step: int) -> None:
+        """Replace the best weights so far, which are of step ``previous_step``."""
         values, tensors = split_state(network_state(network), "network")
         content: dict[str, Any] = {"score": self.score, "step": self.best_step}
         state, leads = {"network": values}, self.group.rank == 0
-        new, old = unfinished(self.path), self.path.with_name(f"{BEST}.old")
+        new, old = unfinished(self.path), self.old
         if leads:
             for path in (new, old):
                 shutil.rmtree(path, ignore_errors=True)
@@ -161,7 +169,7 @@ class Patience:
         else:
             write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
         if leads:
-            if self.path.exists() and self._is_needed(written):
+            if self.path.exists() and self._is_needed(previous_step):
                 if self.before.exists():
                     self.before.rename(old)
                 self.path.rename(self.before)

@@ -24,7 +24,7 @@ LEAST_GAIN = 0.06
 GRAPH_EPOCHS = 6
 # In a graph and with dense rows, such as measurements, the rate stays up for at least so many rows.
 # A hundred rows of four measurements need hundreds of steps, and say little about precision.
-LEAST_ROWS = 1 << 15
+FEWEST_ROWS = 1 << 15
 # Steps between evaluations: an epoch, but not fewer than the first number, and a part of an epoch
 # of no more steps than the second.
 FEWEST_STEPS, MOST_STEPS = 50, 2000
@@ -154,7 +154,7 @@ def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:
     """
     if kind not in ("graph", "dense"):
         return 0
-    least = -(-LEAST_ROWS // batch_size)
+    least = -(-FEWEST_ROWS // batch_size)
     return max(GRAPH_EPOCHS * steps_per_epoch, least) if kind == "graph" else least
 
 

@@ -102,7 +102,7 @@ def read_states(
         advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
         raise ValueError(f"{error}{advice}") from error
     for name, own in (facts or {}).items():
-        if found.get(name) != own:
+        if name in found and found[name] != own:  # Older versions noted less.
             raise ValueError(
                 f"{folder} is of another run: its {name} is {found.get(name)}, not {own}"
             )

@@ -168,7 +168,7 @@ class Trainer:
         # The processes of a run would take each other for strangers.
         shares = self.options.share_cores and self.together.group.size == 1
         watched = closing(CoreShare(None if shares else 1))
-        with closing(self.monitor), closing(self.checkpoint), watched as cores:
+        with closing(self.checkpoint), closing(self.monitor), watched as cores:
             bars = progress_bar(self.total_steps, self.step)
             with bars as bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt, cores)
@@ -177,10 +177,10 @@ class Trainer:
                 self.patience.restore(self.network, self.step)
             scores = self._final_scores(cores)
             self._note_compilation()
-        run = self.data, (self.train_split, self.eval_split), self.counters
-        summary = summary_of(*run, len(self.batches), scores, self.together.group)
-        if self.together.leads:
-            write_summary(self.folder, summary)
+            run = self.data, (self.train_split, self.eval_split), self.counters
+            summary = summary_of(*run, len(self.batches), scores, self.together.group)
+            if self.together.leads:
+                write_summary(self.folder, summary)
         return summary
 
     def _train(self, bar: Bar, interrupt: Interrupt, cores: CoreShare) -> None:

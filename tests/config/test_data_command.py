@@ -95,3 +95,8 @@ def test_a_process_of_its_own():
 def test_keys_of_a_run_are_refused():
     with pytest.raises(SystemExit, match=r"^error: optimizer.lr=1: describe takes keys of dataset"):
         job.data("describe", "dataset.nonzeros=3", "optimizer.lr=1")
+
+
+def test_a_key_may_be_removed(tmp_path, capsys):
+    job.data("describe", *arguments(tmp_path), "~transform.l2_norm")
+    assert "labels never seen in training" in capsys.readouterr().out

@@ -118,3 +118,13 @@ def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     each, leads, there = map(float, numbers.groups())
     assert each < leads < 2 * each
     assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.
+
+
+@pytest.mark.parametrize(("width", "bins"), [(4096, 2048), (10_000, 8192)])
+def test_bins_of_many_coordinates(width, bins):
+    """Settings are tried, and tables predicted, for layers that are narrow but as wide as a bin."""
+    words = [f"network.hidden=[{width}]", "sampler=lsh", "hash=dwta", f"hash.bin_size={bins}"]
+    config = job.compose(*words, "hash.hashes_per_table=1")
+    build.check_settings(config)
+    found = needs._table_sizes(config.sampler.proposer, width, 100)
+    assert bins in found

@@ -10,6 +10,7 @@ import pytest
 from helpers.caches import blocks_of, forbid, leftovers, open_blocks
 from helpers.splits import make_split, rows
 
+from slide.data import cache as cache_module
 from slide.data import synthetic
 from slide.data.dataset import Block
 from slide.data.split_files import ARRAYS
@@ -107,5 +108,27 @@ def test_blocks_whose_parts_do_not_fit_are_no_cache(tmp_path, short):
     """A fault of a reader: its checksums are right."""
     split = make_split(5)
     less = split.features._replace(**{short: getattr(split.features, short)[:-1]})
-    with pytest.raises(OSError, match="the cache of made cannot be read back"):
+    with pytest.raises(OSError, match="the cache of made cannot be read back") as caught:
         open_blocks(tmp_path, lambda: [Block(less, split.labels)], state=1)
+    cause = caught.value.__cause__
+    assert isinstance(cause, ValueError)
+    assert caught.value.strerror.endswith(f"cannot be read back: {cause}")
+
+
+def test_a_cache_that_is_gone_before_it_is_read_back(tmp_path, monkeypatch):
+    install = cache_module._install
+
+    def without(folder, remove):
+        def call(temporary, final):
+            install(temporary, final)
+            remove(final)
+
+        monkeypatch.setattr(cache_module, "_install", call)
+        with pytest.raises(OSError, match="cannot be read back") as caught:
+            open_blocks(folder, blocks_of(make_split(5)), state=1)
+        return caught.value.strerror.partition(" read back: ")[2]
+
+    said = without(tmp_path / "a", lambda folder: (folder / "train/label_indices.npy").unlink())
+    assert said.endswith("label_indices.npy: No such file or directory")
+    said = without(tmp_path / "b", shutil.rmtree)
+    assert said == "another process removed or replaced it"

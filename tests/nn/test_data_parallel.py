@@ -59,6 +59,14 @@ def test_a_wrapped_layer_is_refused(sparse):
 
 
 @pytest.mark.usefixtures("one_process")
+def test_the_message_says_to_take_the_layer_out():
+    """Of a layer that has ``sparse_grad=True`` already, too."""
+    model = DistributedDataParallel(Model(make_layer(sparse_grad=True)))
+    with pytest.raises(RuntimeError, match=r"take the layer out of the wrapper, make it with spar"):
+        model(torch.randn(B, 3), draw_labels())
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_layer_that_is_left_out_is_not_refused():
     model = Model(make_layer())
     names = ["output.weight", "output.bias"]

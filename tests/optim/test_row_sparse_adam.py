@@ -1,5 +1,7 @@
 """RowSparseAdam against torch's Adam and AdamW."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -218,3 +220,13 @@ def test_state_round_trip(tmp_path, corrected):
 def test_options_out_of_range(option, value):
     with pytest.raises(ValueError, match=f"{option} must be "):
         RowSparseAdam([torch.nn.Parameter(torch.zeros(1, 1))], **{option: value})
+
+
+def test_the_least_eps():
+    weight = torch.nn.Parameter(torch.zeros(1, 1))
+    below = math.nextafter(1e-37, 0)
+    assert np.float32(below) > 0  # So the message must not call it 0.
+    with pytest.raises(ValueError, match=rf"^eps must be at least 1e-37, not {below}$"):
+        RowSparseAdam([weight], eps=below)
+    for eps in (1e-37, math.nextafter(1e-37, 1)):
+        RowSparseAdam([weight], eps=eps)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 
 import slide
-from slide.data import DataError
+from slide.data import DataError, TextOptions, TextVectorizer
 from slide.predict.rows import RowSource, read_rows
 
 WORDS = ["5", "red", "7"]
@@ -51,9 +51,12 @@ def test_compressed_rows(tmp_path, model):
         read(tmp_path / "a.txt.gz", model)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe(tmp_path, model):
     os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"1 4 3\n2 1:1\n",))
+    write, text = (tmp_path / "pipe").write_bytes, b"1 4 3\n2 1:1\n"
+    # A writer that nobody reads from waits for ever: it must not hold up the end of the tests.
+    writer = threading.Thread(target=write, args=(text,), daemon=True)
     writer.start()
     (block,) = read(tmp_path / "pipe", model)
     writer.join(10)
@@ -98,3 +101,28 @@ def test_what_is_no_name(tmp_path, names, label):
     said = "neither text nor a whole number" if names else "no number; the model has no names"
     with pytest.raises(DataError, match=rf"a\.jsonl:2: .* is {said}"):
         labels_of(tmp_path, names, [], [label])
+
+
+@pytest.fixture
+def reader():
+    """A model that reads texts."""
+    vectorizer = TextVectorizer.fit(["red sky", "blue sea"], TextOptions(min_rows=1))
+    network = slide.SlideNetwork(len(vectorizer.terms), [2], 3, slide.FullSampler)
+    return slide.Model(network, vectorizer=vectorizer)
+
+
+def test_no_texts(tmp_path, reader):
+    (tmp_path / "none").write_text("")
+    assert read(tmp_path / "none", reader) == []
+
+
+def test_texts_after_a_blank_line(tmp_path, reader):
+    (tmp_path / "rows").write_text('\n{"text": "red sea"}\n')
+    (block,) = read(tmp_path / "rows", reader)
+    assert len(block.features.indices) == 2
+
+
+def test_a_line_that_is_no_text_in_json(tmp_path, reader):
+    (tmp_path / "rows.txt").write_text('{"text": "red"}\nred sky\n')
+    with pytest.raises(DataError, match=r'rows\.txt:2: the model reads texts; a line must be {"te'):
+        read(tmp_path / "rows.txt", reader)

@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import gc
 import math
 import random
 import threading
@@ -10,11 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from filelock import FileLock, Timeout
 from helpers import job
 from helpers.damage import BINARY, REPEAT, damage
 
 from slide import ActiveLoss, tensor_folder
+from slide.files import RUN_LOCK
 from slide.training import DivergenceError
+from slide.training import trainer as trainer_module
 from slide.training.checkpoint import read_checkpoint
 from slide.training.progress import Counters
 
@@ -215,6 +219,46 @@ def test_a_checkpoint_of_another_run(tmp_path, change, said):
     other.monitor.close()
     with pytest.raises(ValueError, match=f"1-step-1 is of another run: {said}$"):
         other.checkpoint.read()
+
+
+def test_facts_that_an_older_version_did_not_note(tmp_path):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
+    del trainer.checkpoint.facts["share of hard samples"]
+    trainer.fit()
+    other = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
+    other.monitor.close()
+    assert other.checkpoint.read().step == 1
+
+
+def is_free(folder):
+    """Whether another process could hold the folder of a run."""
+    try:
+        with FileLock(folder / RUN_LOCK, blocking=False):
+            return True
+    except Timeout:
+        return False
+
+
+def test_a_trainer_that_never_ran_gives_its_folder_back(tmp_path):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
+    trainer.monitor.close()
+    assert not is_free(tmp_path / "run")
+    del trainer
+    gc.collect()
+    assert is_free(tmp_path / "run")
+
+
+def test_the_folder_is_held_until_the_summary_is_written(tmp_path, monkeypatch):
+    seen, write = [], trainer_module.write_summary
+
+    def look(folder, summary):
+        seen.append(is_free(folder))
+        write(folder, summary)
+
+    monkeypatch.setattr(trainer_module, "write_summary", look)
+    job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1).fit()
+    assert seen == [False]
+    assert is_free(tmp_path / "run")
 
 
 def read_or_complain(folder):

@@ -32,6 +32,22 @@ def test_the_next_loop_notes_it():
         in_a_loop()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_as_soon_as_there_is_a_handler(monkeypatch, number):
+    install, sent = signal.signal, []
+
+    def interrupted(which, handler):
+        before = install(which, handler)
+        if which == signal.SIGTERM and not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+        return before
+
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with noted_interrupts() as interrupt:
+        assert interrupt.error is not None
+
+
 def test_the_end_raises_it():
     reached = []
     with pytest.raises(Terminated):

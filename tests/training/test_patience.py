@@ -1,6 +1,8 @@
 """Runs that stop early, and the weights that they keep."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,6 +108,40 @@ def test_a_kill_while_the_best_is_replaced(tmp_path, data, monkeypatch, left):
         best.mkdir()
     assert Patience(trainer.checkpoint, 2, 50, trainer.held_rows, step=50).best_step == 50
     assert (best / "best.json").exists()
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_kills_while_the_best_of_the_last_checkpoint_is_taken_back(
+    tmp_path, data, monkeypatch, done
+):
+    """A kill after ``done`` renamings, or in the first removal of a folder."""
+    scripted(monkeypatch, 0.5, 0.4, 0.6, 0.7)
+    job.stop_at(monkeypatch, 210)
+    trainer = trainer_of(tmp_path, data, checkpoint_every=120, keep_checkpoints=1)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    begin = trainer.checkpoint, 2, 50, trainer.held_rows
+    left, rename, remove = [done], Path.rename, shutil.rmtree
+
+    def killed(*arguments):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return rename(*arguments)
+
+    def killed_within(path, **options):
+        if Path(path).exists():
+            next(Path(path).glob("*.json")).unlink()
+            raise KeyboardInterrupt
+        return remove(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        patch.setattr(shutil, "rmtree", killed_within)
+        with pytest.raises(KeyboardInterrupt):
+            Patience(*begin, step=120)
+    resumed = Patience(*begin, step=120)
+    assert (resumed.score, resumed.best_step) == (0.5, 50)
 
 
 def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch):

@@ -3,17 +3,20 @@
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-import numba
 import pytest
 from benchmarks.core_group import group_of_cores
+from numba.core import config
+
+from slide.limits import core_limit
 
 STEPS = """
-import json, sys
+import json, sys, threading
 if len(sys.argv) > 1:
     open(sys.argv[1], "w").write("0")
-import numpy as np, torch
+import torch
 torch.manual_seed(0)
 import slide
 from slide import runtime
@@ -24,9 +27,13 @@ for _ in range(3):
     loss, _ = layer.loss(x, labels, slide.ActiveLoss("bce"))
     loss.backward()
     optimizer.step()
-weight, own = layer.weight.detach().double(), runtime.num_threads()
+weight, numbers = layer.weight.detach().double(), [runtime.num_threads()]
+worker = threading.Thread(target=lambda: numbers.append(runtime.num_threads()))
+worker.start()
+worker.join()
 runtime.set_threads(0)
-print(json.dumps([own, runtime.num_threads(), weight.sum().item(), weight.square().sum().item()]))
+numbers.append(runtime.num_threads())
+print(json.dumps([numbers, weight.sum().item(), weight.square().sum().item()]))
 """
 
 
@@ -41,14 +48,22 @@ def steps(*words):
     return json.loads(done.stdout)
 
 
-def test_one_core():
-    everything = steps()
-    try:
-        with group_of_cores(1) as members:
-            own, chosen, *weights = steps(str(members))
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    assert (own, chosen) == (1, 1)
-    assert weights == pytest.approx(everything[2:], rel=1e-6)
-    if numba.config.NUMBA_NUM_THREADS > 1:
-        assert everything[0] > 1
+@pytest.fixture
+def members():
+    """The file of processes of a group with the time of one core."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(group_of_cores(1))
+        except OSError as error:
+            pytest.skip(f"no control group can be made here: {error}")
+        yield found
+
+
+def test_one_core(members):
+    """In the main thread, in another one, and where all threads are asked for."""
+    numbers, *weights = steps(str(members))
+    assert numbers == [1, 1, 1]
+    most, *expected = steps()
+    assert weights == pytest.approx(expected, rel=1e-6)
+    if min(config.NUMBA_NUM_THREADS, core_limit() or 2) > 1:
+        assert min(most) > 1
