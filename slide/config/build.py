@@ -168,6 +168,7 @@ def build_trainer(
     more = schedule, resumed, ranker, ranks.group
     trainer = Trainer(*parts, _options(config), folder, *more)
     trainer.counters.search_seconds += search_seconds
+    trainer.notes += config.search.chosen
     if trainer.step == trainer.total_steps:
         say("the training of this run has ended; what comes after it is done again")
     if config.network.prior_bias and trainer.step == 0:

@@ -58,7 +58,9 @@ def variants(config: DictConfig, given: Collection[str] = ()) -> dict[str, dict[
 def choose_settings(
     config: DictConfig, make: Make, steps: int, given: Collection[str] = ()
 ) -> DictConfig:
-    """The configuration with the settings that won their races; a sentence on each is printed.
+    """The configuration with the settings that won their races.
+
+    A sentence on each race is printed, and kept in ``search.chosen``.
 
     One setting after another is changed. The best value takes the place of the present one if its
     precision on held-out rows is higher by the share ``search.least_gain`` of it.
@@ -76,16 +78,19 @@ def choose_settings(
     keys = [key for key, others in variants(config, given).items() if others]
     if not keys:
         return config
-    standing = run_alone(partial(make, config, steps))
+    standing, sentences = run_alone(partial(make, config, steps)), []
     for key in Bar(keys, "search", leave=False):
         others = variants(config, given)[key]
         found = race({name: partial(make, other, steps) for name, other in others.items()})
         best = max(found, key=lambda name: found[name].end)
         better = found[best].end > standing.end * (1 + config.search.least_gain)
         rivals = {_present(config, key): standing.end, best: found[best].end}
-        say(f"{key}: {_sentence(rivals, better)} after {steps} steps")
+        sentences.append(f"{key}: {_sentence(rivals, better)} after {steps} steps")
+        say(sentences[-1])
         if better:
             config, standing = others[best], found[best]
+    config = config.copy()
+    config.search.chosen = sentences
     return config
 
 

@@ -66,6 +66,7 @@ class Trainer:
         eval_split: rows that the run is evaluated on.
         plan: how long to train, with ``epochs="auto"``; else None.
         patience: ends the run early, with ``options.patience``; else None.
+        notes: sentences on choices that were made before; the summary has them.
         answers: labels and scores of the last evaluation; None: there was none yet.
 
     Raises:
@@ -116,10 +117,10 @@ class Trainer:
                 least = least_steps(kind, len(self.batches), options.batch_size)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
+        self.notes: list[str] = []
         self.plan, self._most_steps = None, options.most_steps(len(self.batches), least)
         if options.auto:
-            limits = self._most_steps, 60 * options.max_minutes, least
-            self.plan = Plan(len(self.batches), *limits)
+            self.plan = Plan(len(self.batches), self._most_steps, 60 * options.max_minutes, least)
             lr_schedule = self.plan.schedule
         splits = self.train_split, self.eval_split
         facts = run_facts(network, optimizer, loss, data, splits, options)
@@ -179,6 +180,7 @@ class Trainer:
             self._note_compilation()
             run = self.data, (self.train_split, self.eval_split), self.counters
             summary = summary_of(*run, len(self.batches), scores, self.together.group)
+            summary["choices"] = [*self.notes, *getattr(self.ranker, "notes", [])]
             if self.together.leads:
                 write_summary(self.folder, summary)
         return summary
@@ -230,9 +232,8 @@ class Trainer:
             raise end
 
     def _ended(self) -> bool:
-        if self.patience is not None and self.patience.ended(self.step):
-            return True
-        return self.total_steps is not None and self.step >= self.total_steps
+        early = self.patience is not None and self.patience.ended(self.step)
+        return early or (self.total_steps is not None and self.step >= self.total_steps)
 
     def _final_scores(self, cores: CoreShare) -> dict[str, float]:
         """Train the ranker, if there is one, and evaluate."""
@@ -272,8 +273,8 @@ class Trainer:
         """
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
-        asked = self.network if network is None else network
-        self.answers = predict_split(asked, split, self.options.evaluation, ranker)
+        network = self.network if network is None else network
+        self.answers = predict_split(network, split, self.options.evaluation, ranker)
         scores = scores_of(self.answers, split, self.inverse, ranker)
         self.counters.eval_seconds += clock() - begin
         groups = {"eval": scores}

@@ -41,6 +41,8 @@ def test_the_best_value_of_each_key_is_taken(capsys):
     assert "loss: softmax, 44.0 against 26.0 of squared_hinge after 10 steps" in said
     assert "optimizer.input_rate: 16.0, 56.0 against 44.0 of 4.0 after 10 steps" in said
     assert "network.dropout: 0.3, 56.0 against 56.0 of " in said
+    assert [line.partition(":")[0] for line in found.search.chosen] == list(variants(config))
+    assert all(line in said for line in found.search.chosen)
     assert config.loss._args_ == ["squared_hinge"], "the argument stays as it is"
 
 
@@ -56,6 +58,7 @@ def test_a_small_gain_does_not_count():
 def test_what_a_user_fixed_stays():
     config = read_config(["search=quick"])
     found = choose(config, lambda each: 1 - each.network.dropout, given={"network.dropout"})
+    config.search.chosen = found.search.chosen
     assert found == config
     assert "network.dropout" not in variants(config, {"network.dropout"})
     assert choose(read_config([]), lambda _: pytest.fail("no race")) == read_config([])
@@ -135,7 +138,15 @@ def test_a_run_notes_what_it_chose(tmp_path, capsys):
     said = capsys.readouterr().err
     saved = OmegaConf.load(tmp_path / "run/config.yaml")
     assert f"network.dropout: {saved.network.dropout}, " in said
-    assert json.loads((tmp_path / "run/summary.json").read_text())["search_seconds"] > 0
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["search_seconds"] > 0
+    first, *others = summary["choices"]
+    assert first.startswith(f"network.dropout: {saved.network.dropout}, ")
+    assert [each.partition(":")[0] for each in others] == ["features of the nearest rows"]
+    assert all(f"{each}\n" in said for each in summary["choices"])
+    job.main(f"resume={tmp_path}/run")
+    assert json.loads((tmp_path / "run/summary.json").read_text())["choices"] == summary["choices"]
+    capsys.readouterr()
     fixed = f"network.dropout={saved.network.dropout}"
     other = job.tiny(tmp_path, fixed, f"run_dir={tmp_path}/other")
     job.main(*other)
