@@ -72,6 +72,8 @@ class Server:
         asked = request.headers.get("Range")
         self.asked.append((request.path, asked))
         route = self.routes.get(request.path.partition("?")[0], Route(status=404))
+        # Before the answer begins: who has read its headers may send the next request.
+        cut = route.cuts.pop(0) if route.cuts else None
         body, start, status = route.content, 0, route.status
         validators = "", route.headers.get("ETag"), route.headers.get("Last-Modified")
         if asked and route.ranges and request.headers.get("If-Range", "") in validators:
@@ -91,7 +93,6 @@ class Server:
         if route.then:
             route.then()
         request.end_headers()
-        cut = route.cuts.pop(0) if route.cuts else None
         for i in range(0, len(body[:cut]), 1 << 16):
             time.sleep(route.pause)
             request.wfile.write(body[:cut][i : i + (1 << 16)])
