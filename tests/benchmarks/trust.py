@@ -23,7 +23,7 @@ from slide.training.checkpoint import Checkpoint
 from slide.training.progress import Counters
 
 # Weights of 1 GB, and two moments of each.
-FEATURES, HIDDEN, LABELS = 100_000, 768, 225_000
+FEATURES, HIDDEN, LABELS = 100_000, 784, 225_000
 # Runs of one seed without runtime.deterministic.
 REPEATED = (
     *("dataset=synthetic", "dataset.train_samples=10000", "dataset.test_samples=2000"),
