@@ -102,10 +102,13 @@ def read_states(
         advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
         raise ValueError(f"{error}{advice}") from error
     for name, own in (facts or {}).items():
-        if name in found and found[name] != own:  # Older versions noted less.
+        if name not in found:
             raise ValueError(
-                f"{folder} is of another run: its {name} is {found.get(name)}, not {own}"
+                f"{folder} is of an older version of slide, which did not note its {name}: go on "
+                "with that version, or begin a new run"
             )
+        if found[name] != own:
+            raise ValueError(f"{folder} is of another run: its {name} is {found[name]}, not {own}")
     return states
 
 
