@@ -9,6 +9,7 @@ from slide.check.comparing import equal, near, random_csr
 from slide.check.more_kernels import Test
 from slide.kernels import format_rows as formatting
 from slide.kernels.evidence import fill_evidence
+from slide.kernels.label_counts import relate_candidates
 from slide.kernels.parse_rows import Columns, parse_rows
 from slide.kernels.random import random_bits
 from slide.kernels.subsample_words import subsample_words
@@ -111,30 +112,57 @@ def _votes(rng: np.random.Generator) -> None:
 
 
 def _candidates(rng: np.random.Generator) -> None:
-    """All labels of each row are candidates, and all lists know all of them."""
+    """All labels of each row are candidates, and the list of votes knows all of them."""
     ids = np.tile(np.arange(_LABELS)[::-1], (_ROWS, 1))
     lists = np.stack([rng.permutation(_LABELS) for _ in range(_ROWS)]).astype(np.int32)
     scores = rng.standard_normal((5, _ROWS, _LABELS)).astype(np.float32)
     frequency, of_row = rng.integers(0, 99, _LABELS), rng.random((_ROWS, 3)).astype(np.float32)
-    starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 16), np.float32)
-    known = (lists, scores[2], scores[3]), (lists, scores[4])
+    starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 18), np.float32)
+    related = np.stack([scores[4].ravel(), *rng.random((2, ids.size))], axis=1).astype(np.float32)
+    known = (lists, scores[2], scores[3]), related
     fill_evidence(ids, starts, scores[0], scores[1], *known, frequency, of_row, found)
-    columns = torch.from_numpy(found).view(_ROWS, _LABELS, 16)
+    columns = torch.from_numpy(found).view(_ROWS, _LABELS, 18)
     place = torch.from_numpy(np.argsort(lists, 1)[:, ::-1].copy())
     for column, number in zip((0, 3, 6, 7, 9), range(5), strict=True):
         values = torch.from_numpy(scores[number])
-        values = values if number < 2 else values.gather(1, place)
+        values = values.gather(1, place) if number in (2, 3) else values
         near("a score", columns[:, :, column], values)
         if column != 7:
-            ranks = columns[:, :, {0: 2, 3: 5, 6: 8, 9: 10}[column]]
+            ranks = columns[:, :, {0: 2, 3: 5, 6: 8, 9: 12}[column]]
             near("its rank", ranks, (-values).argsort(1).argsort(1).float())
         if number < 2:
             near(
                 "what is missing", columns[:, :, column + 1], values - values.amax(1, keepdim=True)
             )
-    near("a frequency", columns[0, :, 11], torch.from_numpy(np.log1p(frequency[::-1])).float())
-    near("the numbers of a row", columns[:, 0, 12:15], torch.from_numpy(of_row))
-    near("the best score", columns[:, 3, 15], torch.from_numpy(scores[0].max(1)))
+    near("what features say", columns[:, :, 9:12].reshape(-1, 3), torch.from_numpy(related))
+    near("a frequency", columns[0, :, 13], torch.from_numpy(np.log1p(frequency[::-1])).float())
+    near("the numbers of a row", columns[:, 0, 14:17], torch.from_numpy(of_row))
+    near("the best score", columns[:, 3, 17], torch.from_numpy(scores[0].max(1)))
+
+
+def _relations(rng: np.random.Generator) -> None:
+    """All labels of each row are candidates."""
+    rows, x = random_csr(rng, _ROWS, _COLUMNS)
+    lists, dense = random_csr(rng, _COLUMNS, _LABELS)
+    lists, dense = lists._replace(values=np.abs(lists.values)), dense.abs()
+    unseen, shares = (rng.random(n).astype(np.float32) + 0.1 for n in (_COLUMNS, _LABELS))
+    ids = np.tile(np.arange(_LABELS), (_ROWS, 1))
+    found = np.empty((ids.size, 3), np.float32)
+    places = np.zeros((1, _LABELS), np.int32)
+    starts = np.arange(_ROWS + 1) * _LABELS
+    relate_candidates(rows, lists, unseen, shares, ids, starts, places, found)
+    own = torch.zeros_like(x).index_put_(
+        (
+            torch.from_numpy(np.repeat(np.arange(_ROWS), np.diff(rows.indptr))),
+            torch.from_numpy(rows.indices).long(),
+        ),
+        torch.tensor(1.0),
+    )
+    shared = torch.from_numpy(shares)
+    factors = dense / shared + torch.from_numpy(unseen)[:, None]
+    bayes = shared.log() + own @ factors.log()
+    best = (own[:, :, None] * dense).amax(1)
+    near("relations", torch.from_numpy(found), torch.stack([x @ dense, best, bayes], 2).view(-1, 3))
 
 
 DATA_TESTS: dict[str, Test] = {
@@ -143,4 +171,5 @@ DATA_TESTS: dict[str, Test] = {
     "generated rows": _generated,
     "votes of near rows": _votes,
     "evidence of candidates": _candidates,
+    "candidates and features": _relations,
 }

@@ -31,7 +31,7 @@ def _put_known(own, known, values, out):
 
 
 @parallel
-def fill_evidence(ids, starts, network, linear, votes, associations, frequency, of_row, columns):
+def fill_evidence(ids, starts, network, linear, votes, related, frequency, of_row, columns):
     """The columns of `slide.ranking.evidence.COLUMNS` for all candidates.
 
     Args:
@@ -39,13 +39,12 @@ def fill_evidence(ids, starts, network, linear, votes, associations, frequency, 
         starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``columns``.
         network, linear: ``(B, K)`` float32, scores of the candidates.
         votes: ids ``(B, V)`` int32, shares and sharp shares ``(B, V)`` float32.
-        associations: ids ``(B, A)`` int32 and their scores ``(B, A)`` float32.
+        related: ``(pairs, 3)`` float32, see `slide.kernels.label_counts.relate_candidates`.
         frequency: ``(N,)`` int64.
         of_row: ``(B, 3)`` float32, the columns before the last one, which are those of a row.
-        columns: ``(pairs, 16)`` float32 output.
+        columns: ``(pairs, 18)`` float32 output.
     """
     voted, shares, sharp = votes
-    associated_ids, associated_scores = associations
     for b in prange(len(ids)):
         out = columns[starts[b] : starts[b + 1]]
         own = np.empty(len(out), np.int64)
@@ -60,16 +59,16 @@ def fill_evidence(ids, starts, network, linear, votes, associations, frequency, 
         most = most if np.isfinite(most) else np.float32(0)
         _put_known(own, voted[b], shares[b], out[:, 6])
         _put_known(own, voted[b], sharp[b], out[:, 7])
-        _put_known(own, associated_ids[b], associated_scores[b], out[:, 9])
+        out[:, 9:12] = related[starts[b] : starts[b + 1]]
         for i in range(count):
             out[i, 1], out[i, 4] = out[i, 0] - best, out[i, 3] - most
-            out[i, 11] = np.log1p(frequency[own[i]])
-            out[i, 12:15] = of_row[b]
-            out[i, 15] = best
+            out[i, 13] = np.log1p(frequency[own[i]])
+            out[i, 14:17] = of_row[b]
+            out[i, 17] = best
         _put_ranks(out[:, 0], out[:, 2])
         _put_ranks(out[:, 3], out[:, 5])
         _put_ranks(out[:, 6], out[:, 8])
-        _put_ranks(out[:, 9], out[:, 10])
+        _put_ranks(out[:, 9], out[:, 12])
 
 
 @parallel

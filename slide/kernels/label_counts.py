@@ -1,4 +1,4 @@
-"""How often labels occur in the rows of each feature."""
+"""How often labels occur in the rows of a feature, and what the features of a row say of them."""
 
 import numpy as np
 
@@ -50,3 +50,49 @@ def count_labels(rows, labels, longest, sums, touched, found):
                     count += total[n] == 0
                     total[n] += 1
             _put(seen[:count], total, found, f, longest)
+
+
+@parallel
+def relate_candidates(features, lists, unseen, shares, ids, starts, places, found):
+    """What the features of a row say of each of its candidates.
+
+    Args:
+        features: `slide.sparse.CSR` ``(B, D)``.
+        lists: `slide.sparse.CSR` ``(D, N)``: labels of each feature with their smoothed shares of
+            its rows, above 0.
+        unseen: ``(D,)`` float32, above 0: what is left of 1 for labels that a feature never had.
+        shares: ``(N,)`` float32, above 0: the share of all rows that have each label.
+        ids: ``(B, K)`` int64, each number once in a row. Numbers below 0, anywhere, are none.
+        starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
+        places: ``(T, N)`` int32 scratch, zero before and after.
+        found: ``(pairs, 3)`` float32 output: the sum of value times share, the largest share, and
+            the logarithm of the probability if the features were independent.
+    """
+    threads = len(places)
+    for t in prange(threads):
+        place = places[t]
+        for b in range(t, len(ids), threads):
+            begin, end = features.indptr[b], features.indptr[b + 1]
+            nothing = np.float64(0)  # Logarithm of the factor of a label that no feature had.
+            for p in range(begin, end):
+                nothing += np.log(unseen[features.indices[p]])
+            last = starts[b]
+            for j in range(ids.shape[1]):
+                if ids[b, j] >= 0:
+                    found[last, 0] = found[last, 1] = 0
+                    found[last, 2] = np.log(shares[ids[b, j]]) + nothing
+                    last += 1
+                    place[ids[b, j]] = last - starts[b]
+            out = found[starts[b] : last]
+            for p in range(begin, end):
+                f, value = features.indices[p], features.values[p]
+                for q in range(lists.indptr[f], lists.indptr[f + 1]):
+                    label, share = lists.indices[q], lists.values[q]
+                    i = place[label] - 1
+                    if i >= 0:
+                        out[i, 0] += value * share
+                        out[i, 1] = max(out[i, 1], share)
+                        out[i, 2] += np.log1p(share / (unseen[f] * shares[label]))
+            for j in range(ids.shape[1]):
+                if ids[b, j] >= 0:
+                    place[ids[b, j]] = 0

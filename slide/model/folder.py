@@ -6,7 +6,7 @@ from typing import Any
 from slide.tensor_folder import FolderKind, check_files, read_folder
 
 MODEL_FILE = "model.json"
-MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=2)
+MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=3)
 
 
 def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from slide.data import KnownLabels, OwnItems
 from slide.kernels.trees import Trees
 from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours
+from slide.ranking.associations import shares_of_labels
 from slide.sparse import CSR, Pattern
 
 
@@ -50,6 +51,7 @@ def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
         **_named("neighbours", ranker.neighbours.lists),
         **_named("row_labels", Pattern(*ranker.neighbours.labels[:2])),
         **_named("associations", ranker.associations.lists),
+        "associations.unseen": ranker.associations.unseen,
         "feature_weights": ranker.neighbours.weights,
         "frequency": ranker.frequency,
         "inverse": ranker.inverse,
@@ -87,6 +89,8 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     ranker.associations = Associations(settings["longest"])
     ranker.associations.lists = _taken(CSR, "associations", arrays)
     ranker.associations.num_labels = num_labels
+    ranker.associations.unseen = arrays["associations.unseen"]
+    ranker.associations.label_shares = shares_of_labels(ranker.frequency, settings["num_rows"])
     ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
     ranker.classifiers.num_features = len(near.weights)
     ranker.judge.base = settings["judge_base"]

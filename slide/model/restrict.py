@@ -53,6 +53,7 @@ def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
     small.neighbours.labels = _columns(ranker.neighbours.labels, kept, count)
     small.associations = copy.copy(ranker.associations)
     small.associations.lists = _columns(ranker.associations.lists, kept, count)
+    small.associations.label_shares = ranker.associations.label_shares[kept]
     small.neighbours.num_labels = small.associations.num_labels = len(kept)
     known = ranker.known_labels
     if isinstance(known, OwnItems):

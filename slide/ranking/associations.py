@@ -3,14 +3,16 @@
 import numpy as np
 
 from slide import checks
-from slide.kernels.label_counts import count_labels
+from slide.kernels.label_counts import count_labels, relate_candidates
 from slide.kernels.ragged import RowRoom
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
 
-# Added to the number of rows of a feature, so that features of few rows do not seem sure.
+# Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
+# added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for
+# language models applied to information retrieval", section 2).
 _PRIOR = 3
 # Number of labels of a feature that are kept.
 MOST_LABELS = 512
@@ -43,6 +45,7 @@ class Associations:
         checks.whole("longest", longest, 1)
         self.longest, self.num_labels = longest, 0
         self.lists = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+        self.unseen = self.label_shares = np.empty(0, np.float32)
 
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
@@ -73,10 +76,14 @@ class Associations:
         longest = min(self.longest, num_labels)
         needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
         lists = collect_rows(needed, write)
-        of_feature = np.repeat(np.diff(rows.indptr) + _PRIOR, np.diff(lists.indptr))
+        smoothed = np.diff(rows.indptr) + _PRIOR
+        of_feature = np.repeat(smoothed, np.diff(lists.indptr))
         np.divide(lists.values, of_feature, out=lists.values, casting="same_kind")
-        self.lists = lists
-        self.num_labels = num_labels
+        self.lists, self.num_labels = lists, num_labels
+        self.unseen = (_PRIOR / smoothed).astype(np.float32)
+        self.label_shares = shares_of_labels(
+            np.bincount(labels.indices, minlength=num_labels), features.num_rows
+        )
         return self
 
     def best(self, features: CSR, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -91,3 +98,35 @@ class Associations:
             ValueError: for features out of range, or k below 1.
         """
         return sparse_top_k(features, self.lists, self.num_labels, k)
+
+    def relate(self, features: CSR, ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """What the features of each row say of its candidates.
+
+        Args:
+            features: ``(B, D)``.
+            ids: ``(B, K)`` int64, labels, each once in a row; -1 for none.
+            starts: ``(B + 1,)`` int64, where the candidates of each row begin in the result.
+
+        Returns:
+            ``(starts[-1], 3)`` float32, for each candidate: its score as in `best`; the largest
+            share of the rows of a feature that have it; and the logarithm of its probability by
+            naive Bayes, as if the features were independent (Manning et al. 2008, "Introduction to
+            information retrieval", section 13.2), with features that a label never had as unlikely
+            as features of few rows let them be.
+        """
+        found = np.empty((starts[-1], 3), np.float32)
+        places = np.zeros((num_threads(), self.num_labels), np.int32)
+        relate_candidates(
+            *(features, self.lists, self.unseen, self.label_shares), ids, starts, places, found
+        )
+        return found
+
+
+def shares_of_labels(frequency: np.ndarray, num_rows: int) -> np.ndarray:
+    """The share ``(N,)`` float32 of all rows that have each label; none is 0.
+
+    Args:
+        frequency: ``(N,)`` number of rows of each label.
+        num_rows: number of rows.
+    """
+    return (np.maximum(frequency, 1) / max(num_rows, 1)).astype(np.float32)

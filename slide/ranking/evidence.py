@@ -27,6 +27,8 @@ COLUMNS = {
     "sharp_votes": 1,
     "votes_rank": -1,
     "association": 1,
+    "association_best": 1,
+    "naive_bayes": 1,
     "association_rank": -1,
     "log_frequency": 0,
     "features": 0,
@@ -34,10 +36,6 @@ COLUMNS = {
     "mean_similarity": 0,
     "network_best": 0,
 }
-
-
-# Associations of a row whose scores are known; more than are candidates.
-_ASSOCIATED = 200
 
 
 class Experts(NamedTuple):
@@ -101,10 +99,8 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     hidden = network.embed(features)
     named = on_host(network.output.top_k(hidden, min(depths.network, labels), search)[1])
     votes = experts.neighbours.votes(features, min(depths.neighbours, labels))
-    associated_scores, associated_ids = experts.associations.best(
-        features, min(_ASSOCIATED, labels)
-    )
-    ids = join(named, votes.ids, associated_ids[:, : depths.associations])
+    _, associated = experts.associations.best(features, min(depths.associations, labels))
+    ids = join(named, votes.ids, associated)
     if experts.known_labels is not None:
         ids[hits(ids, experts.known_labels.of(features))] = -1
     known = ids >= 0
@@ -120,7 +116,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
             experts.classifiers.scores(features, ids),
         ),
         (votes.ids, votes.shares, votes.sharp),
-        (associated_ids, associated_scores),
+        experts.associations.relate(features, ids, starts),
         *(experts.frequency, of_row, columns),
     )
     return Evidence(ids, columns, named)

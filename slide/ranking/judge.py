@@ -12,13 +12,17 @@ _LEAST_HITS = 50
 # Wrong candidates for each true label that the trees learn from, at most.
 _WRONG = 4
 _SETTINGS: dict[str, Any] = {
-    "max_iter": 100,
     "learning_rate": 0.1,
-    "max_leaf_nodes": 31,
     "min_samples_leaf": 50,
     "early_stopping": False,
     "random_state": 0,
 }
+# From fewer true labels than this, large trees would learn chance: small ones do, and the mean of
+# several models, each with other wrong candidates.
+_FEW_HITS = 10_000
+_FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
+_ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
+_MODELS_OF_FEW = 4
 
 
 class Judge:
@@ -29,7 +33,8 @@ class Judge:
     approximation: a gradient boosting machine"; Ke et al. 2017, "LightGBM"). Scores that minimise
     the logistic loss are probabilities, so they can be compared across rows. Of many wrong
     candidates a part is drawn for learning, and the scores are corrected for it (King and Zeng
-    2001, "Logistic regression in rare events data", section 4.1).
+    2001, "Logistic regression in rare events data", section 4.1). With few true labels it is the
+    mean of several models, which learn from other draws (Breiman 1996, "Bagging predictors").
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
@@ -66,16 +71,21 @@ class Judge:
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
             return self
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
-        drawn = hits | (np.random.default_rng(0).random(len(hits)) < share)
-        model = load_learner()(**_SETTINGS, monotonic_cst=self.signs)
-        counts = None if weights is None else weights[drawn]
-        # There are thousands of short parallel regions, whose threads spin at their ends: a second
-        # thread saves little, and takes 20 times as long if it has to wait for its core.
-        with threadpool_limits(1, "openmp"):
-            model.fit(columns[drawn], hits[drawn], counts)
+        few, draws = hits.sum() < _FEW_HITS, np.random.default_rng(0)
+        models = []
+        # All draws are equal if they take all candidates.
+        for _ in range(_MODELS_OF_FEW if few and share < 1 else 1):
+            drawn = hits | (draws.random(len(hits)) < share)
+            settings = _SETTINGS | (_FEW if few else _ENOUGH)
+            model = load_learner()(**settings, monotonic_cst=self.signs)
+            counts = None if weights is None else weights[drawn]
+            # There are thousands of short parallel regions, whose threads spin at their ends: a
+            # second thread saves little, and takes 20 times as long if it has to wait for its core.
+            with threadpool_limits(1, "openmp"):
+                models.append(model.fit(columns[drawn], hits[drawn], counts))
         # The odds are larger by 1 / share among the drawn ones.
-        base = float(model._baseline_prediction[0, 0] + np.log(share))
-        self.trees, self.base = _trees_of(model), base
+        bases = [model._baseline_prediction[0, 0] + np.log(share) for model in models]
+        self.trees, self.base = _mean_trees(models), float(np.mean(bases))
         return self
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:
@@ -96,9 +106,12 @@ def load_learner() -> Any:
     return HistGradientBoostingClassifier
 
 
-def _trees_of(model: Any) -> Trees:
-    """The trees of a fitted model of scikit-learn; its own format cannot be stored safely."""
-    nodes = [stage[0].nodes for stage in model._predictors]
+def _mean_trees(models: list[Any]) -> Trees:
+    """Trees whose sum is the mean of those of models of scikit-learn.
+
+    The format of scikit-learn itself cannot be stored safely.
+    """
+    nodes = [stage[0].nodes for model in models for stage in model._predictors]
     starts = np.cumsum([0, *map(len, nodes)])
     every, shift = np.concatenate(nodes), np.repeat(starts[:-1], np.diff(starts))
     leaf = every["is_leaf"].astype(bool)
@@ -108,5 +121,5 @@ def _trees_of(model: Any) -> Trees:
         thresholds=every["num_threshold"].astype(np.float64),
         left=np.where(leaf, 0, every["left"] + shift).astype(np.int32),
         right=np.where(leaf, 0, every["right"] + shift).astype(np.int32),
-        values=every["value"].astype(np.float32),
+        values=(every["value"] / len(models)).astype(np.float32),
     )

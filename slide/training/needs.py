@@ -223,8 +223,8 @@ def _ranker(sizes: RunSizes) -> int:
         + (_FLOAT + _INT) * (min(MOST_ROOM, associations) + 2 * associations),
     )
     scratch = (_FLOAT + _INT) * (rows + 2 * labels) + (_FLOAT + 2 * _INT) * features
-    kept = neighbours + (_FLOAT + _INT) * associations + classifiers + sizes.threads * scratch
-    return round(kept + max(phases))
+    kept = neighbours + (_FLOAT + _INT) * associations + _FLOAT * (features + labels) + classifiers
+    return round(kept + sizes.threads * scratch + max(phases))
 
 
 def _distinct(pairs: float, sizes: RunSizes) -> float:

@@ -55,7 +55,9 @@ UNSEEN = {
     "no network": ["network", "network_behind", "network_rank", "network_best"],
     "no linear classifiers": ["linear", "linear_behind", "linear_rank"],
     "no nearest rows": ["votes", "sharp_votes", "votes_rank", "nearest", "mean_similarity"],
-    "no labels of the features": ["association", "association_rank"],
+    "no labels of the features": [
+        *("association", "association_best", "association_rank", "naive_bayes")
+    ],
 }
 # Overrides of runs that train another network.
 NETWORK = {

@@ -48,6 +48,7 @@ WRITERS = {
     "entries that are not zero": ("count_nonzeros", itemgetter(1)),
     "generated rows": ("draw_features", itemgetter(11)),
     "evidence of candidates": ("fill_evidence", itemgetter(8)),
+    "candidates and features": ("relate_candidates", itemgetter(7)),
 }
 
 

@@ -171,7 +171,8 @@ def fill_evidence(ids, scores, known, frequency, of_row):
     Args:
         ids: numbers of the candidates; those below 0 are none.
         scores: those of the network and of the classifiers, as long as ``ids``.
-        known: dictionaries from ids to shares, sharp shares and associations.
+        known: dictionaries from ids to shares and to sharp shares, and for each candidate three
+            numbers of its features.
         frequency: of all labels.
         of_row: three numbers.
     """
@@ -186,9 +187,10 @@ def fill_evidence(ids, scores, known, frequency, of_row):
 
     kept = [i for i, label in enumerate(ids) if label >= 0]
     network, linear = ([float(values[i]) for i in kept] for values in scores)
-    share, sharp, association = ([float(each.get(int(ids[i]), 0)) for i in kept] for each in known)
+    share, sharp = ([float(each.get(int(ids[i]), 0)) for i in kept] for each in known[:2])
+    related = [[float(numbers[i]) for numbers in known[2]] for i in range(3)]
     columns = [network, behind(network), ranks(network), linear, behind(linear), ranks(linear)]
-    columns += [share, sharp, ranks(share), association, ranks(association)]
+    columns += [share, sharp, ranks(share), *related, ranks(related[0])]
     columns += [[math.log1p(frequency[ids[i]]) for i in kept]]
     columns += [[float(number)] * len(kept) for number in of_row]
     columns += [[max(network, default=0)] * len(kept)]
@@ -219,6 +221,27 @@ def count_labels(rows, labels, longest):
         counts = {label: every.count(label) for label in every}
         best = sorted(counts, key=lambda label: (-counts[label], label))[:longest]
         found.append({label: counts[label] for label in sorted(best)})
+    return found
+
+
+def relate(row, lists, unseen, shares, ids):
+    """What the features of a row say of each candidate: sum, largest share, naive Bayes.
+
+    Args:
+        row: pairs of a feature and its value.
+        lists: for each feature a dictionary from labels to shares.
+        unseen: a number for each feature.
+        shares: a number for each label.
+        ids: numbers of the candidates; those below 0 are none.
+    """
+    found = []
+    for label in (label for label in ids if label >= 0):
+        own = [lists[f].get(label, 0.0) for f, _ in row]
+        total = sum(value * share for (_, value), share in zip(row, own, strict=True))
+        logarithm = math.log(shares[label])
+        for (f, _), share in zip(row, own, strict=True):
+            logarithm += math.log(share / shares[label] + unseen[f])
+        found.append([total, max(own, default=0.0), logarithm])
     return found
 
 

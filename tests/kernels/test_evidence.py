@@ -25,19 +25,20 @@ def test_evidence_of_candidates():
     ids[3] = -1  # Nothing is known of this row.
     scores = [rng.integers(-3, 3, ids.shape).astype(np.float32) for _ in range(2)]
     votes, shares = lists(rng, 6)
-    associations = lists(rng, 11)
     sharp, frequency = shares**2 + 1, rng.integers(0, 50, LABELS)
     of_row = rng.random((ROWS, 3)).astype(np.float32)
     starts = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
+    related = rng.integers(-3, 3, (starts[-1], 3)).astype(np.float32)
     found = np.full((starts[-1], len(COLUMNS)), np.nan, np.float32)
     fill_evidence(
-        *(ids, starts, *scores, (votes, shares, sharp), associations, frequency, of_row, found)
+        *(ids, starts, *scores, (votes, shares, sharp), related, frequency, of_row, found)
     )
     for b in range(ROWS):
         known = [
             {int(n): x for n, x in zip(*pair, strict=True) if n >= 0}
-            for pair in ((votes[b], shares[b]), (votes[b], sharp[b]), [x[b] for x in associations])
+            for pair in ((votes[b], shares[b]), (votes[b], sharp[b]))
         ]
+        known.append(related[starts[b] : starts[b + 1]])
         expected = naive.fill_evidence(ids[b], [s[b] for s in scores], known, frequency, of_row[b])
         own = found[starts[b] : starts[b + 1]]
         np.testing.assert_allclose(own, np.reshape(expected, own.shape), rtol=1e-6)

@@ -54,6 +54,7 @@ TWINS = {
     "put_planes": ("naive_channels.put_planes", "kernels/test_channels.py"),
     "random_below": ("naive.random_below", "kernels/test_random.py"),
     "random_bits": ("naive.random_bits", "kernels/test_random.py"),
+    "relate_candidates": ("naive_ranking.relate", "kernels/test_label_counts.py"),
     "relu_dropout_backward": (
         "naive_arrays.relu_dropout_backward",
         "kernels/test_relu_dropout.py",

@@ -64,3 +64,20 @@ def test_impossible_inputs_are_refused(rows):
         Associations(0)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
         Associations().fit(*rows, FEATURES, 2)
+
+
+def test_what_features_say_of_candidates(rows):
+    model = Associations().fit(*rows, FEATURES, LABELS)
+    queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
+    ids = np.tile(np.arange(LABELS), (10, 1))
+    found = model.relate(queries, ids, np.arange(11) * LABELS).reshape(10, LABELS, 3)
+    shares, dense = naive_shares(*rows), to_dense(queries, FEATURES).numpy()
+    np.testing.assert_allclose(found[:, :, 0], dense @ shares, rtol=1e-4, atol=1e-6)
+    each = queries.indices.reshape(10, 3)
+    np.testing.assert_allclose(found[:, :, 1], shares[each].max(1), rtol=1e-5)
+    # Three more rows of each feature have labels as all rows do.
+    of_label = np.bincount(rows[1].indices, minlength=LABELS) / ROWS
+    counts = np.bincount(rows[0].indices, minlength=FEATURES)
+    posterior = shares + 3 * of_label / (counts[:, None] + 3)
+    expected = np.log(of_label) + np.log(posterior / of_label)[each].sum(1)
+    np.testing.assert_allclose(found[:, :, 2], expected, rtol=1e-4)

@@ -61,7 +61,10 @@ def test_each_column_says_what_its_name_says(experts, features):
     linear = experts.classifiers.scores(features, found.ids)
     associated_scores, associated_ids = experts.associations.best(features, LABELS)
     votes = experts.neighbours.votes(features, 5)
+    starts = np.concatenate([[0], np.cumsum((found.ids >= 0).sum(1))])
+    relations = experts.associations.relate(features, found.ids, starts)
     for b in range(ROWS):
+        related = relations[starts[b] : starts[b + 1]]
         own = found.ids[b] >= 0
         ids = found.ids[b][own]
         row = dict(zip(COLUMNS, columns[b][own].T, strict=True))
@@ -80,6 +83,8 @@ def test_each_column_says_what_its_name_says(experts, features):
             "votes": shares,
             "sharp_votes": [sharp.get(int(n), 0) for n in ids],
             "association": association,
+            "association_best": related[:, 1],
+            "naive_bayes": related[:, 2],
             "log_frequency": np.log1p(experts.frequency[ids]),
             "features": np.full(len(ids), 5),
             "nearest": np.full(len(ids), votes.nearest[b]),

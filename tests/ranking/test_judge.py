@@ -52,11 +52,33 @@ def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch
     assert found[high].mean() == pytest.approx(later[high].mean(), abs=0.012)
 
 
-def test_its_trees_are_those_of_scikit_learn(pairs):
+def test_its_trees_are_those_of_scikit_learn(pairs, monkeypatch):
     columns, right, _ = pairs
+    monkeypatch.setattr(module, "_FEW_HITS", right.sum())
     judge = Judge([1, -1, 0]).fit(columns, right)
-    model = HistGradientBoostingClassifier(**module._SETTINGS, monotonic_cst=[1, -1, 0])
+    settings = module._SETTINGS | module._ENOUGH
+    model = HistGradientBoostingClassifier(**settings, monotonic_cst=[1, -1, 0])
     expected = model.fit(columns, right).predict_proba(columns)[:, 1]
+    np.testing.assert_allclose(judge.probabilities(columns), expected, atol=1e-5)
+
+
+def test_few_hits_make_the_mean_of_small_models(monkeypatch):
+    rng = np.random.default_rng(1)
+    columns = rng.random((20_000, 2), dtype=np.float32)
+    right = rng.random(20_000) < 0.1 * columns[:, 0]
+    models, fit = [], HistGradientBoostingClassifier.fit
+
+    def noted(self, *rows):
+        models.append(fit(self, *rows))
+        return models[-1]
+
+    monkeypatch.setattr(HistGradientBoostingClassifier, "fit", noted)
+    judge = Judge([1, 0]).fit(columns, right)
+    share = module._WRONG * right.sum() / (~right).sum()
+    raw = np.stack([model.decision_function(columns) for model in models])
+    assert len(models) == module._MODELS_OF_FEW
+    assert np.abs(raw[0] - raw[1]).max() > 0.01, "all models have learnt from the same draw"
+    expected = 1 / (1 + np.exp(-raw.mean(0) - np.log(share)))
     np.testing.assert_allclose(judge.probabilities(columns), expected, atol=1e-5)
 
 
