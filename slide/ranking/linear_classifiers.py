@@ -65,7 +65,7 @@ class LinearClassifiers:
 
     def __init__(
         self,
-        C: float = 1.0,
+        C: float = 4.0,
         bias: float = -1.0,
         tol: float = 0.1,
         max_iter: int = 20,

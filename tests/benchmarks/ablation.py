@@ -41,6 +41,7 @@ RANKER = {
     ALONE: ["ranker=none"],
     "no network": ["ranker.depth=1"],
     "no linear classifiers": [],
+    "classifiers with C = 1": ["ranker.classifiers.C=1"],
     "no nearest rows": ["ranker.voted=1"],
     "no labels of the features": ["ranker.associated=1"],
     "15, 30 and 10 candidates": ["ranker.depth=15", "ranker.voted=30", "ranker.associated=10"],
