@@ -50,7 +50,8 @@ def pytest_configure(config):
         config.addinivalue_line(
             "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning"
         )
-        judge._SETTINGS["max_iter"] = 30  # Trees; their sums are slow in plain Python.
+        # Trees; their sums are slow in plain Python.
+        judge._FEW["max_iter"], judge._ENOUGH["max_iter"] = 8, 30
 
 
 def runs_kernels(path):

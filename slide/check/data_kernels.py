@@ -134,7 +134,7 @@ def _candidates(rng: np.random.Generator) -> None:
             near(
                 "what is missing", columns[:, :, column + 1], values - values.amax(1, keepdim=True)
             )
-    near("what features say", columns[:, :, 9:12].reshape(-1, 3), torch.from_numpy(related))
+    near("what features say", columns[:, :, 10:12].reshape(-1, 2), torch.from_numpy(related[:, 1:]))
     near("a frequency", columns[0, :, 13], torch.from_numpy(np.log1p(frequency[::-1])).float())
     near("the numbers of a row", columns[:, 0, 14:17], torch.from_numpy(of_row))
     near("the best score", columns[:, 3, 17], torch.from_numpy(scores[0].max(1)))
@@ -148,7 +148,7 @@ def _relations(rng: np.random.Generator) -> None:
     unseen, shares = (rng.random(n).astype(np.float32) + 0.1 for n in (_COLUMNS, _LABELS))
     ids = np.tile(np.arange(_LABELS), (_ROWS, 1))
     found = np.empty((ids.size, 3), np.float32)
-    places = np.zeros((1, _LABELS), np.int32)
+    places = np.zeros((2, _LABELS), np.int32)
     starts = np.arange(_ROWS + 1) * _LABELS
     relate_candidates(rows, lists, unseen, shares, ids, starts, places, found)
     own = torch.zeros_like(x).index_put_(

@@ -60,7 +60,8 @@ def relate_candidates(features, lists, unseen, shares, ids, starts, places, foun
         features: `slide.sparse.CSR` ``(B, D)``.
         lists: `slide.sparse.CSR` ``(D, N)``: labels of each feature with their smoothed shares of
             its rows, above 0.
-        unseen: ``(D,)`` float32, above 0: what is left of 1 for labels that a feature never had.
+        unseen: ``(D,)`` float32, above 0: the part of the smoothed rows of each feature that has
+            labels as all rows do.
         shares: ``(N,)`` float32, above 0: the share of all rows that have each label.
         ids: ``(B, K)`` int64, each number once in a row. Numbers below 0, anywhere, are none.
         starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
@@ -76,14 +77,14 @@ def relate_candidates(features, lists, unseen, shares, ids, starts, places, foun
             nothing = np.float64(0)  # Logarithm of the factor of a label that no feature had.
             for p in range(begin, end):
                 nothing += np.log(unseen[features.indices[p]])
-            last = starts[b]
+            out, last = found[starts[b] : starts[b + 1]], 0
+            logs = np.empty(len(out), np.float64)  # Of thousands of features the sum is large.
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
-                    found[last, 0] = found[last, 1] = 0
-                    found[last, 2] = np.log(shares[ids[b, j]]) + nothing
+                    out[last, 0] = out[last, 1] = 0
+                    logs[last] = np.log(shares[ids[b, j]]) + nothing
                     last += 1
-                    place[ids[b, j]] = last - starts[b]
-            out = found[starts[b] : last]
+                    place[ids[b, j]] = last
             for p in range(begin, end):
                 f, value = features.indices[p], features.values[p]
                 for q in range(lists.indptr[f], lists.indptr[f + 1]):
@@ -92,7 +93,8 @@ def relate_candidates(features, lists, unseen, shares, ids, starts, places, foun
                     if i >= 0:
                         out[i, 0] += value * share
                         out[i, 1] = max(out[i, 1], share)
-                        out[i, 2] += np.log1p(share / (unseen[f] * shares[label]))
+                        logs[i] += np.log1p(share / (unseen[f] * shares[label]))
+            out[:, 2] = logs
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
                     place[ids[b, j]] = 0

@@ -11,7 +11,6 @@ from slide import checks
 from slide.data import OwnItems, RowTransform
 from slide.names import Names
 from slide.ranking import EnsembleRanker
-from slide.ranking.associations import shares_of_labels
 from slide.sparse import CSR
 
 
@@ -40,8 +39,8 @@ def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> 
     large.associations.num_labels += labels
     large.associations.lists = _more_rows(ranker.associations.lists, features)
     large.associations.unseen = _padded(ranker.associations.unseen, features, 1)
-    shares = shares_of_labels(large.frequency, ranker.neighbours.rows.num_rows)
-    large.associations.label_shares = shares
+    one_row = 1 / max(near.rows.num_rows, 1)
+    large.associations.label_shares = _padded(ranker.associations.label_shares, labels, one_row)
     if isinstance(ranker.known_labels, OwnItems) and labels:
         large.known_labels = ranker.known_labels.grown(labels)
     return large

@@ -13,7 +13,6 @@ from torch import Tensor
 from slide.data import KnownLabels, OwnItems
 from slide.kernels.trees import Trees
 from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours
-from slide.ranking.associations import shares_of_labels
 from slide.sparse import CSR, Pattern
 
 
@@ -52,6 +51,7 @@ def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
         **_named("row_labels", Pattern(*ranker.neighbours.labels[:2])),
         **_named("associations", ranker.associations.lists),
         "associations.unseen": ranker.associations.unseen,
+        "associations.label_shares": ranker.associations.label_shares,
         "feature_weights": ranker.neighbours.weights,
         "frequency": ranker.frequency,
         "inverse": ranker.inverse,
@@ -90,7 +90,7 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     ranker.associations.lists = _taken(CSR, "associations", arrays)
     ranker.associations.num_labels = num_labels
     ranker.associations.unseen = arrays["associations.unseen"]
-    ranker.associations.label_shares = shares_of_labels(ranker.frequency, settings["num_rows"])
+    ranker.associations.label_shares = arrays["associations.label_shares"]
     ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
     ranker.classifiers.num_features = len(near.weights)
     ranker.judge.base = settings["judge_base"]

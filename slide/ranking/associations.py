@@ -5,10 +5,11 @@ import numpy as np
 from slide import checks
 from slide.kernels.label_counts import count_labels, relate_candidates
 from slide.kernels.ragged import RowRoom
+from slide.ranking.hits import check_ids
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
 # Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
 # added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for
@@ -81,9 +82,9 @@ class Associations:
         np.divide(lists.values, of_feature, out=lists.values, casting="same_kind")
         self.lists, self.num_labels = lists, num_labels
         self.unseen = (_PRIOR / smoothed).astype(np.float32)
-        self.label_shares = shares_of_labels(
-            np.bincount(labels.indices, minlength=num_labels), features.num_rows
-        )
+        # A label without a row counts as one with a row.
+        frequency = np.maximum(np.bincount(labels.indices, minlength=num_labels), 1)
+        self.label_shares = (frequency / max(features.num_rows, 1)).astype(np.float32)
         return self
 
     def best(self, features: CSR, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,34 +100,28 @@ class Associations:
         """
         return sparse_top_k(features, self.lists, self.num_labels, k)
 
-    def relate(self, features: CSR, ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    def relate(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """What the features of each row say of its candidates.
 
         Args:
             features: ``(B, D)``.
-            ids: ``(B, K)`` int64, labels, each once in a row; -1 for none.
-            starts: ``(B + 1,)`` int64, where the candidates of each row begin in the result.
+            ids: ``(B, K)`` int64, labels, each once in a row; below 0 for none.
 
         Returns:
-            ``(starts[-1], 3)`` float32, for each candidate: its score as in `best`; the largest
-            share of the rows of a feature that have it; and the logarithm of its probability by
-            naive Bayes, as if the features were independent (Manning et al. 2008, "Introduction to
-            information retrieval", section 13.2), with features that a label never had as unlikely
-            as features of few rows let them be.
+            ``(pairs, 3)`` float32, a row for each candidate: its score as in `best`, which may also
+            be below 0; the largest share of the rows of a feature that have it; and the logarithm
+            of its probability by naive Bayes, as if the features were independent (Manning et al.
+            2008, "Introduction to information retrieval", section 13.2). There a feature that does
+            not keep a label speaks against it, the more the more rows it has.
+
+        Raises:
+            ValueError: for features or ids out of range.
         """
+        check_pattern("features", features, None, len(self.unseen))
+        check_ids(ids, features.num_rows, self.num_labels)
+        starts = row_bounds((ids >= 0).sum(1))
         found = np.empty((starts[-1], 3), np.float32)
         places = np.zeros((num_threads(), self.num_labels), np.int32)
-        relate_candidates(
-            *(features, self.lists, self.unseen, self.label_shares), ids, starts, places, found
-        )
+        counts = self.lists, self.unseen, self.label_shares
+        relate_candidates(features, *counts, ids, starts, places, found)
         return found
-
-
-def shares_of_labels(frequency: np.ndarray, num_rows: int) -> np.ndarray:
-    """The share ``(N,)`` float32 of all rows that have each label; none is 0.
-
-    Args:
-        frequency: ``(N,)`` number of rows of each label.
-        num_rows: number of rows.
-    """
-    return (np.maximum(frequency, 1) / max(num_rows, 1)).astype(np.float32)

@@ -116,7 +116,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
             experts.classifiers.scores(features, ids),
         ),
         (votes.ids, votes.shares, votes.sharp),
-        experts.associations.relate(features, ids, starts),
+        experts.associations.relate(features, ids),
         *(experts.frequency, of_row, columns),
     )
     return Evidence(ids, columns, named)

@@ -28,3 +28,11 @@ def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
     truth = np.append(np.sort(rows * width + labels.indices), -1)
     asked = np.arange(len(predicted))[:, None] * width + predicted
     return (truth[np.searchsorted(truth[:-1], asked)] == asked) & (predicted >= 0)
+
+
+def check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
+    """Raise ValueError unless ``ids`` are ``(num_rows, K)`` labels; below 0 they are none."""
+    if ids.ndim != 2 or len(ids) != num_rows:
+        raise ValueError(f"ids of shape {ids.shape} do not fit {num_rows} rows")
+    if ids.size and ids.max() >= num_labels:
+        raise ValueError(f"ids must be below {num_labels}, not {ids.max()}")

@@ -17,8 +17,8 @@ _SETTINGS: dict[str, Any] = {
     "early_stopping": False,
     "random_state": 0,
 }
-# From fewer true labels than this, large trees would learn chance: small ones do, and the mean of
-# several models, each with other wrong candidates.
+# From fewer true labels than this, large trees would learn chance. The judge is then the mean of
+# several models of small trees, each with other wrong candidates.
 _FEW_HITS = 10_000
 _FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
 _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
@@ -34,7 +34,8 @@ class Judge:
     the logistic loss are probabilities, so they can be compared across rows. Of many wrong
     candidates a part is drawn for learning, and the scores are corrected for it (King and Zeng
     2001, "Logistic regression in rare events data", section 4.1). With few true labels it is the
-    mean of several models, which learn from other draws (Breiman 1996, "Bagging predictors").
+    mean of several models, which learn from other draws (Breiman 1996, "Bagging predictors"),
+    unless all candidates are needed.
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
@@ -72,11 +73,10 @@ class Judge:
             return self
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
         few, draws = hits.sum() < _FEW_HITS, np.random.default_rng(0)
-        models = []
+        settings, models = _SETTINGS | (_FEW if few else _ENOUGH), []
         # All draws are equal if they take all candidates.
         for _ in range(_MODELS_OF_FEW if few and share < 1 else 1):
             drawn = hits | (draws.random(len(hits)) < share)
-            settings = _SETTINGS | (_FEW if few else _ENOUGH)
             model = load_learner()(**settings, monotonic_cst=self.signs)
             counts = None if weights is None else weights[drawn]
             # There are thousands of short parallel regions, whose threads spin at their ends: a
@@ -84,8 +84,8 @@ class Judge:
             with threadpool_limits(1, "openmp"):
                 models.append(model.fit(columns[drawn], hits[drawn], counts))
         # The odds are larger by 1 / share among the drawn ones.
-        bases = [model._baseline_prediction[0, 0] + np.log(share) for model in models]
-        self.trees, self.base = _mean_trees(models), float(np.mean(bases))
+        base = np.mean([model._baseline_prediction[0, 0] for model in models]) + np.log(share)
+        self.trees, self.base = _mean_trees(models), float(base)
         return self
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:

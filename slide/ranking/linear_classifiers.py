@@ -22,6 +22,7 @@ from slide.kernels.dual_descent import (
 )
 from slide.kernels.linear_scores import score_labels
 from slide.kernels.ragged import RowRoom
+from slide.ranking.hits import check_ids
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
@@ -153,7 +154,7 @@ class LinearClassifiers:
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
         check_pattern("features", features, None, self.num_features)
-        _check_ids(ids, features.num_rows, self.weights.num_rows)
+        check_ids(ids, features.num_rows, self.weights.num_rows)
         dense = np.zeros((num_threads(), self.num_features), np.float32)
         out = np.empty(ids.shape, np.float32)
         ids = ids.astype(np.int64, copy=False)
@@ -166,13 +167,6 @@ def _check_weights(weights: np.ndarray, num_rows: int) -> None:
         raise ValueError(f"weights of shape {weights.shape} do not fit {num_rows} rows")
     if not np.isfinite(weights).all():
         raise ValueError("weights hold NaN or infinite values")
-
-
-def _check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
-    if ids.ndim != 2 or len(ids) != num_rows:
-        raise ValueError(f"ids of shape {ids.shape} do not fit {num_rows} rows")
-    if ids.size and ids.max() >= num_labels:
-        raise ValueError(f"ids must be below {num_labels}, not {ids.max()}")
 
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:

@@ -35,6 +35,7 @@ from slide.ranking.hits import hits
 from slide.sparse import Pattern
 
 METHODS = ("slide", "omikuji", "pecos")
+KEYS = ("dataset", "method", "seed")
 # Bins of equal width, as those of slide.training.metrics.calibration_error.
 BINS = 10
 
@@ -111,14 +112,19 @@ def installed(arguments: argparse.Namespace) -> dict[str, peers.Peer]:
     return found
 
 
+def add_methods(parser: argparse.ArgumentParser) -> None:
+    """The options that choose methods."""
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--pecos-python", type=Path, help="an interpreter that can import pecos")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, list(HELD_OUT), [0, 1, 2])
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--pecos-python", type=Path, help="an interpreter that can import pecos")
+    add_methods(parser)
     arguments = parse(parser)
     runtime.set_threads(0)
-    store = Store("precision", ("dataset", "method", "seed"), precision_page.page, arguments)
+    store = Store("precision", KEYS, precision_page.page, arguments)
     if not arguments.render:
         found = installed(arguments)
         os.chdir(ROOT)  # Caches lie in its datasets/.

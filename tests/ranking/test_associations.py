@@ -64,14 +64,24 @@ def test_impossible_inputs_are_refused(rows):
         Associations(0)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
         Associations().fit(*rows, FEATURES, 2)
+    model, ids = Associations().fit(*rows, FEATURES, LABELS), np.zeros((ROWS, 2), np.int64)
+    with pytest.raises(ValueError, match=f"ids must be below {LABELS}, not {LABELS}"):
+        model.relate(rows[0], ids + LABELS)
+    with pytest.raises(ValueError, match=f"do not fit {ROWS} rows"):
+        model.relate(rows[0], ids[1:])
+    with pytest.raises(ValueError, match="features must lie in"):
+        Associations().relate(rows[0], ids)
 
 
-def test_what_features_say_of_candidates(rows):
-    model = Associations().fit(*rows, FEATURES, LABELS)
+@pytest.mark.parametrize("longest", [3, LABELS])
+def test_what_features_say_of_candidates(rows, longest):
+    model = Associations(longest).fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     ids = np.tile(np.arange(LABELS), (10, 1))
-    found = model.relate(queries, ids, np.arange(11) * LABELS).reshape(10, LABELS, 3)
+    found = model.relate(queries, ids).reshape(10, LABELS, 3)
     shares, dense = naive_shares(*rows), to_dense(queries, FEATURES).numpy()
+    if longest == 3:
+        shares *= to_dense(model.lists, LABELS).numpy() > 0
     np.testing.assert_allclose(found[:, :, 0], dense @ shares, rtol=1e-4, atol=1e-6)
     each = queries.indices.reshape(10, 3)
     np.testing.assert_allclose(found[:, :, 1], shares[each].max(1), rtol=1e-5)
@@ -81,3 +91,12 @@ def test_what_features_say_of_candidates(rows):
     posterior = shares + 3 * of_label / (counts[:, None] + 3)
     expected = np.log(of_label) + np.log(posterior / of_label)[each].sum(1)
     np.testing.assert_allclose(found[:, :, 2], expected, rtol=1e-4)
+
+
+def test_candidates_that_are_none_have_no_rows(rows):
+    model = Associations().fit(*rows, FEATURES, LABELS)
+    ids = np.full((ROWS, 3), -1)
+    assert model.relate(rows[0], ids).shape == (0, 3)
+    ids[5, 1] = 4
+    whole = model.relate(rows[0], np.tile(np.arange(LABELS), (ROWS, 1)))
+    np.testing.assert_array_equal(model.relate(rows[0], ids)[0], whole[5 * LABELS + 4])

@@ -62,7 +62,7 @@ def test_each_column_says_what_its_name_says(experts, features):
     associated_scores, associated_ids = experts.associations.best(features, LABELS)
     votes = experts.neighbours.votes(features, 5)
     starts = np.concatenate([[0], np.cumsum((found.ids >= 0).sum(1))])
-    relations = experts.associations.relate(features, found.ids, starts)
+    relations = experts.associations.relate(features, found.ids)
     for b in range(ROWS):
         related = relations[starts[b] : starts[b + 1]]
         own = found.ids[b] >= 0

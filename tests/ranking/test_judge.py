@@ -30,7 +30,9 @@ def test_its_scores_are_probabilities(pairs):
 
 
 @pytest.mark.compiled_only
-def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch):
+@pytest.mark.parametrize("few_hits", [0, 10_000])
+def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch, few_hits):
+    monkeypatch.setattr(module, "_FEW_HITS", few_hits)
     # Not the seed of the judge, whose draws would then depend on the columns.
     rng = np.random.default_rng(1)
     columns = rng.random((60_000, 2), dtype=np.float32)
@@ -62,6 +64,14 @@ def test_its_trees_are_those_of_scikit_learn(pairs, monkeypatch):
     np.testing.assert_allclose(judge.probabilities(columns), expected, atol=1e-5)
 
 
+def test_one_small_model_learns_from_few_candidates(pairs):
+    columns, right, _ = pairs
+    judge = Judge([1, -1, 0]).fit(columns, right)
+    assert right.sum() < module._FEW_HITS
+    assert len(judge.trees.roots) == module._FEW["max_iter"]
+
+
+@pytest.mark.compiled_only
 def test_few_hits_make_the_mean_of_small_models(monkeypatch):
     rng = np.random.default_rng(1)
     columns = rng.random((20_000, 2), dtype=np.float32)
