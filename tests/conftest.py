@@ -50,8 +50,9 @@ def pytest_configure(config):
         config.addinivalue_line(
             "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning"
         )
-        # Trees; their sums are slow in plain Python.
-        judge._FEW["max_iter"], judge._ENOUGH["max_iter"] = 8, 30
+        # Fewer trees, because their sums are slow in plain Python.
+        judge._FEW["max_iter"] = judge._ENOUGH["max_iter"] = 30
+        judge._MODELS_OF_FEW = 1
 
 
 def runs_kernels(path):
