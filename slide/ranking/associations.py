@@ -121,7 +121,9 @@ class Associations:
         check_ids(ids, features.num_rows, self.num_labels)
         starts = row_bounds((ids >= 0).sum(1))
         found = np.empty((starts[-1], 3), np.float32)
-        places = np.zeros((num_threads(), self.num_labels), np.int32)
+        # A single row needs the scratch of a single thread, which takes most of its time.
+        threads = max(min(num_threads(), len(ids)), 1)
+        places = np.zeros((threads, self.num_labels), np.int32)
         counts = self.lists, self.unseen, self.label_shares
         relate_candidates(features, *counts, ids, starts, places, found)
         return found
