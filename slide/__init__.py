@@ -58,17 +58,21 @@ _LATER = {
     "SlideClassifier": "slide.estimator",
     "load": "slide.model",
 }
+# Packages and modules that are imported when they are named, as in slide.training.CoreShare.
+_ROOMS = ("compare", "data", "distributed", "ranking", "report", "serve", "testing", "training")
 
 
 def __getattr__(name: str) -> typing.Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'slide' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"slide.{name}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'slide' has no attribute {name!r}")
     found = getattr(import_module(_LATER[name]), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_LATER]
+    return [*globals(), *_LATER, *_ROOMS]

@@ -77,6 +77,12 @@ def near_word(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def maker(name: str, value: Any, example: str) -> None:
+    """Raise TypeError unless ``value`` is None, or a class or function that makes something."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a class or function such as {example}, not {value!r}")
+
+
 def listing(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a list."""
     if not isinstance(value, Sequence) or isinstance(value, str):

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -33,17 +33,28 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         OSError: if the file cannot be written, for example on a full disk. The message names the
             path; the old file stays.
     """
+    try:
+        with replacing(path) as file:
+            write(file)
+    except OSError as error:
+        kept = "the file written before is kept" if path.exists() else "nothing was written"
+        raise OSError(f"cannot write {path}: {error}; {kept}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary file that takes the place of ``path`` if a ``with`` block ends without an error.
+
+    The new file is complete on the disk before it gets its name.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
-            write(file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except OSError as error:
-        kept = "the file written before is kept" if path.exists() else "nothing was written"
-        raise OSError(f"cannot write {path}: {error}; {kept}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

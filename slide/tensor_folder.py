@@ -20,6 +20,8 @@ from slide.files import json_digest, pieces, side_by_side, write_atomic, write_j
 from slide.runtime import VERSION, array_view, versions
 
 SUFFIX = ".safetensors"
+# A file that is to take the place of another one has this before its suffix.
+_NEW = ".new"
 
 
 class FolderKind(NamedTuple):
@@ -45,7 +47,8 @@ def write_folder(
 ) -> None:
     """Write tensors; other files in the folder stay.
 
-    The list is removed first and written last, so a folder that is not complete is none.
+    What the folder held stays whole until all new tensors are on the disk, so there must be room
+    for both. Then the list is removed, and written last: a folder that is not complete is none.
 
     Args:
         kind: what the folder holds.
@@ -58,8 +61,18 @@ def write_folder(
         OSError: if a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / kind.list_file).unlink(missing_ok=True)
-    written = [write_file(folder, *file) for file in files.items()]
+    written = []
+    try:
+        for name, tensors in files.items():
+            new = write_file(folder, f"{name}{_NEW}", tensors)
+            written.append(new._replace(name=f"{name}{SUFFIX}"))
+        (folder / kind.list_file).unlink(missing_ok=True)
+        for name in files:
+            # A new file in place of the old one: a process that has mapped the old one keeps it.
+            (folder / f"{name}{_NEW}{SUFFIX}").replace(folder / f"{name}{SUFFIX}")
+    finally:
+        for path in folder.glob(f"*{_NEW}{SUFFIX}"):
+            path.unlink()
     write_list(kind, folder, content, [*there, *written])
 
 
@@ -83,7 +96,6 @@ def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Writte
         OSError: if the file cannot be written.
     """
     path = folder / f"{name}{SUFFIX}"
-    # A new file in place of the old one: a process that has mapped the old one keeps it.
     write_atomic(path, lambda file: _save(tensors, Path(file.name)))
     return written_file(path)
 

@@ -234,3 +234,15 @@ def test_all_public_names_exist():
     for name in names:
         assert name, "public names are imported as themselves"
         assert hasattr(slide, name)
+
+
+def test_rooms_of_the_guides_are_there_after_the_import():
+    """The guides name `slide.training.CoreShare` and others in full."""
+    import slide
+
+    for name in slide._ROOMS:
+        code = f"import slide; slide.{name}.__name__"
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+        assert name in dir(slide)
+    with pytest.raises(AttributeError, match="no attribute 'trainings'"):
+        _ = slide.trainings

@@ -12,6 +12,9 @@ from slide.compilation import tell_first
 from slide.config.defaults import run_device
 from slide.data import SparseDataset
 
+# Scores of fewer rows may be off by several points.
+_FEW = 100
+
 
 def announce_data(data: SparseDataset, holdout: float) -> None:
     """Say how large the data set is, and which rows judge the run.
@@ -27,6 +30,9 @@ def announce_data(data: SparseDataset, holdout: float) -> None:
     )
     if not holdout and not len(data.test.labels.indices):
         say("warning   no test row has a label, so all scores will be 0")
+    judging = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
+    if judging < _FEW:
+        say(f"warning   {judging} rows judge the run, so its scores are rough")
 
 
 def announce_run(config: DictConfig, labels: int, folder: Path) -> None:

@@ -234,6 +234,7 @@ def _near_key(key: str, known: Sequence[str]) -> str:
     """`checks.near_word` among the keys of the same last part, if there are any."""
     last = key.rpartition(".")[2]
     if same := [each for each in known if each.rpartition(".")[2] == last]:
-        return checks.near_word(key, same, 0)
+        either = f"; did you mean {' or '.join(same)}?"
+        return either if key == last else checks.near_word(key, same, 0)
     # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer.
     return checks.near_word(key, known, 0.7 if "." in key else 0.6)

@@ -1,6 +1,8 @@
 """The error that all readers raise."""
 
-__all__ = ["DataError"]
+__all__ = ["DataError", "check_not_compressed", "out_of_range"]
+
+_GZIP = b"\x1f\x8b"
 
 
 class DataError(ValueError):
@@ -20,3 +22,24 @@ class DataError(ValueError):
         ...         print(error)
         /...train.txt:2: feature 7 is not in [0, 3)
     """
+
+
+def check_not_compressed(begin: bytes, path: str, advice: str = "unpack it first") -> None:
+    """Raise DataError if a file begins as one that is compressed by gzip."""
+    if begin.startswith(_GZIP):
+        raise DataError(f"{path} is compressed by gzip; {advice}")
+
+
+def out_of_range(what: str, number: str, first: int, count: int) -> str:
+    """What is wrong with a column, as it is written; with a guess if the file may count otherwise.
+
+    Args:
+        what: what is numbered, such as ``feature``.
+        number: as it stands in the file.
+        first: the first number.
+        count: how many there are.
+    """
+    other = {"0": 0 if first == 1 else None, str(first + count): 1 if first == 0 else None}
+    begin = other.get(number)
+    asked = "" if begin is None else f"; does this file count {what}s from {begin}?"
+    return f"{what} {number} is not in [{first}, {first + count}){asked}"

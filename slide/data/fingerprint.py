@@ -8,7 +8,7 @@ from slide.data.dataset import Split
 
 
 def fingerprint(split: Split) -> str:
-    """A checksum (CRC-32) of all features and labels of a split; reads all of it.
+    """A checksum (CRC-32) of all features, labels and weights of a split; reads all of it.
 
     Example:
         >>> import numpy as np
@@ -25,4 +25,6 @@ def fingerprint(split: Split) -> str:
         found = crc32(np.diff(indptr).data, found)
     for array in (split.features.indices, split.features.values, split.labels.indices):
         found = crc32(np.ascontiguousarray(array).data, found)
+    if split.weights is not None:
+        found = crc32(np.ascontiguousarray(split.weights).data, found)
     return f"{found:08x}"

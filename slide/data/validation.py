@@ -75,7 +75,8 @@ def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
         (70, 30)
     """
     if len(split) > 1 and len(split.labels.indices) > 1 and lists_all_labels(split):
-        return _divide_pairs(split, max(round(share * len(split)), 1), seed)
+        labelled = np.count_nonzero(np.diff(split.labels.indptr))  # Only these can be held out.
+        return _divide_pairs(split, max(round(share * labelled), 1), seed)
     return holdout(split, share, seed)
 
 

@@ -4,14 +4,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from slide import checks
-from slide.estimator.targets import read_targets, without_torch
+from slide.estimator.targets import checked_sample_weight, read_targets, without_torch
 from slide.inputs import as_csr
 from slide.model import Model, Predicted
+from slide.ranking.hits import hits
 from slide.sparse import CSR, row_bounds
-from slide.training.metrics import precision_at_k
 
 # Labels of a row in the matrices of scores, unless another number is asked for.
 _TOP = 100
@@ -34,11 +39,16 @@ class AnswersMixin:
             X: ``(B, D)`` features.
 
         Returns:
-            If the training rows had one label each: ``(B,)`` of `classes_`. Else a SciPy matrix
-            ``(B, N)`` of ones where the probability is at least ``threshold``.
+            If the training rows had one label each: ``(B,)`` of `classes_`; the most frequent one
+            for a row without any answer. Else a SciPy matrix ``(B, N)`` of ones where the
+            probability is at least ``threshold``.
         """
         if not self._fitted().multilabel_:
-            return self.classes_[self._best(X, 1).labels[:, 0]]
+            ids = self._best(X, 1).labels[:, 0]
+            ranker = self.model_.ranker
+            if ranker is not None:  # Where all candidates are known labels, there is no answer.
+                ids = np.where(ids < 0, ranker.frequency.argmax(), ids)
+            return self.classes_[ids]
         found = self.predict_proba(X)
         found.data = (found.data >= self.threshold).astype(np.int64)
         found.eliminate_zeros()
@@ -46,6 +56,8 @@ class AnswersMixin:
 
     def predict_top_k(self, X: Any, k: int = 5) -> Predicted:
         """Names ``(B, k)`` of the best labels, best first, and their scores ``(B, k)``.
+
+        With a re-ranker scores are probabilities, multiplied by ``label_weights`` if there are any.
 
         Args:
             X: ``(B, D)`` features.
@@ -69,21 +81,26 @@ class AnswersMixin:
             X: ``(B, D)`` features.
             top_k: number of labels of a row in the matrix; None: 100, or all if there are fewer.
         """
-        return self._matrix(
-            X, top_k, _probabilities if self._fitted().model_.ranker is None else None
-        )
+        ranker = self._fitted().model_.ranker
+        if ranker is None:
+            return self._matrix(X, top_k, lambda scores, _: _probabilities(scores))
+        return self._matrix(X, top_k, ranker.unweighted)
 
     def decision_function(self, X: Any, top_k: int | None = None) -> Any:
         """Scores of the best labels, a SciPy matrix ``(B, N)``.
 
-        With a re-ranker they are log-odds; else they are the scores of the network.
+        With a re-ranker they are log-odds, or with ``label_weights`` the logarithms of probability
+        times weight; else they are the scores of the network.
 
         Args:
             X: ``(B, D)`` features.
             top_k: see `predict_proba`.
         """
-        ranked = self._fitted().model_.ranker is not None
-        return self._matrix(X, top_k, _log_odds if ranked else None)
+        ranker = self._fitted().model_.ranker
+        if ranker is None:
+            return self._matrix(X, top_k, lambda scores, _: scores)
+        change = _log_odds if ranker.objective == "p" else _logs
+        return self._matrix(X, top_k, lambda scores, _: change(scores))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
@@ -91,13 +108,20 @@ class AnswersMixin:
         Args:
             X: ``(B, D)`` features.
             y: see `fit`.
-            sample_weight: ``(B,)``, for one label a row; None: all rows count the same.
+            sample_weight: ``(B,)``, how much each row counts, at least 0; None: all the same.
+
+        Raises:
+            ValueError: for targets or weights that do not fit the rows.
         """
-        if not self._fitted().multilabel_:
-            right = self.predict(X) == np.asarray(y)
-            return float(np.average(right, weights=sample_weight))
-        labels = read_targets(y, self.classes_).labels
-        return precision_at_k(self._best(X, 1).labels, labels, 1)
+        if self._fitted().multilabel_:
+            labels, found = read_targets(y, self.classes_).labels, self._best(X, 1).labels
+            check_consistent_length(found, labels.indptr[1:])
+            right = hits(found, labels)[:, 0]
+        else:
+            truth, found = column_or_1d(y), self.predict(X)
+            check_consistent_length(found, truth)
+            right = found == truth
+        return float(np.average(right, weights=checked_sample_weight(sample_weight, len(right))))
 
     def _fitted(self) -> Any:
         check_is_fitted(self, "model_")
@@ -122,14 +146,17 @@ class AnswersMixin:
         return self.model_.predict_ids(x, k, self.search)
 
     def _matrix(
-        self, X: Any, top_k: int | None, change: Callable[[np.ndarray], np.ndarray] | None
+        self,
+        X: Any,
+        top_k: int | None,
+        change: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> Any:
-        """Scores of the best labels as a SciPy matrix."""
+        """What ``change`` makes of scores and labels of the best ones, as a SciPy matrix."""
         import scipy.sparse
 
         ids, scores = self._best(X, _TOP if top_k is None else top_k)
         known = ids >= 0
-        values = scores[known] if change is None else change(scores[known])
+        values = change(scores[known], ids[known])
         shape = len(ids), len(self.classes_)
         found = scipy.sparse.csr_array((values, ids[known], row_bounds(known.sum(1))), shape)
         found.sort_indices()
@@ -148,3 +175,7 @@ def _probabilities(scores: np.ndarray) -> np.ndarray:
 def _log_odds(probabilities: np.ndarray) -> np.ndarray:
     inside = np.clip(probabilities, 1e-300, 1 - 1e-16)
     return np.log(inside) - np.log1p(-inside)
+
+
+def _logs(scores: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(scores, 1e-300))

@@ -1,6 +1,7 @@
 """A classifier with the interface of scikit-learn."""
 
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -45,6 +46,10 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
             rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The
             re-ranker ranks by probability times weight.
+        known: ``"exclude"`` leaves known labels out of the answers: the own items of a row in a
+            recommender, otherwise the labels of training rows with the same features. ``"keep"``
+            does not. ``"auto"`` does where rows look like those of a recommender or a knowledge
+            graph (`slide.data.kind_of`), with a warning.
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
@@ -86,6 +91,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
     active: Any = None
     ranker: Any = "ensemble"
     label_weights: Any = None
+    known: str = "auto"
     threshold: float = 0.5
     search: Any = None
     tf_idf: bool = False
@@ -116,6 +122,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             slide.training.DivergenceError: if the loss or a weight is NaN or infinite.
         """
         self._check_parameters()
+        check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINTS])
         split, targets = self._read(X, y, sample_weight, reset=True)
         weights = _weights(self.label_weights, split.num_labels)
         steps = count_steps(split, tf_idf=self.tf_idf, l2_norm=self.l2_norm)
@@ -130,6 +137,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                 trainer = self._recipe().trainer(data, seed, folder)
                 trainer.inverse = trainer.inverse if weights is None else weights
                 self.summary_ = trainer.fit()
+            if self.known == "auto" and trainer.ranker and trainer.ranker.known_labels is not None:
+                warnings.warn(f"{trainer.ranker.notes[0]}; known='keep' keeps them", stacklevel=2)
             self._keep(Model(trainer.network, trainer.ranker, data.steps), targets)
             self.model_.optimizer = trainer.learner.optimizer
             if self.run_dir is not None:
@@ -169,7 +178,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         known = classes if first else self.classes_
         split, targets = self._read(X, y, sample_weight, reset=first, classes=known)
         recipe, seed = self._recipe(), self._seed()
-        with _seeded(seed):
+        # Each call has draws of its own, or dropout would leave the same units out for ever.
+        with _seeded((seed + (0 if first else self.model_.passes)) % 2**63):
             if first:
                 network = recipe.network(split.num_features, split.num_labels, seed)
                 start_biases(network, recipe.loss(), split.labels)
@@ -209,7 +219,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
 
     def _recipe(self) -> Recipe:
         same = ("hidden", "sampler", "active", "ranker", "epochs", "max_epochs", "max_minutes")
-        same += ("batch_size", "lr", "input_rate", "dropout", "search")
+        same += ("batch_size", "lr", "input_rate", "dropout", "search", "known")
         objective = "p" if self.label_weights is None else "psp"
         return Recipe(**{name: getattr(self, name) for name in same}, objective=objective)
 
@@ -226,7 +236,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             checks.one_of("search", self.search, ("exact", "index"))
         if isinstance(self.label_weights, str):
             checks.one_of("label_weights", self.label_weights, ("propensity",))
-        check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINTS])
+        if self.label_weights is not None and self.ranker != "ensemble":
+            raise ValueError(f"label_weights need ranker='ensemble', not {self.ranker!r}")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

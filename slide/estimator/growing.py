@@ -1,6 +1,7 @@
 """A classifier that gets labels and features, or loses labels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ class GrowingMixin:
         sampler = self.model_.network.output.sampler
         if self.active is None and isinstance(sampler, ActiveSampler):
             sampler.active = active_outputs(len(classes))
-        self.model_.label_names = None  # Those of `classes_` are taken.
-        self.model_.add_labels(len(labels))
+        with self._unnamed():
+            self.model_.add_labels(len(labels))
         self._name(classes)
         return self
 
@@ -59,8 +60,8 @@ class GrowingMixin:
         if gone.sum() < len(set(labels)):
             unknown = set(labels) - set(self.classes_.tolist())
             raise ValueError(f"label {min(unknown, key=str)!r} is not among the classes")
-        self.model_.label_names = None
-        self.model_.remove_labels(np.flatnonzero(gone).tolist())
+        with self._unnamed():
+            self.model_.remove_labels(np.flatnonzero(gone).tolist())
         self._name(self.classes_[~gone])
         return self
 
@@ -79,6 +80,16 @@ class GrowingMixin:
         if self.model_.feature_names is not None:
             self.feature_names_in_ = np.array(list(self.model_.feature_names), object)
         return self
+
+    @contextmanager
+    def _unnamed(self) -> Iterator[None]:
+        """The labels of the model are numbers; after an error they have their names again."""
+        names, self.model_.label_names = self.model_.label_names, None
+        try:
+            yield
+        except BaseException:
+            self.model_.label_names = names
+            raise
 
     def _name(self, classes: np.ndarray) -> None:
         """Call the outputs of the model by these names."""

@@ -43,6 +43,7 @@ class Recipe:
     dropout: float = 0.3
     search: str | None = None
     objective: str = "p"
+    known: str = "auto"
 
     def network(self, num_features: int, num_labels: int, seed: int) -> SlideNetwork:
         """A network with its first weights."""
@@ -90,7 +91,7 @@ class Recipe:
             seed=seed,
         )
         network = self.network(data.num_features, data.num_labels, seed)
-        ranker = EnsembleRanker(objective=self.objective) if ranked else None
+        ranker = EnsembleRanker(objective=self.objective, known=self.known) if ranked else None
         parts = network, self.optimizer(network), self.loss(), data, options, folder
         trainer = Trainer(*parts, ranker=ranker, lr_schedule=linear)
         start_biases(network, self.loss(), trainer.train_split.labels)

@@ -104,6 +104,9 @@ def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Target
         raise ValueError(
             f"names of labels must be of one kind, text or numbers, not {' and '.join(kinds)}"
         ) from error
+    for name in known:
+        if np.ndim(name):  # numpy would make a matrix of these.
+            raise ValueError(f"names of labels must be texts or numbers, not {name!r}")
     numbers = {name: number for number, name in enumerate(known)}
     try:
         lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]
@@ -120,6 +123,24 @@ def _from_vector(array: np.ndarray, classes: Any) -> Targets:
     return Targets(labels, known, False)
 
 
+def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:
+    """Weights of rows as ``(R,)`` float64; None stays None.
+
+    Raises:
+        ValueError: for weights that cannot be, or if all are 0.
+    """
+    if weights is None:
+        return None
+    found = np.asarray(weights, np.float64)
+    if found.shape != (num_rows,):
+        raise ValueError(f"sample_weight {found.shape} does not fit {num_rows} rows")
+    if not (np.isfinite(found) & (found >= 0)).all():
+        raise ValueError("sample_weight must be finite numbers of at least 0")
+    if not found.any():  # In the words of scikit-learn.
+        raise ValueError("Sample weights must contain at least one non-zero number")
+    return found
+
+
 def weighted_rows(split: Split, weights: Any) -> Split:
     """Rows with weights of mean 1; those of weight 0 are left out.
 
@@ -130,15 +151,9 @@ def weighted_rows(split: Split, weights: Any) -> Split:
     Raises:
         ValueError: for weights that cannot be, or if all are 0.
     """
-    if weights is None:
+    found = checked_sample_weight(weights, len(split))
+    if found is None:
         return split
-    found = np.asarray(weights, np.float64)
-    if found.shape != (len(split),):
-        raise ValueError(f"sample_weight {found.shape} does not fit {len(split)} rows")
-    if not (np.isfinite(found) & (found >= 0)).all():
-        raise ValueError("sample_weight must be finite numbers of at least 0")
-    if not found.any():  # In the words of scikit-learn.
-        raise ValueError("Sample weights must contain at least one non-zero number")
     left = np.flatnonzero(found)
     return replace(split.take(left), weights=found[left] / found[left].mean())
 

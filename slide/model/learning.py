@@ -1,5 +1,6 @@
 """A model that goes on learning: further rows, new labels and features, labels that go."""
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,8 +8,9 @@ import numpy as np
 
 from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
+from slide.functional.active_loss import checked_weights
 from slide.functional.losses import LOSSES
-from slide.inputs import as_csr, as_pattern
+from slide.inputs import as_pattern
 from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
 from slide.model.restrict import kept_ranker
 from slide.names import Names
@@ -43,6 +45,7 @@ class LearningMixin:
     num_features: int
     num_labels: int
     _label_ids: np.ndarray | None
+    _shares_layers: bool = False  # With the model that it was made of by `Model.restricted`.
     optimizer: RowSparseAdam | None = None
     passes: int = 0
 
@@ -94,25 +97,28 @@ class LearningMixin:
         """
         checks.positive("lr", lr)
         split = self._split(rows, labels, weights)
-        network = self.network
+        size = batch_size(len(split)) if rows_in_step is None else rows_in_step
+        batches = Batches(split, size, seed=0)
+        kind = ActiveLoss(_loss_of(self.settings) if loss is None else loss)
+        network = self._own_network()
         make_trainable(network)
         groups = network.parameter_groups(lr, input_rate)
         if self.optimizer is None:
             self.optimizer = RowSparseAdam(groups, lr)
         for group, rate in zip(self.optimizer.param_groups, groups, strict=True):
             group["lr"] = rate["lr"]
-        kind = ActiveLoss(_loss_of(self.settings) if loss is None else loss)
         self.ranker = None
         network.train()
-        size = batch_size(len(split)) if rows_in_step is None else rows_in_step
-        for batch in Batches(split, size, seed=0).epoch(self.passes):
-            hidden = network.encode(batch.features)
-            mean, _ = network.output.loss(hidden, batch.labels, kind, batch.weights)
-            self.optimizer.zero_grad()
-            mean.backward()
-            self.optimizer.step()
+        try:
+            for batch in batches.epoch(self.passes):
+                hidden = network.encode(batch.features)
+                mean, _ = network.output.loss(hidden, batch.labels, kind, batch.weights)
+                self.optimizer.zero_grad()
+                mean.backward()
+                self.optimizer.step()
+        finally:
+            network.eval()
         self.passes += 1
-        network.eval()
         return self
 
     def add_labels(self, labels: Any) -> np.ndarray:
@@ -134,7 +140,7 @@ class LearningMixin:
             ValueError: for a name that the model has, names where there are none, or a number where
                 there are names.
         """
-        numbers = self._new_numbers(labels)
+        numbers, names = self._new_numbers(labels)
         count = len(numbers)
         own = np.concatenate([self._outputs(), numbers])
         make_float32(self.network)
@@ -142,6 +148,7 @@ class LearningMixin:
         if self.ranker is not None:
             self.ranker = grown_ranker(self.ranker, labels=count)
         self._take_outputs(own, max(self.num_labels, int(numbers.max()) + 1))
+        self.label_names = names
         return numbers
 
     def remove_labels(self, labels: Iterable[Any]) -> None:
@@ -197,7 +204,7 @@ class LearningMixin:
         names, count = extended_names(self.feature_names, features, "features")
         steps, seen = with_features(self.steps, count)
         if seen:  # First what may be refused.
-            make_float32(self.network)
+            make_float32(self._own_network())
             add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
         self.steps = steps
         if self.vectorizer is not None and names is not None:
@@ -219,31 +226,35 @@ class LearningMixin:
         self.num_labels = num_labels
         self._label_ids = self.steps[0].label_ids if self.steps else None
 
-    def _new_numbers(self, labels: Any) -> np.ndarray:
-        """Numbers for new labels; notes their names."""
-        known, again = self.label_names, []
-        if known is not None and isinstance(labels, Iterable) and not isinstance(labels, str):
+    def _own_network(self) -> SlideNetwork:
+        """The network, which is the model's own from now on."""
+        if self._shares_layers:
+            self.network, self._shares_layers = copy.deepcopy(self.network), False
+        return self.network
+
+    def _new_numbers(self, labels: Any) -> tuple[np.ndarray, Names | None]:
+        """Numbers for new labels, and the names of all."""
+        every, again = self.label_names, []
+        if every is not None and isinstance(labels, Iterable) and not isinstance(labels, str):
             names, own = list(labels), set(self._outputs().tolist())
-            again = [n for n in map(known.number, names) if n is not None and n not in own]
-            labels = [name for name in names if known.number(name) not in again]
+            again = [n for n in map(every.number, names) if n is not None and n not in own]
+            labels = [name for name in names if every.number(name) not in again]
         more = range(0)
         if not again or len(labels):
-            self.label_names, count = extended_names(known, labels, "labels")
+            every, count = extended_names(every, labels, "labels")
             more = range(self.num_labels, self.num_labels + count)
         if len(set(again)) < len(again):
             raise ValueError("a label occurs twice among the new ones")
-        return np.array([*again, *more], np.int64)
+        return np.array([*again, *more], np.int64), every
 
     def _split(self, rows: Any, labels: Any, weights: Any) -> Split:
         """Rows and labels as the network sees them."""
-        x = as_csr(self._vectors(rows), self.num_features)  # type: ignore[attr-defined]
-        check_pattern("features", x, None, self.num_features)
+        x = self._checked(rows)  # type: ignore[attr-defined]
         y = self._numbered(labels)
         check_pattern("labels", y, x.num_rows, self.num_labels)
         for step in self.steps:
             x, y = step.features(x), step.labels(y)
-        if weights is not None:
-            weights = np.asarray(weights, np.float64)
+        weights = checked_weights(weights, x.num_rows)
         sizes = self.network.first.in_features, self.network.output.out_features
         return Split(x, y, *sizes, weights)
 

@@ -146,8 +146,7 @@ class Model(LearningMixin):
         checks.whole("k", k, 1)
         search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
-        x = as_csr(self._vectors(rows), self.num_features)
-        check_pattern("features", x, None, self.num_features)
+        x = self._checked(rows)
         with one_thread() if x.num_rows == 1 else nullcontext():
             parts = [self._answer(part, k, search) for part in _blocks(x)]
         if not parts:
@@ -177,11 +176,18 @@ class Model(LearningMixin):
             raise TypeError("the model takes rows of features, not texts: it has no vectorizer")
         return self.vectorizer.rows(texts)
 
-    def _vectors(self, rows: Any) -> Any:
-        """Rows in a form that `slide.as_csr` takes."""
+    def _checked(self, rows: Any) -> CSR:
+        """The raw features of rows or texts."""
         if isinstance(rows, Iterator):
             rows = list(rows)
-        return self.rows_of(rows) if _are_texts(rows, self.vectorizer is not None) else rows
+        if _are_texts(rows, self.vectorizer is not None):
+            rows = self.rows_of(rows)
+        x = as_csr(rows, self.num_features)
+        check_pattern("features", x, None, self.num_features)
+        if not np.isfinite(x.values).all():  # `as_csr` does not look into a CSR.
+            bad = x.values[~np.isfinite(x.values)][0]
+            raise ValueError(f"features must be finite float32 values, not {bad}")
+        return x
 
     def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""
@@ -199,7 +205,8 @@ class Model(LearningMixin):
         """A model that answers with some of the labels only; weights of the others are left out.
 
         A re-ranker compares candidates, so its probabilities are not quite those of all labels.
-        The model keeps the names of all labels, and can be saved.
+        The model keeps the names of all labels, and can be saved. It reads the hidden layers of
+        this one, so it follows if this one learns; before it learns itself, it copies them.
 
         Args:
             labels: names or numbers of labels, in any order.
@@ -218,7 +225,9 @@ class Model(LearningMixin):
         ranker = None if self.ranker is None else kept_ranker(self.ranker, kept)
         names = {"label_names": self.label_names, "feature_names": self.feature_names}
         more = {"settings": self.settings, "name": self.name, "vectorizer": self.vectorizer}
-        return Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
+        small = Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
+        small._shares_layers = True
+        return small
 
     def _number(self, label: Any) -> int:
         number = label if self.label_names is None else self.label_names.number(label)
@@ -230,7 +239,8 @@ class Model(LearningMixin):
         """Write the model into a folder; `slide.load` opens it.
 
         Args:
-            path: the folder; it is made if it does not exist. A model in it is replaced.
+            path: the folder; it is made if it does not exist. A model in it is replaced once the
+                new one is on the disk.
             dtype: type of the weights of the network in the file: ``"float32"``; ``"bfloat16"``,
                 which takes half the space; or ``"int8"`` with a scale for each row, which takes a
                 quarter. They stay so when they are opened; predictions convert what they read.

@@ -39,6 +39,7 @@ def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
         "longest": ranker.associations.longest,
         "bias": ranker.classifiers.solver.bias,
         "judge_base": ranker.judge.base,
+        "judge_slope": ranker.judge.slope,
     }
 
 
@@ -94,6 +95,7 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
     ranker.classifiers.num_features = len(near.weights)
     ranker.judge.base = settings["judge_base"]
+    ranker.judge.slope = settings.get("judge_slope", 1.0)
     if "judge.roots" in arrays:
         ranker.judge.trees = _taken(Trees, "judge", arrays)
     ranker.kind = settings["kind"]

@@ -29,6 +29,7 @@ class _StoredLayer(nn.Module):
 
     codes: Tensor
     scales: Tensor | None
+    _rows: StoredRows | None = None
 
     def __init__(self, rows: StoredRows, bias: Tensor, in_features: int):
         super().__init__()
@@ -40,8 +41,11 @@ class _StoredLayer(nn.Module):
 
     @property
     def rows(self) -> StoredRows:
-        """The weight as it is stored."""
-        return StoredRows(self.codes, self.scales)
+        """The weight as it is stored; the same object in each call, by which an index knows it."""
+        rows = self._rows
+        if rows is None or rows.codes is not self.codes or rows.scales is not self.scales:
+            rows = self._rows = StoredRows(self.codes, self.scales)
+        return rows
 
     @property
     def weight(self) -> Tensor:

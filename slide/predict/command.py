@@ -12,6 +12,7 @@ import numpy as np
 
 from slide import checks, runtime
 from slide.bars import until_reader_goes
+from slide.files import replacing
 from slide.model import Model, load
 from slide.model.model import SEARCHES
 from slide.predict.numbering import Numbering
@@ -90,7 +91,8 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
         writer.close()
     means = scores.means()
     if options.metrics is not None:
-        Path(options.metrics).write_text(json.dumps(means, indent=2) + "\n")
+        with _output(options.metrics) as file:
+            file.write((json.dumps(means, indent=2) + "\n").encode())
     return means
 
 
@@ -134,10 +136,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _output(path: str) -> Any:
-    """The file of the answers, as a context."""
-    if path != "-":
-        return open(path, "w+b")
-    return _Kept(sys.stdout.buffer)
+    """A file to write, as a context; one that is there stays until the new one is complete."""
+    if path == "-":
+        return _Kept(sys.stdout.buffer)
+    target = Path(path)
+    if target.exists() and not target.is_file():  # A device or a pipe: nothing may replace it.
+        return target.open("wb")
+    return replacing(target.resolve())  # A link stays one.
 
 
 class _Kept:

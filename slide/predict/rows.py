@@ -12,6 +12,7 @@ import numpy as np
 from slide.bars import Bar, say
 from slide.data import DataError
 from slide.data.dataset import Block
+from slide.data.errors import check_not_compressed
 from slide.data.formats.npz_reader import read_npz_blocks, read_npz_shape
 from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
 from slide.model import Model, Names
@@ -25,8 +26,6 @@ _SUFFIXES = {
 }
 # Bytes that are read at a time: a second of predictions or so, for the bar and for memory.
 _CHUNK = 1 << 20
-# The first bytes of a file that is compressed by gzip.
-_GZIP = b"\x1f\x8b"
 # Lines of JSON in a block.
 _LINES = 1024
 
@@ -76,9 +75,8 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
     with _opened(source.path) as (file, size):
         first, counted = _first_line(file), Numbering.of(model)
         name = "standard input" if source.path == "-" else source.path
-        if first.startswith(_GZIP):
-            told = f"zcat {source.path} | slide-predict MODEL -"
-            raise DataError(f"{name} is compressed by gzip; unpack it first, as in {told}")
+        piped = f"unpack it first, as in zcat {source.path} | slide-predict MODEL -"
+        check_not_compressed(first, name, piped)
         if source.format is None and model.vectorizer is not None:
             format = "jsonl"
         format = format or _guessed(first, counted, name)
@@ -152,6 +150,10 @@ def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
     width, wanted = read_npz_shape(path)[1], model.num_features
     if width != wanted:  # Labels in the place of features, for example.
         raise DataError(f"{path}: a matrix of {width} columns does not fit {wanted} features")
+    if labels is not None and (found := read_npz_shape(labels)[1]) != model.num_labels:
+        raise DataError(
+            f"{labels}: a matrix of {found} columns does not fit {model.num_labels} labels"
+        )
     blocks = read_npz_blocks(path, labels)
     with Bar(unit=" rows", desc=source.path) as bar:
         for block in blocks:

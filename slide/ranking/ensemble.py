@@ -198,6 +198,15 @@ class EnsembleRanker:
         ids = np.where(np.isfinite(scores), ids, -1)
         return Ranked.of(k, scores, ids, evidence.network_ids)
 
+    def unweighted(self, scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Probabilities of answers of `rank`, whatever they are ranked by.
+
+        Args:
+            scores: of answers.
+            ids: the labels that have them, of the same shape.
+        """
+        return scores if self.objective == "p" else scores / self.inverse[ids]
+
     def _evidence(self, network: SlideNetwork, features: CSR, least: int, search: str) -> Evidence:
         depths = self.depths._replace(network=max(self.depths.network, least))
         known = self.frequency, self.known_labels

@@ -52,7 +52,7 @@ class Judge:
     def __init__(self, signs: list[int]):
         self.signs = signs
         self.trees: Trees | None = None
-        self.base = 0.0
+        self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * column 0.
         self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
 
     def fit(
@@ -66,10 +66,13 @@ class Judge:
             weights: ``(pairs,)``, how much each counts; None: all the same.
 
         Returns:
-            The judge itself. With too few hits it has no trees, and ranks by column 0.
+            The judge itself. With too few hits it has no trees, and ranks by column 0, which a
+            logistic regression turns into probabilities (Platt 1999, "Probabilistic outputs for
+            support vector machines", section 2).
         """
-        self.trees = None
+        self.trees, self.base, self.slope = None, 0.0, 1.0
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
+            self._scale(columns[:, :1], hits, weights)
             return self
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
         few, draws = hits.sum() < _FEW_HITS, np.random.default_rng(0)
@@ -90,13 +93,27 @@ class Judge:
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:
         """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
-        log_odds = columns[:, 0].copy()
-        if self.trees is not None:
-            if self._splits is None or self._splits[0] is not self.trees:
-                self._splits = self.trees, splits_of(self.trees, len(self.signs))
-            sum_trees(np.ascontiguousarray(columns), self._splits[1], self.base, log_odds)
-        # In float32, different large scores would become equal.
-        return 1 / (1 + np.exp(-log_odds.astype(np.float64)))
+        if self.trees is None:  # In float32, different large scores would become equal.
+            return _sigmoid(self.base + self.slope * columns[:, 0].astype(np.float64))
+        if self._splits is None or self._splits[0] is not self.trees:
+            self._splits = self.trees, splits_of(self.trees, len(self.signs))
+        log_odds = np.empty(len(columns), np.float32)
+        sum_trees(np.ascontiguousarray(columns), self._splits[1], self.base, log_odds)
+        return _sigmoid(log_odds.astype(np.float64))
+
+    def _scale(self, column: np.ndarray, hits: np.ndarray, weights: np.ndarray | None) -> None:
+        """Fit slope and base to a few hits, if there are any."""
+        from sklearn.linear_model import LogisticRegression
+
+        if len(np.unique(hits)) == 2:
+            model = LogisticRegression().fit(column, hits, weights)
+            slope, base = float(model.coef_[0, 0]), float(model.intercept_[0])
+            if slope > 0:  # Else it would turn the order round.
+                self.slope, self.base = slope, base
+
+
+def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-log_odds))
 
 
 def load_learner() -> Any:

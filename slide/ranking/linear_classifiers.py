@@ -167,6 +167,8 @@ def _check_weights(weights: np.ndarray, num_rows: int) -> None:
         raise ValueError(f"weights of shape {weights.shape} do not fit {num_rows} rows")
     if not np.isfinite(weights).all():
         raise ValueError("weights hold NaN or infinite values")
+    if weights.min(initial=0) < 0:
+        raise ValueError(f"weights must be at least 0, not {weights.min()}")
 
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:

@@ -87,6 +87,7 @@ class ActiveSampler(Sampler):
         checks.one_of("weighting", weighting, WEIGHTINGS)
         checks.share("candidate_share", candidate_share, with_one=True)
         checks.whole("seed", seed, 0)
+        checks.maker("proposer", proposer, "slide.LSHProposer")
         self.out_features = out_features
         self.active = active
         self.mode = mode

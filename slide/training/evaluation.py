@@ -61,6 +61,8 @@ def predict_split(
     network: SlideNetwork, split: Split, search: str, ranker: EnsembleRanker | None = None
 ) -> Ranked:
     """The 5 best labels of each row; without a ranker, the scores are those of the network."""
+    if not len(split):
+        raise ValueError("there are no rows to evaluate")
     most = min(_TOP, network.output.out_features)
     parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
@@ -95,7 +97,8 @@ def evaluate(
         probabilities (`slide.training.metrics.calibration_error`).
 
     Raises:
-        ValueError: for an unknown search, or ``"sampler"`` with a sampler that has no index.
+        ValueError: for a split without rows, an unknown search, or ``"sampler"`` with a sampler
+            that has no index.
 
     Example:
         >>> import numpy as np

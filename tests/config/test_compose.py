@@ -22,3 +22,8 @@ def test_a_glob_without_a_sweep_is_refused():
 def test_keys_of_the_same_last_part_are_near():
     with pytest.raises(ValueError, match=r"did you mean trainer\.batch_size\?$"):
         check_overrides(["sampler.x.batch_size=3"])
+
+
+def test_a_key_of_several_groups_brings_all_of_them():
+    with pytest.raises(ValueError, match=r"did you mean trainer\.epochs or search\.epochs\?$"):
+        read_config(["epochs=3"])

@@ -1,5 +1,6 @@
 """Splits: slices, copies, blocks, and rows for validation."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ from helpers.matrices import make_csr, make_pattern
 from helpers.naive_rows import to_lists
 from helpers.splits import assert_types, make_split, rows
 
-from slide.data import Split, holdout
+from slide.data import Split, fingerprint, holdout
 from slide.data import dataset as dataset_module
 
 
@@ -102,3 +103,13 @@ def test_blocks_are_all_rows_in_order_and_bounded(rows, entries):
         labels = (len(p.labels.indices) for p in (part, following.slice(0, 1)))
         assert len(part) == rows or sum(both) > entries or sum(labels) > entries
     assert dataset_module.SLICE_ENTRIES > 1000
+
+
+def test_weights_of_rows_are_part_of_a_fingerprint():
+    """A run that goes on with other weights is another run."""
+    split = make_split()
+    weights = np.arange(1.0, 24)
+    plain, weighted, other = (
+        fingerprint(replace(split, weights=each)) for each in (None, weights, weights[::-1])
+    )
+    assert len({plain, weighted, other}) == 3

@@ -161,3 +161,14 @@ def test_known_ids_are_left_out():
         left = [label for label in best if label not in mine and label >= 0][:5]
         assert found[row].tolist() == left + [-1] * (5 - len(left))
     assert first_unknown(ids[:, :2], Pattern.from_lists(known), 5).shape == (40, 5)
+
+
+def test_pairs_of_few_labelled_rows_stay_for_learning():
+    """Only rows with labels can be held out, so their number counts."""
+    lists = [[1, 2] if row % 20 == 0 else [] for row in range(200)]
+    features = matrix([[row // 20, 100 + row % 20, 150 + row % 7] for row in range(200)])
+    rows = Split(features, Pattern.from_lists(lists), 200, 50)
+    assert lists_all_labels(rows)
+    for seed in range(5):
+        train, held = validation_split(rows, seed)
+        assert len(train.labels.indices) > len(held.labels.indices) > 0

@@ -114,3 +114,28 @@ def test_what_cannot_be(stream):
         with pytest.raises(ValueError, match=message):
             call()
         assert model.classes_.tolist() == list(range(80))
+
+
+def test_refused_changes_keep_the_names(stream, tmp_path):
+    X, lists, _ = stream
+    model = SlideClassifier(epochs=1, ranker=None, **OPTIONS)
+    model.fit(X[:200], [[f"label {n}" for n in row] for row in lists[:200]])
+    names = list(model.model_.label_names)
+    with pytest.raises(ValueError, match="must stay"):
+        model.remove_labels(model.classes_)
+    with pytest.raises(ValueError, match="at least 1"):
+        model.add_labels([])
+    assert list(model.model_.label_names) == names == model.classes_.tolist()
+
+
+def test_each_call_drops_other_units(stream, monkeypatch):
+    """With the same draws in each call, the same hidden units would never learn."""
+    X, lists, _ = stream
+    model = SlideClassifier(**{**OPTIONS, "dropout": 0.5, "hidden": 64, "sampler": "full"})
+    model.partial_fit(X[:1], lists[:1], classes=range(80))
+    learnt = []
+    for _ in range(20):
+        before = model.model_.network.output.weight.detach().clone()
+        model.partial_fit(X[:1], lists[:1])
+        learnt.append((model.model_.network.output.weight != before).any(0).numpy())
+    assert np.any(learnt, 0).sum() > 1.5 * learnt[0].sum()

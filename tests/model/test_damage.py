@@ -11,6 +11,7 @@ from helpers import job
 from helpers.damage import REPEAT, flip
 
 import slide
+from slide import tensor_folder
 from slide.data import holdout, transform
 from slide.model import Model, load
 from slide.ranking import EnsembleRanker
@@ -102,3 +103,35 @@ def test_without_hashes_sizes_and_headers_are_compared(saved, tmp_path):
     path.write_bytes(whole)
     found = load(tmp_path / "m", verify=False).predict(rows, k=3)
     np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_a_model_stays_until_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
+    names = [f"label {n}" for n in range(9)]
+    rows = np.eye(4)[:2]
+    models = [Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler), label_names=names)]
+    models += [Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler), label_names=names)]
+    first, second = (model.predict(rows, k=9).scores for model in models)
+    models[0].save(tmp_path / "m")
+    save, failing = tensor_folder._save, []
+
+    def full(tensors, path):
+        if any(name in path.name for name in failing):
+            raise OSError("No space left on device")
+        save(tensors, path)
+
+    monkeypatch.setattr(tensor_folder, "_save", full)
+    for name in ("network", "names"):
+        failing[:] = [name]
+        with pytest.raises(OSError, match="No space left"):
+            models[1].save(tmp_path / "m")
+        np.testing.assert_array_equal(load(tmp_path / "m").predict(rows, k=9).scores, first)
+        assert not list((tmp_path / "m").glob("*.new*"))
+    failing.clear()
+    (tmp_path / "m/model.json").unlink()  # As if the power had failed at the worst moment.
+    (tmp_path / "m/network.new.safetensors.tmp").write_bytes(b"part")
+    models[1].save(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").predict(rows, k=9).scores, second)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds something else than a model"):
+        models[1].save(tmp_path / "other")

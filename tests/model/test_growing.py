@@ -202,3 +202,27 @@ def test_labels_that_come_back(raw):
     assert model.add_labels(["label 3"]).tolist() == [3]
     model.partial_fit(raw.test.features, [["label 3"]] * 30)
     assert model.network.output.out_features == 80
+
+
+def test_what_is_refused_changes_nothing(raw, tmp_path):
+    model, rows = ranked(raw), raw.test.features
+    model.rename_labels([f"label {n}" for n in range(80)])
+    before = model.predict(rows, k=5)
+    labels = [["label 1"]] * len(raw.test)
+    for options in ({"weights": -np.ones(30)}, {"rows_in_step": 0}, {"loss": "none"}):
+        with pytest.raises(ValueError, match=r"at least|must be"):
+            model.partial_fit(rows, labels, **options)
+    infinite = slide.CSR(rows.indptr, rows.indices, np.full_like(rows.values, np.inf))
+    for call in (model.predict, lambda x: model.partial_fit(x, labels)):
+        with pytest.raises(ValueError, match="finite float32 values, not inf"):
+            call(infinite)
+    model.remove_labels(["label 3"])
+    with pytest.raises(ValueError, match="twice"):
+        model.add_labels(["label 3", "label 3", "new"])
+    assert len(model.label_names) == model.num_labels
+    model.add_labels(["label 3"])
+    assert model.ranker is not None
+    found = model.predict(rows, k=5)
+    assert (found.labels == before.labels).mean() > 0.9, "only label 3 begins anew"
+    model.save(tmp_path / "m")
+    assert load(tmp_path / "m").predict(rows, k=5).labels.tolist() == found.labels.tolist()

@@ -65,3 +65,18 @@ def test_the_network_alone_has_equal_scores(data):
 def test_labels_that_cannot_be(data, labels, message):
     with pytest.raises(ValueError, match=message):
         Model(job.make_network(data)).restricted(labels)
+
+
+def test_a_restricted_model_that_learns_leaves_the_other_one_alone(data):
+    model = Model(job.make_network(data))
+    rows = data.test.features
+    before = model.predict(rows, k=80)
+    for _ in range(2):
+        small = model.restricted([3, 1])
+        small.partial_fit(rows, [[3]] * 30, lr=0.05)
+        assert (small.predict(rows, k=1).labels == 3).all()
+        np.testing.assert_array_equal(model.predict(rows, k=80).scores, before.scores)
+    small = model.restricted([3, 1])
+    small.add_features(4)
+    assert (small.num_features, model.num_features) == (64, 60)
+    np.testing.assert_array_equal(model.predict(rows, k=80).scores, before.scores)

@@ -214,3 +214,14 @@ print(json.dumps(found))
     for opened, mapped in json.loads(done.stdout).values():
         assert opened < 6
         assert mapped
+
+
+@DTYPES
+def test_the_index_is_made_once(raw, tmp_path, dtype):
+    Model(slide.SlideNetwork(60, [8], 5000, slide.FullSampler)).save(tmp_path / "m", dtype)
+    model = load(tmp_path / "m")
+    index = model.network.output.row_index()
+    model.predict(raw.test.features, search="index")
+    assert model.network.output.row_index() is index
+    model.network.output.codes[0] = 1
+    assert model.network.output.row_index() is not index

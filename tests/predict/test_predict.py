@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,6 +164,23 @@ def test_metrics_in_a_file_and_rows_of_a_matrix(folder, data, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("P@1 0.")
 
 
+def test_a_file_of_answers_stays_if_the_new_one_fails(folder, tmp_path):
+    rows, answers = tmp_path / "rows.txt", tmp_path / "answers.jsonl"
+    shutil.copy(folder / "rows.txt", rows)
+    before = rows.read_bytes()
+    answers.write_text("mine")
+    for source in (tmp_path / "typo.txt", folder / "bad.txt"):
+        (folder / "bad.txt").write_text("1 60 80\n0 3:x\n")
+        assert source.name in failure(folder / "plain", source, "-o", answers)
+        assert answers.read_text() == "mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["answers.jsonl", "rows.txt"]
+    command.main([str(folder / "plain"), str(rows), "-o", str(rows), "--threads", "1"])
+    assert rows.read_text().startswith("40 80 "), "it answers the rows that were there"
+    assert rows.read_bytes() != before
+    command.main([str(folder / "plain"), str(folder / "rows.txt"), "-o", "/dev/null"])
+    assert Path("/dev/null").is_char_device()
+
+
 def test_unknown_labels_count_as_misses_and_unknown_words_are_left_out(folder, tmp_path, capsys):
     row = {"features": {"word 3": 1, "strange": 5}, "labels": ["label 1", "new", "newer"]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
@@ -271,3 +289,9 @@ def test_an_interrupt(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         predict(folder / "plain", folder / "rows.txt")
     assert (stopped.value.code, capsys.readouterr().err) == (130, "interrupted\n")
+
+
+def test_labels_of_another_model_are_refused(folder, tmp_path):
+    scipy.sparse.save_npz(tmp_path / "wide.npz", scipy.sparse.eye_array(40, 81).tocsr())
+    words = folder / "plain", folder / "rows.npz", "--labels", tmp_path / "wide.npz"
+    assert "a matrix of 81 columns does not fit 80 labels" in failure(*words)

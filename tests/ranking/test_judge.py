@@ -109,3 +109,17 @@ def test_too_few_hits_leave_the_order_of_the_first_column(pairs):
     assert judge.trees is None
     order = np.argsort(judge.probabilities(columns), kind="stable")
     np.testing.assert_array_equal(order, np.argsort(columns[:, 0], kind="stable"))
+
+
+def test_too_few_hits_still_give_probabilities(pairs):
+    """The scores of a squared hinge are between -1 and 1: their sigmoid is no probability."""
+    columns, _, _ = pairs
+    columns = columns[:900].copy()
+    columns[:, 0] = -1 + 0.1 * columns[:, 0]
+    few = np.arange(900) < 30
+    columns[:25, 0] = 0.8
+    probabilities = Judge([1, -1, 0]).fit(columns, few).probabilities(columns)
+    assert probabilities.sum() == pytest.approx(30, rel=0.1)
+    assert probabilities[:25].mean() > 0.5 > 0.05 > probabilities[30:].mean()
+    none = Judge([1, -1, 0]).fit(columns, few & False)
+    assert (none.slope, none.base) == (1, 0)

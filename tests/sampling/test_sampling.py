@@ -10,7 +10,7 @@ from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
 
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
-from slide.sampling import FullSampler
+from slide.sampling import ActiveSampler, FullSampler
 from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 
@@ -291,3 +291,9 @@ def test_sparse_inputs():
         for mode in MODES:
             with pytest.raises(TypeError, match="dense inputs only"):
                 make(name, mode).select(x, None)
+
+
+@pytest.mark.parametrize("wrong", ["lsh", 3])
+def test_a_proposer_that_makes_nothing_is_refused(wrong):
+    with pytest.raises(TypeError, match="proposer must be a class or function such as"):
+        ActiveSampler(D, N, wrong)

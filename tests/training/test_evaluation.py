@@ -242,3 +242,8 @@ def test_what_the_log_says_of_a_selection():
     assert found["selection/recall_without_labels"] == recall
     assert 0 < found["selection/candidates"] <= 19
     assert "tables/largest_bucket" in found
+
+
+def test_no_rows_are_an_error(data):
+    with pytest.raises(ValueError, match="no rows to evaluate"):
+        evaluate(job.make_network(data), data.test.slice(0, 0), np.ones(data.num_labels))

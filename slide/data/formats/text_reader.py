@@ -15,7 +15,7 @@ import numpy as np
 from slide import checks
 from slide.bars import Bar
 from slide.data.dataset import Block
-from slide.data.errors import DataError
+from slide.data.errors import DataError, check_not_compressed, out_of_range
 from slide.kernels import parse_rows as parse
 from slide.sparse import CSR, Pattern
 
@@ -105,6 +105,7 @@ def parse_header(line: bytes, path: str) -> Sizes:
     if not line.strip():
         what = "no header" if line else "the file is empty"
         raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
+    check_not_compressed(line, path)
     fields = line.split()
     if len(fields) != 3 or not all(field.isdigit() for field in fields):
         raise DataError(f"{path}:1: header '{_shown_text(line)}' is not 'rows features labels'")
@@ -264,9 +265,8 @@ def _raise_bad_line(
         parse.MALFORMED_LABEL: f"malformed labels '{word}', 'label,label' was expected"
         " (a row without labels begins with a space)",
         parse.MALFORMED_FEATURE: f"malformed feature '{word}', 'feature:value' was expected",
-        parse.LABEL_RANGE: f"label {label} is not in [{first_label}, {first_label + num_labels})",
-        parse.FEATURE_RANGE: f"feature {feature} is not in"
-        f" [{first_feature}, {first_feature + num_features})",
+        parse.LABEL_RANGE: out_of_range("label", label, first_label, num_labels),
+        parse.FEATURE_RANGE: out_of_range("feature", feature, first_feature, num_features),
         parse.NOT_FINITE: f"value {value} of feature {feature} is not a finite float32"
         f" (at most {np.finfo(np.float32).max:.7e})",
         parse.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",

@@ -1,5 +1,6 @@
 """Files without a header: counted columns, comments, other first numbers."""
 
+import gzip
 import re
 import tempfile
 from pathlib import Path
@@ -11,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slide.data import DataError, xmc
-from slide.data.formats.text_reader import VARIANTS, Sizes, Variant, count_rows
+from slide.data.formats.text_reader import (
+    VARIANTS,
+    XMC,
+    Sizes,
+    Variant,
+    count_rows,
+    read_text_blocks,
+)
 
 SVMLIGHT = VARIANTS["svmlight"]
 TRAIN = "# made by hand\n0,2 1:0.5 4:2\n 3:1  # no labels\n\n1 2:-1\n"
@@ -164,3 +172,25 @@ def test_an_empty_set(open_set, tmp_path):
         (tmp_path / f"files/{name}.txt").write_text("")
     data = open_set()
     assert (len(data.train), data.num_features, data.num_labels) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "line", "said"),
+    [
+        (1, "0 0:1 2:1", r"feature 0 is not in \[1, 6\); does this file count features from 0\?$"),
+        (0, "0 5:1", r"feature 5 is not in \[0, 5\); does this file count features from 1\?$"),
+        (0, "0 6:1", r"feature 6 is not in \[0, 5\)$"),
+        (1, "0 6:1", r"feature 6 is not in \[1, 6\)$"),
+    ],
+)
+def test_files_that_may_count_otherwise(tmp_path, first, line, said):
+    (tmp_path / "rows").write_text(line + "\n")
+    variant = SVMLIGHT._replace(first_feature=first)
+    with pytest.raises(DataError, match=said):
+        list(read_text_blocks(tmp_path / "rows", variant, Sizes(features=5, labels=9)))
+
+
+def test_a_compressed_file_is_named(tmp_path):
+    (tmp_path / "rows.gz").write_bytes(gzip.compress(b"1 5 9\n0 1:1\n"))
+    with pytest.raises(DataError, match=r"rows.gz is compressed by gzip; unpack it first"):
+        list(read_text_blocks(tmp_path / "rows.gz", XMC))
