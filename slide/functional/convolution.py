@@ -29,6 +29,7 @@ from slide.functional.channels import (
     select_kernels,
     take_channels,
 )
+from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import outside_autocast, untraced
@@ -113,11 +114,12 @@ class _ActiveConv2d(FirstDerivatives):
         ctx.shape, ctx.pixels_first = x.shape, not x.is_contiguous() and is_channels_last(x)
         x = take_channels(x, selection.places)
         device = weight.device
-        kernels = weight.detach().flatten(0, 1)[on_device(selection.rows, device)]
+        rows = on_device(selection.rows, device)
+        kernels = weight.detach().flatten(0, 1)[rows]
         if selection.linked is not None:
             kernels.mul_(on_device(selection.linked, device)[:, :, None, None])
         kernels = kernels.contiguous(memory_format=torch.channels_last)
-        ctx.save_for_backward(x, kernels)
+        ctx.save_for_backward(x, kernels, drawn_ids(ctx, rows))
         ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, sparse_grad
         ctx.selection, ctx.geometry = selection, geometry
         some = None if bias is None else bias.detach()[on_device(selection.out_ids, device)]
@@ -128,7 +130,8 @@ class _ActiveConv2d(FirstDerivatives):
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, kernels = ctx.saved_tensors
+        x, kernels, drawn = ctx.saved_tensors
+        check_drawn(ctx, drawn)
         selection, geometry = ctx.selection, ctx.geometry
         grad = grads[0].contiguous(memory_format=torch.channels_last)
         needed = list(ctx.needs_input_grad[:3])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
+from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.row_gradients import RowGradient, hand_over
 from slide.runtime import profiled
@@ -88,6 +89,7 @@ class _Fetch(FirstDerivatives):
     @profiled("fetch rows")
     def forward(ctx: Any, tensor: Tensor, ids: np.ndarray, device: torch.device):
         ctx.tensor, ctx.ids = tensor, ids
+        ctx.save_for_backward(drawn_ids(ctx, ids))
         # The copy of pinned memory waits for nothing, and PyTorch keeps it until it is done.
         shape, pinned = (len(ids), *tensor.shape[1:]), device.type == "cuda"
         rows = torch.empty(shape, dtype=tensor.dtype, pin_memory=pinned)
@@ -96,6 +98,7 @@ class _Fetch(FirstDerivatives):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        check_drawn(ctx, *ctx.saved_tensors)
         rows = grads[0]
         if rows.layout == torch.sparse_coo:  # To coalesce it would wait for the device.
             ids, values = rows._indices()[0], rows._values()

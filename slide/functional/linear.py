@@ -10,6 +10,7 @@ from slide import checks
 from slide.active_set import ActiveSet, check_sets
 from slide.backend import device_of, on_device, plain
 from slide.functional.averaged_weights import check_not_averaged
+from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
@@ -119,10 +120,13 @@ class LinearOptions(NamedTuple):
     Attributes:
         rounded: the type to which factors and results of a shared set are rounded.
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
+        for_loss: whether only `slide.functional.active_loss` uses the scores. It keeps their
+            gradient, so with sets of each sample a second forward pass is harmless.
     """
 
     rounded: torch.dtype
     sparse_grad: bool
+    for_loss: bool = False
 
     @classmethod
     def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":
@@ -151,7 +155,7 @@ def linear_on_set(
     if kernels_read_it and not torch.is_grad_enabled():
         return _on_own_sets(x, weight, bias, active)
     per_sample = PlainPerSampleLinear if plain(weight) else _PerSampleLinear
-    return per_sample.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
+    return per_sample.apply(x, weight, bias, active, products)  # type: ignore[return-value]
 
 
 def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
@@ -181,11 +185,13 @@ class _PerSampleLinear(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        sparse_grad: bool,
+        products: LinearOptions,
     ):
         # The weight is saved so that autograd notices changes of it before the backward pass.
-        ctx.save_for_backward(x, weight)
-        ctx.weight, ctx.bias, ctx.active, ctx.sparse_grad = weight, bias, active, sparse_grad
+        ids = None if products.for_loss else drawn_ids(ctx, active.ids)
+        ctx.save_for_backward(x, weight, ids)
+        ctx.weight, ctx.bias, ctx.active = weight, bias, active
+        ctx.sparse_grad = products.sparse_grad
         groups, rows, added, x = active.transposed, weight.detach(), bias, exact(x.detach())
         if weight.dtype == torch.bfloat16:
             at = torch.from_numpy(groups.ids)
@@ -201,7 +207,8 @@ class _PerSampleLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x, _), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
+        (x, _, ids), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
+        check_drawn(ctx, ids)
         x, grad, num_samples = exact(x), exact(grads[0]), len(x)
         visited = rows_to_visit(grad, active.indptr)
         grad = array_view(grad)
@@ -255,7 +262,7 @@ class _SharedLinear(FirstDerivatives):
     ):
         rounded = products.rounded
         x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
-        ctx.save_for_backward(x, rows)
+        ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         ctx.sparse_grad = products.sparse_grad
         if bias is None:
@@ -268,7 +275,8 @@ class _SharedLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, rows = ctx.saved_tensors
+        x, rows, ids = ctx.saved_tensors
+        check_drawn(ctx, ids)
         given, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
         dtype, visited = given.dtype, rows_to_visit(exact(given))
         if visited is not None:

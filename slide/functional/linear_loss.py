@@ -91,7 +91,8 @@ def linear_loss_on_set(
     """`active_linear_loss`, without its checks of inputs and set."""
     if plain(weight) or not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
-        scores = linear_on_set(x, weight, bias, active, products)
+        options = products._replace(for_loss=not plain(weight))
+        scores = linear_on_set(x, weight, bias, active, options)
         return loss_on_active(scores, active, loss, hard_fraction, weights)
     check_not_averaged(weight, bias)
     if not products.sparse_grad:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import on_device
+from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.plain.pattern_products import row_gradient, sampled_product, samples_of, weighted_sum
 from slide.row_gradients import RowGradient, hand_over
@@ -40,11 +41,11 @@ class PlainPerSampleLinear(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        sparse_grad: bool,
+        products: Any,
     ):
         # The weight is saved so that autograd notices changes of it before the backward pass.
-        ctx.save_for_backward(x, weight)
-        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, sparse_grad
+        ctx.save_for_backward(x, weight, drawn_ids(ctx, active.ids))
+        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, products.sparse_grad
         assert active.indptr is not None
         ctx.indptr = active.indptr
         ctx.ids = on_device(active.ids, weight.device)
@@ -56,7 +57,8 @@ class PlainPerSampleLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
+        x, weight, drawn = ctx.saved_tensors
+        check_drawn(ctx, drawn)
         ids, grad, vectors = ctx.ids, exact(grads[0]), exact(x)
         samples = samples_on(ctx.indptr, weight.device)
         grad_x, grad_weight, grad_bias = None, None, None

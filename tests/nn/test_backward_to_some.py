@@ -1,17 +1,22 @@
 """Backward passes to some tensors: no gradient stays on a weight that was not asked for one."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr
-from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
+from helpers.sparse_layers import B, D, N, draw_labels, every_mode, every_output, make_layer
 from torch.utils.checkpoint import checkpoint
 
+from slide.backend import backend, plain
+from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
+from slide.sampling import ActiveSampler
 
 
 def in_two_steps(layer, x):
@@ -97,6 +102,54 @@ def test_other_layers():
 @every_mode
 def test_checkpointed_layers_keep_their_gradients(mode, reentrant):
     layer, _, x = pair(mode)
-    checkpoint(in_one, layer, x, use_reentrant=reentrant).backward()
+    loss = checkpoint(in_one, layer, x, use_reentrant=reentrant)
+    if plain(x) and not reentrant:  # Plain torch keeps scores, which belong to another set then.
+        with pytest.raises(RuntimeError, match="drew another active set"):
+            loss.backward()
+        return
+    loss.backward()
     # The sampler drew other outputs in the second forward pass, so values are not compared.
     assert len(layer.weight.row_gradients) == len(layer.bias.row_gradients) == 1
+
+
+@every_mode
+def test_checkpointed_scores_of_another_set_are_an_error(mode):
+    layer, _, x = pair(mode)
+    out = checkpoint(lambda x: layer(x).values.square(), x, use_reentrant=False)
+    with pytest.raises(RuntimeError, match=r"drew another active set of \d+ ids, as in torch"):
+        out.sum().backward()
+    assert pending(layer) == [[], []]
+
+
+def test_checkpointed_convolution_of_another_set_is_an_error():
+    sampler = ActiveSampler(2 * 3 * 3, 30, active=5)
+    layer, x = SampledConv2d(2, 30, 3, sampler=sampler), torch.randn(2, 2, 5, 5)
+    out = checkpoint(lambda x: layer(x).values, x.requires_grad_(), use_reentrant=False)
+    with pytest.raises(RuntimeError, match="drew another active set of 5 ids"):
+        out.sum().backward()
+
+
+def test_checkpointed_host_rows_of_another_set_are_an_error():
+    layer, _, x = pair("shared")
+    layer.keep_rows_on_host()
+    with backend("torch"):
+        out = checkpoint(lambda x: layer(x).values, x, use_reentrant=False)
+        with pytest.raises(RuntimeError, match="drew another active set"):
+            out.sum().backward()
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_checkpointed_layers_with_a_given_set_are_right(per_sample):
+    x, weight = torch.randn(B, D, requires_grad=True), torch.randn(N, D, requires_grad=True)
+    active = every_output("per_sample" if per_sample else "shared")
+    found = []
+    for call in (active_linear, partial(checkpoint, active_linear, use_reentrant=False)):
+        call(x, weight, None, active).square().sum().backward()
+        found.append([x.grad, dense_gradient(weight)])
+        x.grad, weight.row_gradients = None, []
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    # Ids that hooks give back are other tensors with the same numbers.
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda kept: kept):
+        active_linear(x, weight, None, active).square().sum().backward()
+    assert torch.equal(x.grad, found[0][0])
