@@ -120,8 +120,7 @@ class LinearOptions(NamedTuple):
     Attributes:
         rounded: the type to which factors and results of a shared set are rounded.
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
-        for_loss: whether only `slide.functional.active_loss` uses the scores. It keeps their
-            gradient, so with sets of each sample a second forward pass is harmless.
+        for_loss: whether scores go to a loss that keeps their gradient, so new sets do no harm.
     """
 
     rounded: torch.dtype

@@ -10,6 +10,7 @@ from slide import checks
 from slide.functional import drop_features, relu_dropout
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
+from slide.nn.predicting import learns, predicting
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.nn.torch_twin import TorchTwin
@@ -98,8 +99,9 @@ class SlideNetwork(nn.Module):
     def encode(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` of features ``(B, D)``, as `slide.as_csr` takes them."""
         features = as_csr(features, self.first.in_features)
-        draws = self._generator() if self.training else None
-        if self.training:
+        training = learns(self)
+        draws = self._generator() if training else None
+        if training:
             features = drop_features(features, self.input_dropout, draws)
         x = self._activate(self.first(features), draws)
         for layer in self.hidden:
@@ -112,7 +114,7 @@ class SlideNetwork(nn.Module):
 
     def _activate(self, activation: Activation, draws: torch.Generator | None = None) -> Tensor:
         # ReLU and dropout come before `to_dense`, so that they visit only the active values.
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.dropout if learns(self) else 0.0
         values = relu_dropout(activation.values, dropout, draws)
         return activation._replace(values=values).to_dense()
 
@@ -122,15 +124,12 @@ class SlideNetwork(nn.Module):
 
     @torch.no_grad()
     def embed(self, features: Any) -> Tensor:
-        """The last hidden layer ``(B, H)`` as prediction uses it: nothing is dropped."""
-        training = self.training
-        if not training and not any(layer.training for layer in self.layers()):
+        """The last hidden layer ``(B, H)`` as prediction uses it: nothing is dropped.
+
+        No module changes its mode, so several threads may predict in training mode, too.
+        """
+        with predicting():
             return self.encode(features)
-        self.eval()
-        try:
-            return self.encode(features)
-        finally:
-            self.train(training)
 
     @torch.no_grad()
     def predict(self, features: Any, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host
 from slide.functional.averaged_weights import check_not_averaged
 from slide.inputs import as_pattern
+from slide.nn.predicting import learns
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR
 
@@ -88,12 +89,13 @@ class SampledLayer(nn.Module):
         Prediction computes all outputs, because it must not depend on draws or on the batch.
         """
         check_not_averaged(*(getattr(self, name) for name in self._of_rows))
-        if not self.training and labels is None:
+        training = learns(self)
+        if not training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
         if labels is not None:
             labels = as_pattern(labels, self.out_features)
         sampler = self._own_sampler()
-        sampler.update(rows, self.bias, x if self.training else None)
+        sampler.update(rows, self.bias, x if training else None)
         return sampler.select(x, labels)
 
     def keep_rows_on_host(self) -> None:

@@ -1,5 +1,6 @@
 """The stack of layers: forward, prediction, training, and its state."""
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -144,6 +145,41 @@ class TestPredict:
             network.predict(features, search=search)
         assert network.output.sampler.samples == other.output.sampler.samples
         assert network.output.sampler.rebuilds == other.output.sampler.rebuilds
+
+    def test_no_module_changes_its_mode(self):
+        network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
+        network.hidden[0].eval()
+        modes, seen = [m.training for m in network.modules()], []
+        network.first.register_forward_hook(
+            lambda *_: seen.extend(m.training for m in network.modules())
+        )
+        features, _ = draw_batch()
+        scores, _ = network.predict(features)
+        assert seen == modes == [m.training for m in network.modules()]
+        network.eval()
+        assert torch.equal(scores, network.predict(features)[0])
+
+    def test_threads_predict_in_training_mode(self):
+        network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
+        features, _ = draw_batch()
+        wanted, found = network.predict(features)[0], []
+        inside, done = threading.Event(), threading.Event()
+
+        def wait(*_):
+            if threading.current_thread() is thread:
+                inside.set()
+                assert done.wait(60)
+
+        network.first.register_forward_hook(wait)
+        thread = threading.Thread(target=lambda: found.append(network.predict(features)[0]))
+        thread.start()
+        assert inside.wait(60)
+        trained = network.encode(features)
+        found.append(network.predict(features)[0])
+        done.set()
+        thread.join()
+        assert all(torch.equal(scores, wanted) for scores in found)
+        assert (trained == 0).float().mean() > 0.6  # Sets of 5, and dropout.
 
     def test_errors(self):
         features, _ = draw_batch()

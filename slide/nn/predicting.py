@@ -1,0 +1,37 @@
+"""Predictions of a network that is in training mode.
+
+``eval()`` and ``train()`` would change modules that other threads may use at the same time, and
+would forget that some of them were in ``eval()`` before. So the thread that predicts says it here.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+_thread = threading.local()
+
+
+@contextmanager
+def predicting() -> Iterator[None]:
+    """Networks and layers of slide compute as in ``eval()`` in this thread.
+
+    Example:
+        >>> import slide
+        >>> from slide.nn.predicting import learns, predicting
+        >>> layer = slide.SampledLinear(4, 9)
+        >>> with predicting():
+        ...     learns(layer), layer.training
+        (False, True)
+    """
+    before, _thread.predicts = getattr(_thread, "predicts", False), True
+    try:
+        yield
+    finally:
+        _thread.predicts = before
+
+
+def learns(module: nn.Module) -> bool:
+    """Whether a module computes as in training mode."""
+    return module.training and not getattr(_thread, "predicts", False)
