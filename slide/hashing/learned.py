@@ -75,12 +75,14 @@ class LearnedSimHash(SimHash):
     def learn(self, rows: Tensor, inputs: Tensor, seed: int) -> None:
         """Move the directions, so that inputs share buckets with their best rows.
 
+        They stay where they are if there are fewer than two rows or inputs, or one is not finite.
+
         Args:
             rows: ``(n, D)`` floats, a sample of what the tables will hold.
             inputs: ``(m, D)`` floats on the same device.
             seed: seed of the draws of pairs; equal arguments give equal directions.
         """
-        if not self.steps or not len(rows) or not len(inputs):
+        if not self.steps or min(len(rows), len(inputs)) < 2:  # One vector has no spread.
             return
         rows, inputs = rows.detach().float(), inputs.detach().float()
         wanted = best_rows(inputs, rows)
@@ -109,7 +111,9 @@ class LearnedSimHash(SimHash):
                 optimizer.zero_grad()
                 collision_loss(*signs).backward()
                 optimizer.step()
-        self._set(on_host(directions))
+        learnt = on_host(directions)
+        if np.isfinite(learnt).all():  # Else no later call would find a way back.
+            self._set(learnt)
 
     def _set(self, directions: np.ndarray) -> None:
         self.directions, self._placed = directions, None

@@ -81,6 +81,24 @@ def test_nothing_to_learn_from():
     np.testing.assert_array_equal(before, learn(steps=0))
 
 
+@pytest.mark.parametrize("kind", ["inputs", "rows"])
+@pytest.mark.parametrize("bad", ["one", "nan", "inf"])
+def test_vectors_that_teach_nothing(kind, bad):
+    rows, _, inputs = draw_layer()
+    family = LearnedSimHash(D, **SIZES, steps=2)
+    wrong = {"inputs": inputs.clone(), "rows": rows.clone()}
+    if bad == "one":
+        wrong[kind] = wrong[kind][:1]
+    else:
+        wrong[kind][3, 0] = float(bad)
+    before = family.directions
+    family.learn(**wrong, seed=0)
+    family.learn(**wrong, seed=1)
+    np.testing.assert_array_equal(family.directions, before)
+    family.learn(rows, inputs, 0)
+    np.testing.assert_array_equal(family.directions, learn(steps=2))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_vectors_of_any_type(dtype):
     rows, _, inputs = draw_layer()
