@@ -99,8 +99,10 @@ class InnerProductHash:
             return
         self.batches += 1
         self._follow(queries.device)
-        mean = queries.detach().mean(0).to(self.mean_input.dtype)
-        self.mean_input.lerp_(mean, max(_NEWEST, 1 / self.batches))
+        old, mean = self.mean_input, queries.detach().mean(0).to(self.mean_input.dtype)
+        new = old.lerp(mean, max(_NEWEST, 1 / self.batches))
+        # One batch with a NaN would stay in the mean for good. No device is waited for.
+        old.copy_(torch.where(new.isfinite(), new, old))
 
     def fit(self, weight: Tensor, bias: Tensor | None) -> None:
         """Compute the mean row and the common length from the present weight.

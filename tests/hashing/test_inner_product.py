@@ -99,6 +99,20 @@ class TestInnerProductHash:
         hashed.observe(make_csr(np.random.default_rng(0), [3], 12))
         assert hashed.batches == 260
 
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    def test_a_bad_batch_does_not_stay_in_the_mean_input(self, bad):
+        hashed, other = (InnerProductHash(Recorder(14)) for _ in range(2))
+        for each in (hashed, other):
+            each.observe(torch.ones(2, 12))
+        wrong = torch.ones(2, 12)
+        wrong[1, 3] = bad
+        hashed.observe(wrong)
+        other.observe(torch.ones(2, 12))
+        assert hashed.mean_input.tolist() == [1.0] * 12
+        for each in (hashed, other):
+            each.observe(torch.full((2, 12), 3.0))
+        assert torch.equal(hashed.mean_input, other.mean_input)
+
     @pytest.mark.parametrize("norm", NORMS)
     def test_votes_follow_inner_products(self, norm):
         weight, bias = draw_layer()
