@@ -67,6 +67,22 @@ def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
     return ids.astype(np.int32)
 
 
+def input_ids(channels: Channels, total: int) -> np.ndarray:
+    """The numbers of the used input channels, see `channel_ids`.
+
+    Raises:
+        ValueError: also for all channels in another order than that of their numbers: an image of
+            all channels may be in either order, and nothing would tell.
+    """
+    ids = channel_ids("in_channels", channels, total)
+    if len(ids) == total and (np.diff(ids) < 0).any():
+        raise ValueError(
+            f"in_channels names all {total} channels, and not in ascending order: bring x into the "
+            "order of the channels, and leave in_channels out"
+        )
+    return ids
+
+
 def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
     """A pair of whole numbers, from one number (used twice) or two.
 
@@ -116,7 +132,7 @@ def select_kernels(
     """
     per_group_in, per_group_out = weight.shape[1], len(weight) // groups
     num_in, num_channels = per_group_in * groups, x.shape[1]
-    in_ids = channel_ids("in_channels", in_channels, num_in)
+    in_ids = input_ids(in_channels, num_in)
     out_ids = channel_ids("out_channels", out_channels, len(weight))
     if num_channels not in (num_in, len(in_ids)):
         raise ValueError(

@@ -68,6 +68,7 @@ def active_conv2d(
         weight: ``(O, I / groups, kh, kw)``, the type of ``x``.
         bias: ``(O,)`` or None.
         in_channels: the used inputs: ``(A_in,)`` distinct numbers, a mask ``(I,)``, or None: all.
+            All numbers must be in ascending order, as the channels of ``x`` then are.
         out_channels: the computed outputs, in the same forms.
         stride, padding, dilation: one number, or one each for height and width.
         groups: as in ``conv2d``; fastest if all used groups have the same number of used channels.
@@ -188,5 +189,6 @@ def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, 
     around = height - 1 - above, width - 1 - left
     both = both.contiguous(memory_format=torch.channels_last)
     pairs = torch.conv2d(grad, both, None, (1, 2), around).permute(0, 2, 3, 1)
-    pairs = pairs.contiguous().view(*pairs.shape[:2], -1, len(flipped))
+    shape = *pairs.shape[:2], 2 * pairs.shape[2], len(flipped)
+    pairs = pairs.contiguous().view(shape)
     return pairs.permute(0, 3, 1, 2)

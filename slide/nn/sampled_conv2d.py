@@ -17,8 +17,8 @@ from slide.functional.channels import (
     Channels,
     IntPair,
     as_pair,
-    channel_ids,
     check_convolution,
+    input_ids,
 )
 from slide.nn.activation import Activation
 from slide.nn.place import check_dtype
@@ -166,7 +166,7 @@ class SampledConv2d(SampledLayer):
     @torch.no_grad()
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:
         """One patch of each image, as the filters see it, ``(B, I * kh * kw)``."""
-        known = channel_ids("in_channels", in_channels, self.in_channels)
+        known = input_ids(in_channels, self.in_channels)
         ids = on_device(known, x.device).long()
         if x.shape[1] not in (self.in_channels, len(ids)):
             raise ValueError(

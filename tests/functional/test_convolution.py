@@ -157,6 +157,16 @@ class TestActiveConv2dFunction:
         torch.testing.assert_close(x.grad, wanted[0])
         torch.testing.assert_close(dense_gradient(weight), wanted[1])
 
+    @pytest.mark.parametrize("width", [5, 6])
+    @pytest.mark.parametrize("stride", [1, 2])
+    def test_an_empty_batch(self, stride, width):
+        (weight, bias), x = parameters(), draw(0, I, 7, width)
+        out = active_conv2d(x, weight, bias, stride=stride, padding=1)
+        out.sum().backward()
+        assert x.grad.shape == x.shape
+        assert not dense_gradient(weight).any()
+        assert not dense_gradient(bias).any()
+
     @pytest.mark.parametrize("order", ORDERS)
     def test_single_precision_keeps_the_order_of_x(self, order):
         weight, bias = parameters(dtype=torch.float32)
@@ -182,6 +192,11 @@ class TestActiveConv2dFunction:
         ("change", "error", "message"),
         [
             ({"in_channels": np.array([6])}, ValueError, r"in_channels must lie in \[0, 6\)"),
+            (
+                {"in_channels": np.array([0, 1, 2, 3, 5, 4])},
+                ValueError,
+                "all 6 channels, and not in",
+            ),
             ({"out_channels": np.array([1, 1])}, ValueError, "must be distinct; 1 occurs"),
             ({"out_channels": np.zeros(O, bool)}, ValueError, "at least one of 8 channels"),
             ({"in_channels": np.zeros(5, bool)}, ValueError, r"mask of in_channels must be \(6,\)"),

@@ -105,6 +105,13 @@ class TestSampledConv2d:
         first, second = (layer(x) for layer in layers)
         assert first.active.ids.tolist() == second.active.ids.tolist()
 
+    def test_all_channels_in_another_order(self):
+        layer, order = SampledConv2d(I, O, 3, padding=1), np.array([3, 0, 2, 1, *range(4, I)])
+        with pytest.raises(ValueError, match=f"names all {I} channels, and not in ascending order"):
+            layer(torch.zeros(2, I, 5, 5), order)
+        x = torch.randn(2, I, 5, 5)
+        assert torch.equal(layer(x, np.arange(I)).values, layer(x).values)
+
     def test_errors(self):
         with pytest.raises(ValueError, match="a sampler needs groups=1, not 2"):
             SampledConv2d(I, O, 3, groups=2, sampler=lsh(I, O, 4))
