@@ -234,14 +234,18 @@ def _as_adam_rows(tensors: AdamTensors) -> AdamRows:
     return AdamRows(weight, first, second, last)
 
 
+def _in_rows(tensors: AdamTensors) -> AdamTensors:
+    """The same memory as rows ``(N, D)``."""
+    first = None if tensors.first is None else as_rows(tensors.first)
+    return AdamTensors(as_rows(tensors.weight), first, as_rows(tensors.second), tensors.last_step)
+
+
 def _update_plain(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam in plain torch, on the device of the parameter."""
     ids = gradient.ids
     rows = gradient.values() if isinstance(gradient, FactoredRowGradient) else gradient.rows
-    first = None if tensors.first is None else as_rows(tensors.first)
-    state = AdamTensors(as_rows(tensors.weight), first, as_rows(tensors.second), tensors.last_step)
     places = None if ids is None else on_device(ids, tensors.weight.device)
-    plain_adam_rows(state, hyper, places, rows)
+    plain_adam_rows(_in_rows(tensors), hyper, places, rows)
 
 
 def _ids(gradient: RowGradient | FactoredRowGradient) -> np.ndarray:
@@ -254,6 +258,7 @@ def _ids(gradient: RowGradient | FactoredRowGradient) -> np.ndarray:
 def _update_copies(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam on float32 copies of the touched rows, because kernels do not read bfloat16."""
     at = torch.from_numpy(_ids(gradient)).long()
+    tensors = _in_rows(tensors)
     rows = AdamTensors(
         tensors.weight.index_select(0, at).float(),
         None if tensors.first is None else tensors.first.index_select(0, at),

@@ -32,6 +32,27 @@ def test_one_second_moment_a_row():
     assert copy.state[both[1]]["exp_avg_sq"].shape == (6, 1)
 
 
+@pytest.mark.parametrize("rowwise", [False, True])
+@pytest.mark.parametrize("shape", [(), (5,), (4, 3), (4, 3, 2), (4, 3, 3, 3)])
+def test_bfloat16_parameters_of_any_shape(shape, rowwise):
+    generator, steps = torch.Generator().manual_seed(0), 5
+    exact = torch.nn.Parameter(torch.randn(shape, generator=generator).bfloat16().float())
+    rounded = torch.nn.Parameter(exact.detach().bfloat16())
+    more = {"rowwise": rowwise, "correct_skipped": True}
+    optimizers = [RowSparseAdam([p], **OPTIONS, **more) for p in (exact, rounded)]
+    for _ in range(steps):
+        gradient = torch.randn(shape, generator=generator).bfloat16()
+        exact.grad, rounded.grad = gradient.float(), gradient
+        for optimizer in optimizers:
+            optimizer.step()
+    # Each step rounds to 8 bits.
+    error = (rounded - exact).abs()
+    assert (error <= steps * 2**-8 * exact.abs().clamp(min=2 * OPTIONS["lr"] * steps)).all()
+    one, other = (o.state[p] for o, p in zip(optimizers, (exact, rounded), strict=True))
+    for name in ("exp_avg", "exp_avg_sq", "last_step"):
+        torch.testing.assert_close(one[name], other[name])
+
+
 def leave_gradient(parameter, gradient, how, generator):
     """Put a dense gradient on a parameter in one of three forms."""
     num_rows = len(gradient)
