@@ -134,14 +134,16 @@ class ActiveSampler(Sampler):
         with alone, self._scratch.in_turn(first=inputs is not None):
             self._update(weight, bias, inputs)
 
+    # What is kept is changed in place later, which PyTorch forbids for tensors of inference mode.
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
         looks, schedule = stale or due > self.scheduled, self.rebuild_due
         if stale or (looks and schedules.needs_rebuild(schedule, self.proposer, weight, bias)):
-            with torch.no_grad():
-                self.proposer.rebuild(weight, bias)
+            self.proposer.rebuild(weight, bias)
             self.rebuilds += 1
             self._built = True
         else:
@@ -160,11 +162,9 @@ class ActiveSampler(Sampler):
         """See `Sampler.select`."""
         if self._full is not None:
             return self._full.select(queries, labels)
-        if labels is None:
-            known = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
-        else:
-            known = labels
-            check_labels("labels", known, num_queries(queries), self.out_features)
+        nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
+        known = nobody if labels is None else labels
+        check_labels("labels", known, num_queries(queries), self.out_features)
         key = random_key(self.seed, self.selections)
         self.selections += 1
         choose = self._per_sample if self.mode == "per_sample" else self._shared

@@ -12,8 +12,9 @@ from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_pattern
 from helpers.samplers import index_sampler
 
-from slide.nn import SampledLinear
-from slide.sampling import IndexProposer
+from slide.nn import ActiveLoss, SampledLinear
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.sampling import ActiveSampler, IndexProposer, LSHProposer
 from slide.sampling.schedules import fixed, never
 from slide.search import RowIndex, exact_top_k
 from slide.sparse import CSR, Pattern
@@ -199,3 +200,18 @@ def test_predicting_threads_update_the_lists_once(monkeypatch):
         found = list(pool.map(lambda _: layer.top_k(x, 3, "sampler")[1], range(3)))
     assert len(begun) == 1
     assert all(torch.equal(found[0], other) for other in found)
+
+
+@pytest.mark.parametrize("proposer", [IndexProposer, LSHProposer])
+@every_mode
+def test_an_index_of_inference_mode_can_follow_training(mode, proposer):
+    """PyTorch does not let tensors that were made in this mode change outside of it."""
+    layer = SampledLinear(D, N, ActiveSampler(D, N, proposer, active=40, mode=mode))
+    optimizer, labels, x = RowSparseAdam(layer.parameters()), draw_labels(0), draw_queries(5)
+    with torch.inference_mode():
+        layer.top_k(x, 2, "sampler")
+        layer.loss(x, labels, ActiveLoss("bce"))
+    for _ in range(12):
+        layer.loss(x, labels, ActiveLoss("bce"))[0].backward()
+        optimizer.step()
+    layer.load_state_dict(layer.state_dict())
