@@ -91,7 +91,11 @@ class _SparseLinear(FirstDerivatives):
         grad, grad_weight = grads[0].contiguous(), None
         if ctx.needs_input_grad[1]:
             x, vectors, visited = ctx.x, grad, rows_to_visit(grad)
-            if visited is not None:
+            if visited is None:
+                # A copy: the optimizer computes the product later, and a loader may have put the
+                # next batch into the same memory by then.
+                x = x._replace(values=x.values.copy())
+            else:
                 x = CSR(*select_rows(x.indptr, visited, x.indices, x.values))
                 vectors = grad[torch.from_numpy(visited)]
             transposed = transpose(Pattern(x.indptr, x.indices), len(ctx.weight))

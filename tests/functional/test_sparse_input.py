@@ -27,6 +27,17 @@ class TestSparseLinear:
         if has_bias:
             torch.testing.assert_close(bias.grad, wanted[1])
 
+    @pytest.mark.parametrize("lengths", [[3, 0, 5, 1], [2]])
+    def test_a_loader_may_use_the_memory_of_a_batch_again(self, lengths):
+        """The gradient of the first batch waits for the step of the optimizer."""
+        x = make_csr(np.random.default_rng(0), lengths, N, np.float64)
+        weight, upstream = draw(N, D, seed=1), draw(len(lengths), D, seed=2, grad=False)
+        sparse_linear(x, weight, None).backward(upstream)
+        wanted = dense_gradient(weight)
+        x.values[:] = 7
+        x.indices[:] = 0
+        torch.testing.assert_close(dense_gradient(weight), wanted)
+
     def test_gradcheck_of_the_bias(self):
         x = make_csr(np.random.default_rng(0), [3, 0, 5], N, np.float64)
         weight = draw(N, D, grad=False)
