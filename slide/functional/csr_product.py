@@ -42,7 +42,7 @@ class CSRMatrix:
     """A sparse matrix that is made once and multiplied often; see `csr_matmul`.
 
     The object shares the memory of ``matrix`` where types allow it, so do not change ``matrix``
-    afterwards.
+    afterwards. Its own ``values`` may be changed in place by operations of PyTorch.
 
     Args:
         matrix: a `CSR` matrix, a ``torch.sparse_csr_tensor``, or any SciPy sparse matrix or array.
@@ -66,6 +66,8 @@ class CSRMatrix:
         >>> matrix
         CSRMatrix(shape=(3, 4), entries=3, torch.float32)
     """
+
+    _version = -1  # That of the values of which the other arrays are copies.
 
     def __init__(self, matrix: CSR | Tensor | Any, num_columns: int | None = None):
         csr, num_columns = _as_csr(matrix, num_columns)
@@ -101,11 +103,18 @@ class CSRMatrix:
 
     def plain(self, device: torch.device) -> tuple[PlainMatrix, Tensor]:
         """Pattern and entries on a device, for products in plain torch; copied once and kept."""
+        self._forget_old_values()
         if device not in self._elsewhere:
             parts = (array_view(part) for part in (self.indptr, self.indices, self.values))
             indptr, indices, values = (on_device(part, device) for part in parts)
             self._elsewhere[device] = PlainMatrix.of(indptr, indices, self.shape[1]), values
         return self._elsewhere[device]
+
+    def _forget_old_values(self) -> None:
+        """After a change of the entries in place, their copies are made anew."""
+        version = -1 if self.values.is_inference() else self.values._version
+        if version != self._version:
+            self._version, self._transpose, self._elsewhere = version, None, {}
 
     def transpose(self, values: Tensor | None = None) -> list[_Block]:
         """The transpose in blocks; the order of its entries is computed once and kept.
@@ -114,6 +123,7 @@ class CSRMatrix:
             values: ``(nnz,)`` entries that replace the matrix's own; each call sorts them.
         """
         if values is None:
+            self._forget_old_values()
             if self._transpose is None:
                 self._transpose = self._sort(array_view(self.values))
             return self._transpose

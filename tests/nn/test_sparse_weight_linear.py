@@ -120,3 +120,15 @@ def test_a_state_does_not_get_into_a_matrix_that_others_use():
     one.load_state_dict(state | {"values": 2 * state["values"]})
     torch.testing.assert_close(one(x), 2 * before)
     torch.testing.assert_close(other(x), before)
+
+
+@pytest.mark.parametrize("change", ["layer", "matrix"])
+def test_a_change_of_the_entries_in_place_reaches_the_gradient(change):
+    layer, x = make_layer(trainable=False), torch.randn(3, D, requires_grad=True)
+    layer(x).sum().backward()  # Now the transpose is kept.
+    before, x.grad = x.grad, None
+    (layer.values if change == "layer" else layer.matrix.values).mul_(2)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * before)
+    kept = layer.matrix.transpose()
+    assert layer.matrix.transpose() is kept
