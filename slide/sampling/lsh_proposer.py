@@ -30,6 +30,8 @@ REHASH_SHARE = 0.25
 REHASH_AFTER = {"shared": 8, "per_sample": 64}
 # With `best`, so many times that many most-voted ids are scored.
 POOL = 4
+# What codes depend on, of the families that have it.
+_SIZES = ("hashes_per_table", "bin_size")
 _PUBLISHED, _USUAL = LookUp(), Upkeep()
 
 
@@ -239,6 +241,8 @@ class LSHProposer(Proposer):
             "bucket_capacity": self.tables.bucket_capacity,
             "bucket_policy": self.tables.bucket_policy,
             "rehash_after": self.rehash_after,
+            # Digits of other sizes may give codes of the same length.
+            **{name: getattr(self.hash.family, name, None) for name in _SIZES},
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -274,7 +278,11 @@ class LSHProposer(Proposer):
         Raises:
             ValueError: for the state of a proposer with other settings.
         """
-        check_same_settings(state, self._settings(), "an LSHProposer")
+        saved, own = state.get("settings", {}), self._settings()
+        for name in _SIZES:  # Earlier states lack them.
+            if name not in saved:
+                del own[name]
+        check_same_settings(state, own, "an LSHProposer")
         self.samples, self.rebuilds = int(state["samples"]), int(state["rebuilds"])
         if int(state["draw"]) != self.draw:
             self._redraw(int(state["draw"]))

@@ -53,6 +53,33 @@ def test_a_proposer_with_another_setting(name):
     assert other.candidates(draw_queries(5)).indices.tolist() == before
 
 
+def test_digits_of_another_size():
+    """Both have codes of 6 bits."""
+    first, second = (
+        proposer(family=partial(DWTA, hashes_per_table=digits, num_tables=3, bin_size=size))
+        for digits, size in ((3, 4), (2, 8))
+    )
+    state = first.state_dict()
+    first.load_state_dict(state)
+    with pytest.raises(ValueError, match="hashes_per_table was 3 where .* and is 2 here"):
+        second.load_state_dict(state)
+    del state["settings"]["hashes_per_table"]
+    with pytest.raises(ValueError, match="bin_size was 4 where .* and is 8 here"):
+        second.load_state_dict(state)
+
+
+def test_states_without_the_sizes_of_codes():
+    """Earlier versions wrote them."""
+    saved = proposer()
+    state = saved.state_dict()
+    assert state["settings"].pop("hashes_per_table") == 4
+    assert state["settings"].pop("bin_size") is None
+    other = proposer()
+    other.load_state_dict(state)
+    wanted = saved.candidates(draw_queries(5)).indices.tolist()
+    assert other.candidates(draw_queries(5)).indices.tolist() == wanted
+
+
 def test_a_state_that_is_no_state():
     with pytest.raises(ValueError, match="no state of an LSHProposer: its settings lack family"):
         proposer().load_state_dict({"rebuilds": 0})
