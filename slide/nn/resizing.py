@@ -10,6 +10,7 @@ from slide import checks
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.optim import resize_rows
+from slide.optim.resizing import check_has
 from slide.sampling import ActiveSampler
 
 # New outputs begin with a bias that this share of the outputs is below: that of rare labels.
@@ -51,6 +52,7 @@ def add_outputs(
     """
     checks.whole("count", count, 1)
     checks.positive("init_scale", init_scale)
+    check_has(optimizer, layer.weight, layer.bias)  # Before one of them changes.
     bound = init_scale / math.sqrt(layer.in_features)
     weight = layer.weight.detach()
     added = weight.new_empty(count, layer.in_features).uniform_(-bound, bound)
@@ -95,6 +97,7 @@ def remove_outputs(
     kept = np.setdiff1d(np.arange(layer.out_features), gone)
     if not len(kept):
         raise ValueError(f"one of the {layer.out_features} outputs must stay")
+    check_has(optimizer, layer.weight, layer.bias)  # Before one of them changes.
     at = torch.from_numpy(kept)
     for p in (layer.weight, layer.bias):
         if p is not None:

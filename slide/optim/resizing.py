@@ -4,6 +4,16 @@ import torch
 from torch import Tensor
 
 
+def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:
+    """Raise ValueError unless an optimizer, if there is one, has all these parameters."""
+    if optimizer is None:
+        return
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for p in parameters:
+        if p is not None and id(p) not in known:
+            raise ValueError(f"the optimizer does not have this parameter, {tuple(p.shape)}")
+
+
 @torch.no_grad()
 def resize_rows(
     p: torch.nn.Parameter,
@@ -43,9 +53,8 @@ def resize_rows(
     if kept is not None and len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) < rows:
         raise ValueError(f"rows to keep must lie in [0, {rows})")
     state = {}
+    check_has(optimizer, p)
     if optimizer is not None:
-        if not any(p is own for group in optimizer.param_groups for own in group["params"]):
-            raise ValueError(f"the optimizer does not have this parameter, {tuple(p.shape)}")
         state = optimizer.state.get(p, {})
     for name, value in state.items():
         if isinstance(value, Tensor) and value.ndim and len(value) == rows:

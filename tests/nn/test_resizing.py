@@ -170,6 +170,20 @@ def test_features_are_added():
     add_features(SparseInputLinear(6, 8, uniform_sampler(6, 8, active=4)), 1)
 
 
+@pytest.mark.parametrize("name", ["weight", "bias"])
+@pytest.mark.parametrize("change", [add_outputs, partial(remove_outputs, outputs=[1])])
+def test_an_optimizer_of_one_parameter_changes_nothing(change, name):
+    layer = SampledLinear(D, 5, uniform_sampler(D, 5, active=3))
+    optimizer, options = RowSparseAdam([getattr(layer, name)]), {}
+    if change is add_outputs:
+        options["count"] = 2
+    with pytest.raises(ValueError, match="the optimizer does not have this parameter"):
+        change(layer, optimizer=optimizer, **options)
+    assert layer.weight.shape == (5, D)
+    assert layer.bias.shape == (5,)
+    assert layer(torch.randn(3, D), [[1], [2], [4]]).values.shape == (3, 4)
+
+
 def test_numbers_that_cannot_be():
     layer = SampledLinear(D, 3)
     for call in (lambda: add_outputs(layer, 0), lambda: add_features(layer, -1)):

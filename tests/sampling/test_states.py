@@ -61,10 +61,10 @@ def test_digits_of_another_size():
     )
     state = first.state_dict()
     first.load_state_dict(state)
-    with pytest.raises(ValueError, match="hashes_per_table was 3 where .* and is 2 here"):
+    with pytest.raises(ValueError, match=r"hashes_per_table was 3 where .* and is 2 here"):
         second.load_state_dict(state)
     del state["settings"]["hashes_per_table"]
-    with pytest.raises(ValueError, match="bin_size was 4 where .* and is 8 here"):
+    with pytest.raises(ValueError, match=r"bin_size was 4 where .* and is 8 here"):
         second.load_state_dict(state)
 
 
