@@ -96,7 +96,9 @@ class SampledLayer(nn.Module):
             labels = as_pattern(labels, self.out_features)
         sampler = self._own_sampler()
         sampler.update(rows, self.bias, x if training else None)
-        return sampler.select(x, labels)
+        if training or type(sampler).select is not ActiveSampler.select:
+            return sampler.select(x, labels)
+        return sampler.select(x, labels, training=False)  # type: ignore[call-arg]
 
     def keep_rows_on_host(self) -> None:
         """Set ``host_rows``, before the layer is moved to another device.

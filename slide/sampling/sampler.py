@@ -25,6 +25,7 @@ MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
 # What a sampler counts, and what its state holds beside that of the proposer.
 _COUNTERS = ("selections", "samples", "scheduled", "rebuilds")
+_ASIDE = 2  # What tells the keys of sets that are not for training from those of training.
 
 
 class ActiveSampler(Sampler):
@@ -68,6 +69,8 @@ class ActiveSampler(Sampler):
         torch.Size([4, 64])
     """
 
+    _asides = 0  # Sets that were not for training; no part of the state.
+
     def __init__(
         self,
         in_features: int,
@@ -89,12 +92,8 @@ class ActiveSampler(Sampler):
         checks.whole("seed", seed, 0)
         checks.maker("proposer", proposer, "slide.LSHProposer")
         self.out_features = out_features
-        self.active = active
-        self.mode = mode
-        self.weighting = weighting
-        self.candidate_share = candidate_share
-        self.rebuild_due = rebuild
-        self.seed = seed
+        self.active, self.mode, self.weighting = active, mode, weighting
+        self.candidate_share, self.rebuild_due, self.seed = candidate_share, rebuild, seed
         self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
         schedules.check_schedule(rebuild, self.proposer)
         self.has_index = self.proposer is not None and not self.proposer.needs_labels
@@ -158,15 +157,19 @@ class ActiveSampler(Sampler):
             self._training = 0
 
     @profiled("assemble")
-    def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
-        """See `Sampler.select`."""
+    def select(self, queries: Queries, labels: Pattern | None, training: bool = True) -> ActiveSet:
+        """See `Sampler.select`; sets that are not for training do not move its draws on."""
         if self._full is not None:
             return self._full.select(queries, labels)
         nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
         known = nobody if labels is None else labels
         check_labels("labels", known, num_queries(queries), self.out_features)
         key = random_key(self.seed, self.selections)
-        self.selections += 1
+        if training:
+            self.selections += 1
+        else:
+            key = random_key(self.seed, self._asides, _ASIDE)
+            self._asides += 1
         choose = self._per_sample if self.mode == "per_sample" else self._shared
         with self._scratch.alone():
             active = choose(queries, known, labels is not None, key)
@@ -231,8 +234,7 @@ class ActiveSampler(Sampler):
         places = int(self._places_for_candidates(np.array([self.active - distinct]))[0])
         proposed: np.ndarray | Tensor = np.empty(0, np.int32)
         if self.proposer is not None and places:
-            # Another key than that of the fill: uniform ids must not depend on the candidates.
-            draws = random_key(int(key), 1)
+            draws = random_key(int(key), 1)  # As for sets of each sample.
             proposed = self.proposer.propose_shared(queries, labels, places, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
         place = self._scratch, self._place(queries)
@@ -243,9 +245,8 @@ class ActiveSampler(Sampler):
         return ActiveSet(self.out_features, ids, None, targets, weights, self._scratch)
 
     def _log_weights(self, indptr: np.ndarray, known: np.ndarray | Tensor) -> Any:
-        if self.weighting == "none":
-            return None
-        return set_ids.log_weights(indptr, known, self.out_features)
+        weighted = self.weighting != "none"
+        return set_ids.log_weights(indptr, known, self.out_features) if weighted else None
 
     def _place(self, queries: Queries) -> torch.device:
         """Where sets are put together: sparse inputs are on the host, their layer may not be."""

@@ -4,16 +4,18 @@ import copy
 import gc
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from helpers.samplers import lsh_sampler, uniform_sampler
 
+from slide.active_set import ActiveSet
 from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.nn.stored_layers import StoredLinear
-from slide.sampling import FullSampler
+from slide.sampling import ActiveSampler, FullSampler, LSHProposer
 from slide.stored_rows import StoredRows
 
 D, N = 6, 40
@@ -125,3 +127,34 @@ def test_layers_that_compute_all_outputs_may_share():
 def test_another_width():
     with pytest.raises(ValueError, match=r"inputs of 7 numbers does not fit .* inputs of 6"):
         SampledLinear(D, N, lsh_sampler(7, N, active=8))
+
+
+@pytest.mark.parametrize("proposer", [None, LSHProposer])
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+def test_a_loss_in_eval_mode_does_not_move_the_draws_of_training(mode, proposer):
+    def make():
+        torch.manual_seed(0)
+        sampler = ActiveSampler(D, N, proposer, active=12, mode=mode)
+        return SampledLinear(D, N, sampler)
+
+    layer, other, found = make(), make(), []
+    x, labels, kind = torch.randn(3, D), [[1], [2], [3]], ActiveLoss("bce")
+    for step in range(3):
+        sets = [each.loss(x, labels, kind)[1].ids.tolist() for each in (layer, other)]
+        assert sets[0] == sets[1]
+        layer.eval()
+        found += [layer.loss(x, labels, kind)[1].ids.tolist() for _ in range(step + 1)]
+        layer.train()
+    assert len({tuple(ids) for ids in found}) == len(found), "each loss draws a set of its own"
+    before, after = (each.sampler.state_dict() for each in (other, layer))
+    assert before["selections"] == after["selections"] == 3
+    assert before.keys() == after.keys()
+
+
+def test_a_sampler_that_chooses_by_itself_does_so_in_eval_mode():
+    class Last(ActiveSampler):
+        def select(self, queries, labels):
+            return ActiveSet(N, np.arange(N - 5, N, dtype=np.int32))
+
+    layer = SampledLinear(D, N, Last(D, N, active=5)).eval()
+    assert layer(torch.randn(3, D), [[1], [2], [3]]).active.ids.tolist() == [*range(N - 5, N)]
