@@ -91,8 +91,8 @@ class ActiveSampler(Sampler):
         checks.share("candidate_share", candidate_share, with_one=True)
         checks.whole("seed", seed, 0)
         checks.maker("proposer", proposer, "slide.LSHProposer")
-        self.out_features = out_features
-        self.active, self.mode, self.weighting = active, mode, weighting
+        self.out_features, self.active = out_features, active
+        self.mode, self.weighting = mode, weighting
         self.candidate_share, self.rebuild_due, self.seed = candidate_share, rebuild, seed
         self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
         schedules.check_schedule(rebuild, self.proposer)
@@ -100,10 +100,9 @@ class ActiveSampler(Sampler):
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = self.samples = self.rebuilds = 0
         self.scheduled = 0  # How many rebuilds or looks the schedule has asked for.
-        self.rebuild_seconds = 0.0
+        self.rebuild_seconds, self._built = 0.0, False
         self._training = 0  # The thread whose next set is for training; 0: none.
         self._device = CPU  # Where the weights are.
-        self._built = False
         # For the log: ids that were not drawn, labels among them, and of how many sets.
         self._chosen: tuple[Any, int, int] = np.zeros(1), 0, 1
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
