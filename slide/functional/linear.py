@@ -153,8 +153,9 @@ def linear_on_set(
     kernels_read_it = not plain(weight) and weight.dtype != torch.bfloat16
     if kernels_read_it and not torch.is_grad_enabled():
         return _on_own_sets(x, weight, bias, active)
-    per_sample = PlainPerSampleLinear if plain(weight) else _PerSampleLinear
-    return per_sample.apply(x, weight, bias, active, products)  # type: ignore[return-value]
+    if plain(weight):
+        return PlainPerSampleLinear.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
+    return _PerSampleLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
 
 
 def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
@@ -187,8 +188,7 @@ class _PerSampleLinear(FirstDerivatives):
         products: LinearOptions,
     ):
         # The weight is saved so that autograd notices changes of it before the backward pass.
-        ids = None if products.for_loss else drawn_ids(ctx, active.ids)
-        ctx.save_for_backward(x, weight, ids)
+        ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         ctx.sparse_grad = products.sparse_grad
         groups, rows, added, x = active.transposed, weight.detach(), bias, exact(x.detach())

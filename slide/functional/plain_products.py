@@ -41,11 +41,11 @@ class PlainPerSampleLinear(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        products: Any,
+        sparse_grad: bool,
     ):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight, drawn_ids(ctx, active.ids))
-        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, products.sparse_grad
+        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, sparse_grad
         assert active.indptr is not None
         ctx.indptr = active.indptr
         ctx.ids = on_device(active.ids, weight.device)
