@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -20,8 +21,8 @@ from slide.files import json_digest, pieces, side_by_side, write_atomic, write_j
 from slide.runtime import VERSION, array_view, versions
 
 SUFFIX = ".safetensors"
-# A file that is to take the place of another one has this before its suffix.
-_NEW = ".new"
+# A folder of new files, which take the places of old ones when all of them are complete.
+NEW_FILES = "new_files"
 
 
 class FolderKind(NamedTuple):
@@ -60,19 +61,16 @@ def write_folder(
     Raises:
         OSError: if a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    new = folder / NEW_FILES
+    new.mkdir(parents=True, exist_ok=True)
     try:
-        for name, tensors in files.items():
-            new = write_file(folder, f"{name}{_NEW}", tensors)
-            written.append(new._replace(name=f"{name}{SUFFIX}"))
+        written = [write_file(new, *file) for file in files.items()]
         (folder / kind.list_file).unlink(missing_ok=True)
-        for name in files:
+        for file in written:
             # A new file in place of the old one: a process that has mapped the old one keeps it.
-            (folder / f"{name}{_NEW}{SUFFIX}").replace(folder / f"{name}{SUFFIX}")
+            (new / file.name).replace(folder / file.name)
     finally:
-        for path in folder.glob(f"*{_NEW}{SUFFIX}"):
-            path.unlink()
+        shutil.rmtree(new, ignore_errors=True)
     write_list(kind, folder, content, [*there, *written])
 
 

@@ -78,12 +78,30 @@ def test_a_new_model_replaces_an_old_one(folder):
     assert read_folder(THINGS, folder)["name"] == "other"
 
 
-def test_a_write_that_breaks_off_leaves_no_model(folder, monkeypatch):
+def test_a_write_that_breaks_off_leaves_what_was_there(folder, tmp_path, monkeypatch):
     def broken(*arguments):
         raise OSError("no space left")
 
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(tensor_folder, "_save", broken)
-    with pytest.raises(OSError, match=r"cannot write .*a\.safetensors: no space left"):
+    for target in (folder, tmp_path / "none"):
+        with pytest.raises(OSError, match=r"cannot write .*a\.safetensors: no space left"):
+            write_folder(THINGS, target, {}, {"a": {}})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    content = read_folder(THINGS, folder)
+    check_files(THINGS, folder, content, content["files"])
+    with pytest.raises(FileNotFoundError, match="there is no thing in"):
+        read_folder(THINGS, tmp_path / "none")
+
+
+def test_a_list_that_cannot_be_written_leaves_no_model(folder, monkeypatch):
+    """The new files have their places then, so the old list would be wrong."""
+
+    def broken(*arguments):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(tensor_folder, "write_json", broken)
+    with pytest.raises(OSError, match="no space left"):
         write_folder(THINGS, folder, {}, {"a": {}})
     with pytest.raises(FileNotFoundError, match="there is no thing in"):
         read_folder(THINGS, folder)

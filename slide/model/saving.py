@@ -11,16 +11,17 @@ from slide.model.index_state import index_settings, index_tensors
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
 from slide.names import Names
-from slide.tensor_folder import SUFFIX, Written, write_folder
+from slide.tensor_folder import NEW_FILES, SUFFIX, Written, write_folder
 
 
 def check_target(folder: Path) -> None:
     """Raise ValueError if a model cannot be saved as ``folder``: something else is there."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a model needs a folder")
-    # Files of tensors alone are what an interrupted call has left.
-    others = folder.is_dir() and any(SUFFIX not in path.suffixes for path in folder.iterdir())
-    if others and not (folder / MODEL_FILE).exists():
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    # These are what an interrupted call may have left.
+    others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
+    if others and MODEL_FILE not in names:
         raise ValueError(f"{folder} holds something else than a model: name a new folder")
 
 

@@ -125,10 +125,11 @@ def test_a_model_stays_until_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             models[1].save(tmp_path / "m")
         np.testing.assert_array_equal(load(tmp_path / "m").predict(rows, k=9).scores, first)
-        assert not list((tmp_path / "m").glob("*.new*"))
+        assert not (tmp_path / "m/new_files").exists()
     failing.clear()
     (tmp_path / "m/model.json").unlink()  # As if the power had failed at the worst moment.
-    (tmp_path / "m/network.new.safetensors.tmp").write_bytes(b"part")
+    (tmp_path / "m/new_files").mkdir()
+    (tmp_path / "m/new_files/network.safetensors.tmp").write_bytes(b"part")
     models[1].save(tmp_path / "m")
     np.testing.assert_array_equal(load(tmp_path / "m").predict(rows, k=9).scores, second)
     (tmp_path / "other").mkdir()
