@@ -138,8 +138,8 @@ def page(found: dict[str, Any]) -> str:
     names = list(dict.fromkeys(row["dataset"] for row in found["rows"]))
     return (
         "# What limits precision\n\n"
-        "On text the default call is only a little better than omikuji. Does its re-ranker lack "
-        "what omikuji knows? Here network, re-ranker and omikuji (default settings) learn from the "
+        "Does the re-ranker of the default call lack what omikuji knows? "
+        "Here network, re-ranker and omikuji (default settings) learn from the "
         "same training rows, and a second judge of the re-ranker also sees the score and the rank "
         f"that omikuji gives each candidate (of its best {NAMED} labels). The judges learn from "
         f"the training rows that a run holds out (at most {ROWS:,}), and all methods are judged on "

@@ -5,6 +5,10 @@ import pytest
 import scipy.sparse
 from helpers import job
 
+from slide import SlideClassifier, runtime
+
+FEW = {"epochs": 2, "hidden": 16, "random_state": 0}
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
@@ -14,3 +18,10 @@ def rows(tmp_path_factory):
     X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (300, 60))
     ones = np.ones(len(y.indices), int)
     return X, scipy.sparse.csr_array((ones, y.indices, y.indptr), (300, 80))
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    """A classifier of these rows."""
+    runtime.set_threads(1)
+    return SlideClassifier(**FEW).fit(*rows)

@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from slide import SlideClassifier, runtime
+from slide import SlideClassifier
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def fitted(rows):
-    runtime.set_threads(1)
-    return SlideClassifier(**FEW).fit(*rows)
 
 
 def test_scores_of_other_forms_of_targets(rows, fitted):

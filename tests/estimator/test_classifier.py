@@ -14,17 +14,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 import slide
-from slide import SlideClassifier, runtime
+from slide import SlideClassifier
 from slide.training.metrics import precision_at_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0}
-
-
-@pytest.fixture(scope="module")
-def fitted(rows):
-    runtime.set_threads(1)
-    return SlideClassifier(**FEW).fit(*rows)
 
 
 def lists_of(Y, names):
