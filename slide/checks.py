@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 
 def whole(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless ``value`` is a whole number of at least ``least``."""
@@ -93,6 +95,23 @@ def flag(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, not {value!r}")
+
+
+def row_weights(name: str, values: Any, num_rows: int) -> np.ndarray | None:
+    """``values``, how much each row counts, as ``(num_rows,)`` float64; None stays None.
+
+    Raises:
+        ValueError: for another shape, and for values below 0 or not finite.
+    """
+    if values is None:
+        return None
+    found = np.asarray(values, np.float64)
+    if found.shape != (num_rows,):
+        raise ValueError(f"{name} {found.shape} do not fit {num_rows} rows")
+    bad = found[~(np.isfinite(found) & (found >= 0))]
+    if len(bad):
+        raise ValueError(f"{name} must be finite and at least 0, not {bad[0]}")
+    return found
 
 
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slide import checks
 from slide.active_set import ActiveSet
 from slide.distributed.group import Group
 from slide.distributed.output_linear import ShardedOutputLinear
 from slide.distributed.shares import Shares
-from slide.functional.active_loss import checked_weights
 from slide.inputs import as_pattern
 from slide.nn import ActiveLoss
 from slide.nn.network import SamplerFactory
@@ -98,7 +98,7 @@ class ShardedSampledLinear(nn.Module):
         try:
             pattern = as_pattern(labels, self.rows.out_features)
             check_labels("labels", pattern, len(x), self.rows.out_features)
-            factors = checked_weights(weights, len(x))
+            factors = checks.row_weights("weights", weights, len(x))
         except (TypeError, ValueError) as error:
             wrong = error
         entries = 0 if pattern is None else len(pattern.indices)

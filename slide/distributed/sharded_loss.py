@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import on_device, plain
 from slide.distributed.group import Group
 from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
-from slide.functional.active_loss import checked_weights, scaled
+from slide.functional.active_loss import scaled
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import hardest_count
 from slide.functional.linear import LinearOptions, linear_on_set
@@ -63,7 +64,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
         ValueError: for targets, weights of samples or a loss that do not fit.
     """
     check_targets(task.active, len(x))
-    task = task._replace(weights=checked_weights(task.weights, len(x)))
+    task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))
     loss = task.loss.record
     if task.group.size > 1 and loss.splits_target and loss.name not in SOFTMAXES:
         raise ValueError(

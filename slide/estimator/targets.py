@@ -10,6 +10,7 @@ import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from slide import checks
 from slide.data import Split
 from slide.inputs import as_csr, as_pattern
 from slide.sparse import CSR, Pattern
@@ -129,14 +130,8 @@ def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:
     Raises:
         ValueError: for weights that cannot be, or if all are 0.
     """
-    if weights is None:
-        return None
-    found = np.asarray(weights, np.float64)
-    if found.shape != (num_rows,):
-        raise ValueError(f"sample_weight {found.shape} does not fit {num_rows} rows")
-    if not (np.isfinite(found) & (found >= 0)).all():
-        raise ValueError("sample_weight must be finite numbers of at least 0")
-    if not found.any():  # In the words of scikit-learn.
+    found = checks.row_weights("sample_weight", weights, num_rows)
+    if found is not None and not found.any():  # In the words of scikit-learn.
         raise ValueError("Sample weights must contain at least one non-zero number")
     return found
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.active_set import ActiveSet, check_sets, check_targets
 from slide.backend import plain
 from slide.functional.first_derivatives import FirstDerivatives
@@ -56,7 +57,7 @@ def loss_on_active(
     check_sets(active, num_samples)
     check_targets(active, num_samples)
     check_fraction("hard_fraction", hard_fraction)
-    weights = checked_weights(weights, num_samples)
+    weights = checks.row_weights("weights", weights, num_samples)
     shape = (num_samples, len(active.ids)) if active.shared else active.ids.shape
     if scores.shape != shape:
         raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
@@ -98,23 +99,6 @@ def loss_rows(
         losses *= weights[part]
         flat_gradient *= np.repeat(weights[part], np.diff(indptr)).astype(flat.dtype)
     return losses
-
-
-def checked_weights(weights: Any, num_samples: int) -> np.ndarray | None:
-    """Weights of samples as ``(B,)`` float64; None stays None.
-
-    Raises:
-        ValueError: for weights of another shape, or below 0, or not finite.
-    """
-    if weights is None:
-        return None
-    found = np.asarray(weights, np.float64)
-    if found.shape != (num_samples,):
-        raise ValueError(f"weights {found.shape} do not fit {num_samples} samples")
-    if not (np.isfinite(found) & (found >= 0)).all():
-        bad = found[~(np.isfinite(found) & (found >= 0))][0]
-        raise ValueError(f"weights of samples must be finite and at least 0, not {bad}")
-    return found
 
 
 def scaled(gradient: Tensor, upstream: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import plain
 from slide.functional.active_loss import (
-    checked_weights,
     loss_on_active,
     loss_rows,
     mean_loss,
@@ -100,7 +100,7 @@ def linear_loss_on_set(
     check_targets(active, len(x))
     check_fraction("hard_fraction", hard_fraction)
     kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
-    weights = checked_weights(weights, len(x))
+    weights = checks.row_weights("weights", weights, len(x))
     options = _Options(loss, kept, products.rounded, learns, products.sparse_grad, weights)
     with active.scratch.alone():
         return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]

@@ -8,7 +8,6 @@ import numpy as np
 
 from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
-from slide.functional.active_loss import checked_weights
 from slide.functional.losses import LOSSES
 from slide.inputs import as_pattern
 from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
@@ -254,7 +253,7 @@ class LearningMixin:
         check_pattern("labels", y, x.num_rows, self.num_labels)
         for step in self.steps:
             x, y = step.features(x), step.labels(y)
-        weights = checked_weights(weights, x.num_rows)
+        weights = checks.row_weights("weights", weights, x.num_rows)
         sizes = self.network.first.in_features, self.network.output.out_features
         return Split(x, y, *sizes, weights)
 

@@ -96,9 +96,7 @@ class SampledLayer(nn.Module):
             labels = as_pattern(labels, self.out_features)
         sampler = self._own_sampler()
         sampler.update(rows, self.bias, x if training else None)
-        if training or type(sampler).select is not ActiveSampler.select:
-            return sampler.select(x, labels)
-        return sampler.select(x, labels, training=False)  # type: ignore[call-arg]
+        return sampler.select(x, labels)
 
     def keep_rows_on_host(self) -> None:
         """Set ``host_rows``, before the layer is moved to another device.

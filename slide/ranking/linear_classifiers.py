@@ -114,8 +114,7 @@ class LinearClassifiers:
             raise ValueError("features hold NaN or infinite values")
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
-        if weights is not None:
-            _check_weights(weights, features.num_rows)
+        weights = checks.row_weights("weights", weights, features.num_rows)
         self.weights = None  # Before new ones are made, which take as much memory.
         lists = _training_lists(labels, candidates, num_labels)
         # A cost of 0 would be divided by; one so small teaches nothing either.
@@ -160,15 +159,6 @@ class LinearClassifiers:
         ids = ids.astype(np.int64, copy=False)
         score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
-
-
-def _check_weights(weights: np.ndarray, num_rows: int) -> None:
-    if weights.shape != (num_rows,):
-        raise ValueError(f"weights of shape {weights.shape} do not fit {num_rows} rows")
-    if not np.isfinite(weights).all():
-        raise ValueError("weights hold NaN or infinite values")
-    if weights.min(initial=0) < 0:
-        raise ValueError(f"weights must be at least 0, not {weights.min()}")
 
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:

@@ -24,7 +24,7 @@ from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
 # What a sampler counts, and what its state holds beside that of the proposer.
-_COUNTERS = ("selections", "samples", "scheduled", "rebuilds")
+_COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds")
 _ASIDE = 2  # What tells the keys of sets that are not for training from those of training.
 
 
@@ -69,8 +69,6 @@ class ActiveSampler(Sampler):
         torch.Size([4, 64])
     """
 
-    _asides = 0  # Sets that were not for training; no part of the state.
-
     def __init__(
         self,
         in_features: int,
@@ -99,6 +97,7 @@ class ActiveSampler(Sampler):
         self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = self.samples = self.rebuilds = 0
+        self.asides = 0  # Sets that were not for training; `selections` counts the others.
         self.scheduled = 0  # How many rebuilds or looks the schedule has asked for.
         self.rebuild_seconds, self._built = 0.0, False
         self._training = 0  # The thread whose next set is for training; 0: none.
@@ -124,6 +123,8 @@ class ActiveSampler(Sampler):
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
         self._device = weight.device
+        if inputs is not None or self._training == get_ident():
+            self._training = 0 if inputs is None else get_ident()
         if self.proposer is None or self._full is not None:
             return
         # Predictions with the index may come from several threads: the first one after a training
@@ -151,28 +152,26 @@ class ActiveSampler(Sampler):
         if inputs is not None:
             self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
-            self._training = get_ident()
-        elif self._training == get_ident():
-            self._training = 0
 
     @profiled("assemble")
-    def select(self, queries: Queries, labels: Pattern | None, training: bool = True) -> ActiveSet:
+    def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """See `Sampler.select`; sets that are not for training do not move its draws on."""
         if self._full is not None:
             return self._full.select(queries, labels)
         nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
         known = nobody if labels is None else labels
         check_labels("labels", known, num_queries(queries), self.out_features)
-        key = random_key(self.seed, self.selections)
+        training = self._training == get_ident()
         if training:
+            key = random_key(self.seed, self.selections)
             self.selections += 1
         else:
-            key = random_key(self.seed, self._asides, _ASIDE)
-            self._asides += 1
-        choose = self._per_sample if self.mode == "per_sample" else self._shared
+            key = random_key(self.seed, self.asides, _ASIDE)
+            self.asides += 1
+        assemble = self._per_sample if self.mode == "per_sample" else self._shared
         with self._scratch.alone():
-            active = choose(queries, known, labels is not None, key)
-            if self._training == get_ident() and self.proposer is not None:
+            active = assemble(queries, known, labels is not None, key)
+            if training and self.proposer is not None:
                 with self._scratch.in_turn():
                     self.proposer.touched(active)
         return active
@@ -297,4 +296,4 @@ class ActiveSampler(Sampler):
             if state["proposer"]:
                 self.proposer.load_state_dict(state["proposer"])
         for name in _COUNTERS:
-            setattr(self, name, int(state[name]))
+            setattr(self, name, int(state.get(name, 0)))  # Earlier states have no "asides".

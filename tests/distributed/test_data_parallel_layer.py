@@ -162,7 +162,7 @@ def test_bad_use():
         layer.loss(x, [[8], [1]], loss)
     with pytest.raises(ValueError, match="3 rows of labels do not fit 2 inputs"):
         layer.loss(x, [[1], [2], [3]], loss)
-    with pytest.raises(ValueError, match=r"weights \(1,\) do not fit 2 samples"):
+    with pytest.raises(ValueError, match=r"weights \(1,\) do not fit 2 rows"):
         layer.loss(x, [[1], [2]], loss, [1.0])
     with pytest.raises(RuntimeError, match="have not joined yet"):
         ShardedSampledLinear(4, 8)

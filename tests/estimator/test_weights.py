@@ -78,10 +78,10 @@ def test_each_part_of_the_ranker_takes_them(tmp_path):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones(299), r"sample_weight \(299,\) does not fit 300 rows"),
-        (-np.ones(300), "sample_weight must be finite numbers of at least 0"),
+        (np.ones(299), r"sample_weight \(299,\) do not fit 300 rows"),
+        (-np.ones(300), "sample_weight must be finite and at least 0, not -1.0"),
         (np.zeros(300), "Sample weights must contain at least one non-zero number"),
-        (np.full(300, np.nan), "sample_weight must be finite numbers of at least 0"),
+        (np.full(300, np.nan), "sample_weight must be finite and at least 0, not nan"),
     ],
 )
 def test_weights_that_cannot_be(rows, weights, message):

@@ -81,7 +81,7 @@ def test_samples_have_weights(name, mode):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1, 1], r"weights \(2,\) do not fit 5 samples"),
+        ([1, 1], r"weights \(2,\) do not fit 5 rows"),
         ([1, 1, 1, 1, -1], "must be finite and at least 0, not -1.0"),
         ([1, 1, 1, 1, np.inf], "must be finite and at least 0, not inf"),
     ],

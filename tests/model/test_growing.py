@@ -177,7 +177,7 @@ def test_words_are_features():
         (lambda m: m.partial_fit(np.eye(3), ["a"] * 2), ValueError, "2 rows of labels do not fit"),
         (lambda m: m.partial_fit(np.eye(3), ["a"] * 3, lr=0), ValueError, "lr must be"),
         (lambda m: m.partial_fit(np.eye(3), ["a"] * 3, weights=[1, -1, 1]), ValueError,
-         "weights of samples must be finite and at least 0, not -1.0"),
+         "weights must be finite and at least 0, not -1.0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(call, error, message):

@@ -146,9 +146,9 @@ def test_scores_are_products(problem, ids):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones(3), "weights of shape .3,. do not fit"),
-        (np.nan, "weights hold NaN"),
-        (-1.0, "weights must be at least 0, not -1.0"),
+        (np.ones(3), r"weights \(3,\) do not fit"),
+        (np.nan, "weights must be finite and at least 0, not nan"),
+        (-1.0, "weights must be finite and at least 0, not -1.0"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(problem, weights, message):

@@ -186,6 +186,8 @@ def parse_text(
     bar.update(len(header))
     for chunk in _line_chunks(file, chunk_bytes, bar):
         end = 0
+        if line == 0:
+            check_not_compressed(chunk, path)
         if max_rows is None or rows < max_rows:
             room = chunk.count(b"\n") if max_rows is None else max_rows - rows
             block, lines, end, status = _parse_chunk(chunk, variant, columns, room, lenient)

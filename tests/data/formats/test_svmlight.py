@@ -49,6 +49,15 @@ def test_hand_written_files_are_read_as_the_naive_parser_reads_them(tmp_path, te
     assert count_rows(tmp_path / "data.txt") == len(rows)
 
 
+@pytest.mark.parametrize("lenient", [False, True])
+def test_compressed_files_are_named_as_such(tmp_path, lenient):
+    """Lenient reading would leave out all of their lines without a word."""
+    path = tmp_path / "data.txt"
+    path.write_bytes(gzip.compress(b"1 1:1\n" * 1000))
+    with pytest.raises(DataError, match=rf"{path} is compressed by gzip; unpack it first"):
+        read(path, SVMLIGHT, lenient=lenient)
+
+
 def test_numbers_begin_where_they_are_said_to(tmp_path):
     path = tmp_path / "data.txt"
     path.write_text("5,7 12:1 10:2\n")
