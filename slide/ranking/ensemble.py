@@ -158,7 +158,7 @@ class EnsembleRanker:
         weights = [np.empty(0)]
         parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
         for part in Bar(parts, "evidence", count, leave=False):
-            evidence = self._evidence(network, part.features, 1, search)
+            evidence = self.evidence(network, part.features, 1, search)
             columns.append(evidence.columns)
             known = evidence.ids >= 0
             right.append(hits(evidence.ids, part.labels)[known])
@@ -187,7 +187,7 @@ class EnsembleRanker:
         """
         if not len(self.frequency):
             raise RuntimeError("the ranker is not trained: call fit first")
-        evidence = self._evidence(network, features, k, search)
+        evidence = self.evidence(network, features, k, search)
         ids, known = evidence.ids, evidence.ids >= 0
         scores = np.full(ids.shape, -np.inf)
         scores[known] = self.judge.probabilities(evidence.columns)
@@ -207,7 +207,15 @@ class EnsembleRanker:
         """
         return scores if self.objective == "p" else scores / self.inverse[ids]
 
-    def _evidence(self, network: SlideNetwork, features: CSR, least: int, search: str) -> Evidence:
+    def evidence(self, network: SlideNetwork, features: CSR, least: int, search: str) -> Evidence:
+        """The candidates of rows, at least ``least`` of the network's, and what is known of them.
+
+        Args:
+            network: the network of `fit`.
+            features: ``(B, D)``.
+            least: number of labels that the network proposes for each row, at least.
+            search: see `fit`.
+        """
         depths = self.depths._replace(network=max(self.depths.network, least))
         known = self.frequency, self.known_labels
         experts = Experts(network, self.classifiers, self.neighbours, self.associations, *known)

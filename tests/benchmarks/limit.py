@@ -12,7 +12,6 @@ are for this commit and machine are not measured again (rows.py).
 
 import argparse
 import os
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,23 +71,13 @@ class Rows(NamedTuple):
         return np.concatenate([self.evidence.columns, more.astype(np.float32)], 1)
 
 
-def omikuji_scores(model: Any, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """The labels ``(B, NAMED)`` that omikuji names, -1 for no more, and their scores."""
-    indptr, indices, values = split.features
-    ids, scores = np.full((len(split), NAMED), -1, np.int64), np.zeros((len(split), NAMED))
-    for row, (a, b) in enumerate(pairwise(indptr)):
-        features = list(zip(indices[a:b].tolist(), values[a:b].tolist(), strict=True))
-        for place_, (label, score) in enumerate(model.predict(features, top_k=NAMED)):
-            ids[row, place_], scores[row, place_] = label, score
-    return ids, scores
-
-
 def gathered(trainer: Trainer, ranker: EnsembleRanker, model: Any, split: Split) -> Rows:
     """What all say of some rows; of many rows, every so many."""
     chosen = np.linspace(0, len(split) - 1, min(ROWS, len(split))).astype(np.int64)
     split = split.take(chosen)
-    evidence = ranker._evidence(trainer.network, split.features, 1, trainer.options.evaluation)
-    return Rows(split, evidence, *omikuji_scores(model, split))
+    evidence = ranker.evidence(trainer.network, split.features, 1, trainer.options.evaluation)
+    named, scores, _ = trees.predict(model, split, np.full(len(split), NAMED))
+    return Rows(split, evidence, named, scores)
 
 
 def ranked(rows: Rows, score: np.ndarray) -> np.ndarray:

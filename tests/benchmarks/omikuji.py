@@ -79,26 +79,32 @@ def train(omikuji: Any, split: Split, threads: int, trees: int = 3) -> tuple[Any
         return model, time.perf_counter() - begin
 
 
-def predict(model: Any, split: Split, depths: np.ndarray | None = None) -> tuple[np.ndarray, float]:
-    """Ids ``(rows, k)`` of the best labels, best first (-1: no more), and the seconds it took.
+def predict(
+    model: Any, split: Split, depths: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The best labels, best first, and the seconds it took.
 
     Args:
         model: from `train`.
         split: the rows.
         depths: ``(rows,)`` number of labels of each row; None: 5.
+
+    Returns:
+        Ids ``(rows, k)``, -1 for no more; their scores, 0 for no more; the seconds.
     """
     indptr, indices, values = split.features
     depths = np.full(len(split), max(TOP)) if depths is None else depths
     found = np.full((len(split), int(depths.max(initial=max(TOP)))), -1, np.int64)
+    scores = np.zeros(found.shape)
     pairs = [
         list(zip(indices[a:b].tolist(), values[a:b].tolist(), strict=True))
         for a, b in pairwise(indptr)
     ]
     begin = time.perf_counter()
     for row, (features, depth) in enumerate(zip(pairs, depths.tolist(), strict=True)):
-        ids = [label for label, _ in model.predict(features, top_k=depth)]
-        found[row, : len(ids)] = ids
-    return found, time.perf_counter() - begin
+        for place, (label, score) in enumerate(model.predict(features, top_k=depth)):
+            found[row, place], scores[row, place] = label, score
+    return found, scores, time.perf_counter() - begin
 
 
 def answers(
@@ -110,7 +116,7 @@ def answers(
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Train on rows and answer others: what `predict` finds, and the seconds of both."""
     model, train_seconds = train(omikuji, train_split, runtime.num_threads(), trees)
-    found, predict_seconds = predict(model, judged, depths)
+    found, _, predict_seconds = predict(model, judged, depths)
     return found, {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
 
 
