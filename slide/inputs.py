@@ -225,11 +225,8 @@ def _from_dense(x: Any, num_columns: int | None, name: str) -> CSR:
 
 def _nonzeros(matrix: CSR) -> Pattern:
     """The entries of a matrix that are not zero."""
-    if matrix.values.all():
-        return Pattern(matrix.indptr, matrix.indices)
-    kept = matrix.values != 0
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
-    return Pattern(before[matrix.indptr], matrix.indices[kept])
+    entries = Pattern(matrix.indptr, matrix.indices)
+    return entries if matrix.values.all() else entries.keep(matrix.values != 0)
 
 
 def _from_array(array: np.ndarray, num_columns: int, name: str) -> Pattern:

@@ -36,7 +36,8 @@ class Pattern(NamedTuple):
         """A pattern with one row for each list of column numbers.
 
         Raises:
-            ValueError: for a column that is not a whole number in [0, 2^31).
+            ValueError: for a column that is no whole number of 32 bits. Numbers below 0 are refused
+                where the number of columns is known (`check_pattern`).
         """
         columns = [_column(column) for row in lists for column in row]
         return cls(row_bounds([len(row) for row in lists]), np.array(columns, np.int32))
@@ -49,6 +50,17 @@ class Pattern(NamedTuple):
         """
         indptr, inside = _cut(self.indptr, start, stop)
         return Pattern(indptr, self.indices[inside])
+
+    def keep(self, mask: np.ndarray) -> "Pattern":
+        """The same rows with the entries for which ``mask`` ``(nnz,)`` is true, as a copy.
+
+        Example:
+            >>> import slide
+            >>> labels = slide.Pattern.from_lists([[4, 1], [], [2]])
+            >>> labels.keep(labels.indices > 1).indptr
+            array([0, 1, 1, 2])
+        """
+        return Pattern(row_bounds(mask)[self.indptr], _kept(self.indices, mask))
 
 
 def _column(given: Any) -> int:
@@ -97,6 +109,11 @@ class CSR(NamedTuple):
         indptr, inside = _cut(self.indptr, start, stop)
         return CSR(indptr, self.indices[inside], self.values[inside])
 
+    def keep(self, mask: np.ndarray) -> "CSR":
+        """The same rows with the entries for which ``mask`` ``(nnz,)`` is true, as a copy."""
+        indptr = row_bounds(mask)[self.indptr]
+        return CSR(indptr, _kept(self.indices, mask), _kept(self.values, mask))
+
 
 def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
     """The bounds of some rows, counted from the first of them, and where their entries are."""
@@ -104,6 +121,11 @@ def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
         raise IndexError(f"[{start}, {stop}) are none of {len(indptr) - 1} rows")
     bounds = indptr[start : stop + 1]
     return bounds - bounds[0], slice(bounds[0], bounds[-1])
+
+
+def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Some of the entries; a plain array also of entries that lie in a file."""
+    return np.asarray(entries)[mask]
 
 
 def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:

@@ -108,8 +108,7 @@ class OwnItems:
         else:
             labels = np.minimum(np.searchsorted(items, labels), len(items) - 1).astype(np.int32)
             kept = items[labels] == features.indices
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
-        return Pattern(ends[features.indptr], np.asarray(labels[kept]))
+        return Pattern(features.indptr, labels).keep(kept)
 
 
 def find_known(train: Split, kind: str) -> KnownLabels | OwnItems:

@@ -137,8 +137,7 @@ def keep_labels(labels: Pattern, kept: np.ndarray, num_labels: int) -> Pattern:
     numbers = np.full(num_labels, -1, np.int32)
     numbers[kept] = np.arange(len(kept), dtype=np.int32)
     renumbered = numbers[labels.indices]
-    rows = _rows_of(labels)[renumbered >= 0]
-    return Pattern(_indptr(rows, labels.num_rows), renumbered[renumbered >= 0])
+    return Pattern(labels.indptr, renumbered).keep(renumbered >= 0)
 
 
 def _rows_of(part: CSR | Pattern) -> np.ndarray:

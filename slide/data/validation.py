@@ -6,7 +6,6 @@ import numpy as np
 
 from slide.data.dataset import Split, holdout
 from slide.data.known_labels import lists_all_labels
-from slide.sparse import Pattern, row_bounds
 
 # Held-out rows: the share of all rows, the largest number, and the number for small sets with the
 # largest share of these.
@@ -100,8 +99,7 @@ def _pair_share(sizes: np.ndarray, count: int) -> float:
 
 def _keep_pairs(split: Split, kept: np.ndarray, keep_empty: bool) -> Split:
     """The rows with some of their labels; without rows that lost all, and those without any."""
-    sizes = np.diff(split.labels.indptr)
-    left = np.bincount(np.repeat(np.arange(len(split)), sizes)[kept], minlength=len(split))
-    rows = np.flatnonzero((left > 0) | (keep_empty & (sizes == 0)))
-    labels = Pattern(row_bounds(left[rows]), np.asarray(split.labels.indices[kept]))
-    return replace(split.take(rows), labels=labels)
+    labels = split.labels.keep(kept)
+    left, before = np.diff(labels.indptr), np.diff(split.labels.indptr)
+    rows = np.flatnonzero((left > 0) | (keep_empty & (before == 0)))
+    return replace(split, labels=labels).take(rows)

@@ -110,13 +110,8 @@ class Shares:
         """
         if self.size == 1:
             return x
-        kept = self.owners(x.indices) == self.rank
-        before = np.zeros(len(kept) + 1, np.int64)
-        np.cumsum(kept, out=before[1:])
-        places = self.places(x.indices[kept]).astype(np.int32)
-        if isinstance(x, CSR):
-            return CSR(before[x.indptr], places, x.values[kept])
-        return Pattern(before[x.indptr], places)
+        own = x.keep(self.owners(x.indices) == self.rank)
+        return own._replace(indices=self.places(own.indices).astype(np.int32))
 
     def evenness(self, ids: np.ndarray) -> float:
         """The largest rank's share of some rows, as a multiple of the mean rank's; at least 1.

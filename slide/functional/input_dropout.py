@@ -1,6 +1,5 @@
 """Dropout of sparse inputs: some of the features of each row are left out."""
 
-import numpy as np
 import torch
 
 from slide import checks
@@ -42,7 +41,5 @@ def drop_features(x: CSR, p: float, generator: torch.Generator | None = None) ->
     if not p:
         return x
     kept = array_view(torch.rand(len(x.indices), generator=generator, device="cpu")) >= p
-    before = np.zeros(len(kept) + 1, np.int64)
-    np.cumsum(kept, out=before[1:])
-    values = x.values[kept] * x.values.dtype.type(1 / (1 - p))
-    return CSR(before[x.indptr], x.indices[kept], values)
+    left = x.keep(kept)
+    return left._replace(values=left.values * x.values.dtype.type(1 / (1 - p)))

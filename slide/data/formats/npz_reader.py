@@ -54,9 +54,7 @@ def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
         return
     read_npz_sizes(features, labels)
     indptr, indices, values = _read_matrix(labels)
-    kept = values != 0
-    indptr = np.concatenate(([0], np.cumsum(kept)))[indptr]
-    yield Block(_read_matrix(features), Pattern(indptr, indices[kept]))
+    yield Block(_read_matrix(features), Pattern(indptr, indices).keep(values != 0))
 
 
 @contextmanager

@@ -64,12 +64,9 @@ def keep_features(split: Split, kept: np.ndarray) -> Split:
         split: rows of D features.
         kept: ``(D,)`` bool.
     """
-    indptr, indices, values = split.features
-    stays = kept[indices]
-    # The number of entries before each one that stay, and so of those before each row.
-    before = np.concatenate([[0], np.cumsum(stays)])
+    left = split.features.keep(kept[split.features.indices])
     numbers = (np.cumsum(kept) - 1).astype(np.int32)
-    features = CSR(before[indptr], numbers[indices[stays]], values[stays])
+    features = left._replace(indices=numbers[left.indices])
     return Split(features, split.labels, int(kept.sum()), split.num_labels)
 
 
