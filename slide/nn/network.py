@@ -126,7 +126,8 @@ class SlideNetwork(nn.Module):
     def embed(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` as prediction uses it: nothing is dropped.
 
-        No module changes its mode, so several threads may predict in training mode, too.
+        No module changes its mode, so several threads may predict in training mode, too. Modules of
+        PyTorch that a subclass adds to `encode` compute in their own mode: call ``eval()`` first.
         """
         with predicting():
             return self.encode(features)

@@ -1,6 +1,7 @@
 """Gradient clipping for dense, sparse and row gradients."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,9 +9,16 @@ from torch import Tensor
 from slide import checks
 from slide.row_gradients import FactoredRowGradient, RowGradient, take_row_gradients
 
+_Tensors = Tensor | Iterable[Tensor]
+
 
 def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0
+    parameters: _Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    *,
+    sharded: _Tensors = (),
+    group: Any = None,
 ) -> Tensor:
     """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
@@ -22,12 +30,16 @@ def clip_grad_norm_(
         parameters: one tensor or several; their gradients are scaled.
         max_norm: largest total norm, above 0.
         norm_type: the p of the p-norm, above 0; ``inf`` means the largest magnitude.
+        sharded: parameters that differ between processes, such as those of
+            `slide.distributed.ShardedSampledLinear`. The others are equal on all of them.
+        group: the `slide.distributed.Group` of the processes, all of which must call this; None:
+            there is only one.
 
     Returns:
         The total norm before the scaling, a scalar.
 
     Raises:
-        ValueError: for a number that is not above 0.
+        ValueError: for a number that is not above 0, or sharded parameters without a group.
 
     Example:
         >>> import slide, torch
@@ -41,16 +53,31 @@ def clip_grad_norm_(
     checks.positive("max_norm", max_norm)
     if norm_type != float("inf"):
         checks.positive("norm_type", norm_type)
-    several = [parameters] if isinstance(parameters, Tensor) else parameters
-    found = [pair for p in several if (pair := _values(p)) is not None]
-    if not found:
-        return torch.tensor(0.0)
-    norms = [torch.linalg.vector_norm(values, norm_type).float() for values, _ in found]
-    total = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    found, own = _gradients(parameters), _gradients(sharded)
+    total = _norm([values for values, _ in found], norm_type)
+    if group is not None:
+        norms = group.all_gather(_norm([values for values, _ in own], norm_type).cpu()[None])
+        total = _norm([total, *(norm.to(total.device) for norm in norms)], norm_type)
+    elif own:
+        raise ValueError("sharded parameters need the group of the processes that share them out")
     scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
-    for _, rows in found:
+    for _, rows in [*found, *own]:
         rows.mul_(scale.to(rows.dtype))
     return total
+
+
+def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
+    """The norm of all values of the tensors, a scalar; 0 without any."""
+    if not tensors:
+        return torch.tensor(0.0)
+    norms = [torch.linalg.vector_norm(values, norm_type).float() for values in tensors]
+    return torch.linalg.vector_norm(torch.stack(norms), norm_type)
+
+
+def _gradients(parameters: _Tensors) -> list[tuple[Tensor, Tensor]]:
+    """`_values` of the parameters that have a gradient."""
+    several = [parameters] if isinstance(parameters, Tensor) else parameters
+    return [pair for p in several if (pair := _values(p)) is not None]
 
 
 def _values(parameter: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.ranks import run_ranks, several
 from helpers.sparse_layers import B, D, N, draw_labels, every_output, make_layer
 from torch import nn
 
@@ -70,3 +71,49 @@ class TestClipping:
         layer(torch.randn(B, D)).values.sum().backward()
         with pytest.raises((NotImplementedError, RuntimeError)):
             nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+
+
+RANKS = """
+import torch
+from torch import nn
+from slide import ActiveLoss, clip_grad_norm_
+from slide.distributed import ShardedSampledLinear
+
+def work(group):
+    found = []
+    for norm_type in (1.0, 2.0, float("inf")):
+        torch.manual_seed(0)
+        encoder, x = nn.Linear(5, 4), torch.randn(6, 5)
+        layer = ShardedSampledLinear(4, 30, group=group, seed=5)
+        labels = [[0], [7], [14], [21], [1, 29], []]
+        own = slice(6 * group.rank // group.size, 6 * (group.rank + 1) // group.size)
+        layer.loss(encoder(x[own]), labels[own], ActiveLoss("bce"))[0].backward()
+        for p in encoder.parameters():  # As DistributedDataParallel does it.
+            group.all_reduce(p.grad).div_(group.size)
+        more = {"norm_type": norm_type, "sharded": [*layer.parameters()], "group": group}
+        before = clip_grad_norm_(encoder.parameters(), 0.1, **more)
+        after = clip_grad_norm_(encoder.parameters(), 0.1, **more)
+        gradient = torch.cat([p.grad.flatten() for p in encoder.parameters()])
+        found.append([before.item(), after.item(), *gradient.tolist()])
+    return found
+"""
+
+
+@several
+def test_parameters_that_processes_share_out(tmp_path):
+    """Norms and gradients are those of one process with all rows, and equal on all ranks."""
+    found = run_ranks(RANKS, tmp_path, 2, 3)
+    alone = np.array(found[1][0])
+    assert (alone[:, 0] > 0.11).all()
+    np.testing.assert_allclose(alone[:, 1], 0.1, rtol=1e-4)
+    for size in (2, 3):
+        for rank in found[size]:
+            assert rank == found[size][0]
+            np.testing.assert_allclose(rank, alone, rtol=1e-4, atol=1e-7)
+
+
+def test_shards_without_a_group():
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.ones(2)
+    with pytest.raises(ValueError, match="sharded parameters need the group"):
+        clip_grad_norm_([], 1.0, sharded=weight)
