@@ -39,7 +39,7 @@ ROOMS = {
     "compare": "ground report",
     "serve": "ground model predict",
     "config": "ground data optim sampling nn distributed model training report",
-    "estimator": "ground data optim sampling nn ranking model training config",
+    "estimator": "ground data optim sampling nn ranking model training",
 }
 # Within data, likewise. Its core is what lies in no folder.
 DATA_ROOMS = {
@@ -234,6 +234,14 @@ def test_all_public_names_exist():
     for name in names:
         assert name, "public names are imported as themselves"
         assert hasattr(slide, name)
+
+
+def test_the_estimator_needs_no_configuration():
+    code = (
+        "import sys, slide; slide.SlideClassifier(); print({'hydra', 'omegaconf'} & {*sys.modules})"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
 
 
 def test_rooms_of_the_guides_are_there_after_the_import():

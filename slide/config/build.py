@@ -20,7 +20,6 @@ from slide.config.parts import (
     build_network,
     build_optimizer,
     shared_rows,
-    start_biases,
     without,
 )
 from slide.config.ranks import (
@@ -39,6 +38,7 @@ from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.training import Trainer, TrainingOptions
 from slide.training.checkpoint_folders import CHECKPOINTS
 from slide.training.evaluation import check_search, choose_rows
+from slide.training.first_biases import start_biases
 from slide.training.planner import HeldRows
 from slide.training.race import Contender
 

@@ -1,10 +1,9 @@
 """The parts of a run that learn: a network and an optimizer from a configuration."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,7 +14,6 @@ from slide.distributed import Group, ShardedNetwork
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
-from slide.sparse import Pattern
 
 
 class SharedRows(NamedTuple):
@@ -106,25 +104,6 @@ def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
     """
     groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
     return instantiate(without(config, "optimizer", "input_rate"))(groups)
-
-
-def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
-    """Start the biases of the outputs from the frequencies of the labels.
-
-    Args:
-        network: changed in place, before its first step.
-        loss: says which scores fit the frequencies, as `slide.ActiveLoss` does. With another
-            function, biases start at zero.
-        labels: of the training rows.
-    """
-    output = network.output
-    assert output.bias is not None
-    if not hasattr(loss, "prior_scores"):
-        return
-    scores = loss.prior_scores(labels, output.out_features)
-    if isinstance(network, ShardedNetwork):
-        scores = scores[torch.from_numpy(network.output.shares.ids).long()]
-    output.bias.data.copy_(scores)
 
 
 def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:

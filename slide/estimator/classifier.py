@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_random_state
 
 from slide import checks
-from slide.config.parts import start_biases
 from slide.data import SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
@@ -27,6 +26,7 @@ from slide.model import Model
 from slide.model.folder import MODEL_FILE
 from slide.model.saving import write_model
 from slide.training.checkpoint_folders import CHECKPOINTS
+from slide.training.first_biases import start_biases
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 from slide import checks
-from slide.config.parts import start_biases
 from slide.data import SparseDataset
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
@@ -19,6 +18,7 @@ from slide.sizes import (
     output_scale,
 )
 from slide.training import Trainer, TrainingOptions, linear
+from slide.training.first_biases import start_biases
 
 # Decay of the moments.
 BETAS = (0.0, 0.99)

@@ -26,11 +26,11 @@ from train_process import ROOT
 
 from slide import Pattern, Proposer, runtime
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
-from slide.config.parts import start_biases
 from slide.data import Split
 from slide.kernels.votes import RankedIds
 from slide.training import Trainer
 from slide.training.evaluation import selection_recall
+from slide.training.first_biases import start_biases
 
 # Data set: overrides, rows to learn from, and the sizes of shared sets and of sets per sample.
 SETS: dict[str, tuple[list[str], int, dict[str, list[int]]]] = {

@@ -1,7 +1,7 @@
-"""The parts of a run that the configuration names."""
+"""Output biases before the first step."""
 
 import slide
-from slide.config.parts import start_biases
+from slide.training.first_biases import start_biases
 
 
 def test_biases_start_where_the_loss_says():
