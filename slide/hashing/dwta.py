@@ -132,20 +132,19 @@ class DWTA:
         probe_kernels.dwta_runners(*arrays, *shape, array_view(costs), flips)
         return probing.codes_of_probes(codes, costs, flips, probes)
 
-    def sparse_codes(self, vectors: CSR, device: torch.device = CPU) -> Any:
+    def sparse_codes(self, vectors: CSR) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.
 
         Args:
             vectors: ``(n, D)``.
-            device: where the codes are made.
 
         Raises:
             ValueError: for a malformed matrix, or columns out of range.
         """
         check_pattern("coordinates", vectors, None, self.in_features)
-        if plain(device):
+        if plain(CPU):
             indptr, indices, values, places = (
-                on_device(each, device) for each in (*vectors, self.places)
+                on_device(each, CPU) for each in (*vectors, self.places)
             )
             shape = self.hashes_per_table, self.bits, int(self.key), self.num_tables
             return native(plain_codes.dwta_sparse((indptr, indices, values), places, *shape))

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import on_host
+from slide.backend import native, on_device, on_host
 from slide.bars import Bar
 from slide.hashing.family import HashFamily
 from slide.plain.random import random_rows
@@ -184,14 +184,13 @@ class InnerProductHash:
         With ``probes``, codes ``((1 + probes) L, B)`` of dense inputs; see `HashFamily`.
         """
         if isinstance(queries, CSR):
-            ends, device = queries.indptr[1:], self.mean.device
+            ends = queries.indptr[1:]
             augmented = CSR(
                 queries.indptr + np.arange(len(queries.indptr)),
                 np.insert(queries.indices, ends, np.int32(self.in_features)),
                 np.insert(queries.values, ends, queries.values.dtype.type(1)),
             )
-            place = {} if device.type == "cpu" else {"device": device}
-            return self.family.sparse_codes(augmented, **place)
+            return native(on_device(self.family.sparse_codes(augmented), self.mean.device))
         self._follow(queries.device)
         family: Any = self.family  # Further codes are an optional method.
         augmented = self._augmented(queries)

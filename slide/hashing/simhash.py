@@ -112,16 +112,16 @@ class SimHash:
             projections = projections.view(torch.int16)
         return self._pack(array_view(projections))
 
-    def sparse_codes(self, vectors: CSR, device: torch.device = CPU) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns, on a device.
+    def sparse_codes(self, vectors: CSR) -> Any:
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns.
 
         Raises:
             ValueError: for a malformed matrix, or columns out of range.
         """
         check_pattern("coordinates", vectors, None, self.in_features)
-        if plain(device):
-            indptr, indices, values = (on_device(each, device) for each in vectors)
-            directions = self._directions(device)
+        if plain(CPU):
+            indptr, indices, values = (on_device(each, CPU) for each in vectors)
+            directions = self._directions(CPU)
             projections = plain_codes.project_sparse(indptr, indices, values, directions)
             return native(plain_codes.pack_signs(projections, self.hashes_per_table))
         projections = np.empty((vectors.num_rows, self.directions.shape[1]), vectors.values.dtype)

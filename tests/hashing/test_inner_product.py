@@ -38,6 +38,18 @@ def draw_layer(num_rows=400, width=12):
     return weight, torch.randn(num_rows, generator=generator)
 
 
+def test_sparse_inputs_are_hashed_on_the_host():
+    """A family knows nothing of devices; the codes follow the weights."""
+    hashed = InnerProductHash(Recorder(14))
+    hashed.fit(*draw_layer())
+    queries = make_csr(np.random.default_rng(0), [4, 0, 12], 12)
+    assert isinstance(hashed.query_codes(queries), np.ndarray)
+    hashed.mean = hashed.mean.to("meta")
+    codes = hashed.query_codes(queries)
+    assert codes.device.type == "meta"
+    assert codes.shape == (1, 3)
+
+
 class TestInnerProductHash:
     @pytest.mark.parametrize("center", [False, True])
     @pytest.mark.parametrize("norm", NORMS)
