@@ -1,4 +1,4 @@
-"""The two sparse containers of the library: `CSR` matrices, and `Pattern`, without values."""
+"""The two sparse containers of the library, `CSR` and, without values, `Pattern`; their checks."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,6 +41,22 @@ class Pattern(NamedTuple):
         """
         columns = [_column(column) for row in lists for column in row]
         return cls(row_bounds([len(row) for row in lists]), np.array(columns, np.int32))
+
+    @classmethod
+    def from_padded(cls, ids: np.ndarray) -> "Pattern":
+        """A pattern of the ids ``(B, k)`` of each row, int32; those below 0 are none.
+
+        Example:
+            >>> import numpy as np, slide
+            >>> slide.Pattern.from_padded(np.array([[4, -1], [3, 1]])).indptr
+            array([0, 1, 3])
+        """
+        known = ids >= 0
+        return cls(row_bounds(known.sum(1)), ids[known].astype(np.int32, copy=False))
+
+    def entry_rows(self) -> np.ndarray:
+        """The row of each entry, ``(nnz,)`` int64."""
+        return _entry_rows(self.indptr)
 
     def slice(self, start: int, stop: int) -> "Pattern":
         """The rows from ``start`` to before ``stop``, or to the last one; indices are a view.
@@ -100,6 +116,10 @@ class CSR(NamedTuple):
     def num_rows(self) -> int:
         return len(self.indptr) - 1
 
+    def entry_rows(self) -> np.ndarray:
+        """The row of each entry, ``(nnz,)`` int64."""
+        return _entry_rows(self.indptr)
+
     def slice(self, start: int, stop: int) -> "CSR":
         """The rows from ``start`` to before ``stop``, or to the last; the entries are views.
 
@@ -121,6 +141,10 @@ def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
         raise IndexError(f"[{start}, {stop}) are none of {len(indptr) - 1} rows")
     bounds = indptr[start : stop + 1]
     return bounds - bounds[0], slice(bounds[0], bounds[-1])
+
+
+def _entry_rows(indptr: np.ndarray) -> np.ndarray:
+    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
 def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -208,9 +232,40 @@ def check_labels(name: str, labels: Pattern, num_rows: int | None, num_columns: 
     rises[begins - 1] = True
     if rises.all():  # As in most files; this is much faster than to sort.
         return
-    rows = np.repeat(np.arange(labels.num_rows), np.diff(indptr))
-    pairs = np.sort(rows << 32 | indices)
+    pairs = np.sort(labels.entry_rows() << 32 | indices)
     repeated = pairs[1:][pairs[1:] == pairs[:-1]]
     if len(repeated):
         row, column = divmod(int(repeated[0]), 1 << 32)
         raise ValueError(f"{name} of a row must be distinct; row {row} has {column} twice")
+
+
+def check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
+    """Raise ValueError unless ``ids`` are ``(num_rows, K)`` labels; below 0 they are none."""
+    if ids.ndim != 2 or len(ids) != num_rows:
+        raise ValueError(f"ids of shape {ids.shape} do not fit {num_rows} rows")
+    if ids.size and ids.max() >= num_labels:
+        raise ValueError(f"ids must be below {num_labels}, not {ids.max()}")
+
+
+def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
+    """Which predictions are labels of their row.
+
+    Args:
+        predicted: ``(n, k)`` integers.
+        labels: of n rows, in any order within a row.
+
+    Returns:
+        ``(n, k)`` bool.
+
+    Raises:
+        ValueError: if the numbers of rows differ.
+    """
+    if len(predicted) != labels.num_rows:
+        raise ValueError(
+            f"{len(predicted)} predictions do not fit {labels.num_rows} rows of labels"
+        )
+    width = 1 + max(int(predicted.max(initial=0)), int(labels.indices.max(initial=0)))
+    # In order but for labels within a row, and with an end, so that each search finds a number.
+    truth = np.append(np.sort(labels.entry_rows() * width + labels.indices), -1)
+    asked = np.arange(len(predicted))[:, None] * width + predicted
+    return (truth[np.searchsorted(truth[:-1], asked)] == asked) & (predicted >= 0)

@@ -35,7 +35,7 @@ ROOMS = {
     "model": "ground kernels hashing functional optim data sampling nn ranking",
     "training": "ground structures data optim search nn distributed ranking",
     "predict": "ground data model training",
-    "report": "ground ranking",
+    "report": "ground",
     "compare": "ground report",
     "serve": "ground model predict",
     "config": "ground data optim sampling nn distributed model training report",

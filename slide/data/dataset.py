@@ -9,9 +9,9 @@ import numpy as np
 
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
-from slide.kernels.ragged import gather_ragged
+from slide.kernels.ragged import select_rows
 from slide.names import Names
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.sparse import CSR, Pattern
 
 __all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]
 
@@ -128,13 +128,8 @@ class Split:
             bad = rows[(rows < 0) | (rows >= len(self))][0]
             raise IndexError(f"row {bad} is not in [0, {len(self)})")
         features = self.features
-        indptr = row_bounds(features.indptr[rows + 1] - features.indptr[rows])
-        indices = np.empty(indptr[-1], np.int32)
-        values = np.empty(indptr[-1], np.float32)
-        gather_ragged(features.indptr, features.indices, rows, indptr, indices)
-        gather_ragged(features.indptr, features.values, rows, indptr, values)
         return Split(
-            CSR(indptr, indices, values),
+            CSR(*select_rows(features.indptr, rows, features.indices, features.values)),
             take_labels(self.labels, rows),
             self.num_features,
             self.num_labels,
@@ -224,7 +219,4 @@ def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
 
 def take_labels(labels: Pattern, rows: np.ndarray) -> Pattern:
     """Copies the labels of rows ``(B,)`` int64, in the given order."""
-    indptr = row_bounds(labels.indptr[rows + 1] - labels.indptr[rows])
-    indices = np.empty(indptr[-1], np.int32)
-    gather_ragged(labels.indptr, labels.indices, rows, indptr, indices)
-    return Pattern(indptr, indices)
+    return Pattern(*select_rows(labels.indptr, rows, labels.indices))

@@ -162,5 +162,4 @@ def _own_labels(train: Split) -> int:
 
 def _pairs(pattern: CSR | Pattern, width: np.int64) -> np.ndarray:
     """A number for each entry, which differs from those of all other rows and columns."""
-    rows = np.repeat(np.arange(pattern.num_rows), np.diff(pattern.indptr))
-    return rows * width + pattern.indices
+    return pattern.entry_rows() * width + pattern.indices

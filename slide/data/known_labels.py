@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide.data.dataset import Split, take_labels
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, hits
 
 __all__ = ["KnownLabels", "first_unknown", "lists_all_labels", "row_keys"]
 
@@ -150,9 +150,7 @@ def first_unknown(ids: np.ndarray, known: Pattern, count: int) -> np.ndarray:
                [3, 9]])
     """
     rows, width = ids.shape
-    span = np.int64(max(ids.max(initial=0), known.indices.max(initial=0)) + 2)
-    taken = np.repeat(np.arange(rows), np.diff(known.indptr)) * span + known.indices
-    left = (ids >= 0) & ~np.isin(np.arange(rows)[:, None] * span + ids, taken)
+    left = (ids >= 0) & ~hits(ids, known)
     order = np.argsort(~left, axis=1, kind="stable")[:, :count]
     found = np.full((rows, count), -1, np.int64)
     best = np.where(left, ids, -1)

@@ -4,6 +4,8 @@ References:
     K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 """
 
+from typing import TypeVar
+
 import numpy as np
 
 from slide import runtime
@@ -19,6 +21,8 @@ __all__ = [
     "tf_idf_values",
     "tf_idf_weights",
 ]
+
+_Rows = TypeVar("_Rows", CSR, Pattern)
 
 
 def row_counts(features: CSR | Pattern, num_columns: int) -> np.ndarray:
@@ -62,7 +66,7 @@ def tf_idf_values(features: CSR, weights: np.ndarray) -> CSR:
 def normalize_rows(features: CSR) -> CSR:
     """Divides rows by their L2 norm; rows of zeros stay as they are."""
     squares = np.square(features.values, dtype=np.float64)
-    rows = _rows_of(features)
+    rows = features.entry_rows()
     norms = np.sqrt(np.bincount(rows, squares, features.num_rows))
     norms[norms == 0] = 1
     return features._replace(values=_float32(features.values / norms[rows]))
@@ -100,13 +104,14 @@ def hash_features(features: CSR, columns: np.ndarray, signs: np.ndarray, width: 
     Returns:
         B rows with distinct, ascending columns. Sums of 0 are left out.
     """
-    places = _rows_of(features) * width + columns[features.indices]
+    places = features.entry_rows() * width + columns[features.indices]
     places, owner = np.unique(places, return_inverse=True)
     values = features.values.astype(np.float64) * signs[features.indices]
     sums = _float32(np.bincount(owner, values, len(places)))
     places, sums = places[sums != 0], sums[sums != 0]
     rows, kept = np.divmod(places, width)
-    return CSR(_indptr(rows, features.num_rows), kept.astype(np.int32), sums)
+    indptr = row_bounds(np.bincount(rows, minlength=features.num_rows))
+    return CSR(indptr, kept.astype(np.int32), sums)
 
 
 def frequent_labels(counts: np.ndarray, least: int) -> np.ndarray:
@@ -126,28 +131,18 @@ def frequent_labels(counts: np.ndarray, least: int) -> np.ndarray:
     return kept
 
 
-def keep_labels(labels: Pattern, kept: np.ndarray, num_labels: int) -> Pattern:
+def keep_labels(labels: _Rows, kept: np.ndarray, num_labels: int) -> _Rows:
     """Leaves out the labels that are not in ``kept``.
 
     Args:
-        labels: B rows of label numbers in ``[0, num_labels)``.
+        labels: B rows with a column for each label.
         kept: ascending label numbers; label ``kept[i]`` becomes label i.
         num_labels: number of labels before.
     """
     numbers = np.full(num_labels, -1, np.int32)
     numbers[kept] = np.arange(len(kept), dtype=np.int32)
     renumbered = numbers[labels.indices]
-    return Pattern(labels.indptr, renumbered).keep(renumbered >= 0)
-
-
-def _rows_of(part: CSR | Pattern) -> np.ndarray:
-    """Returns the row of each entry, int64."""
-    return np.repeat(np.arange(part.num_rows), np.diff(part.indptr))
-
-
-def _indptr(rows: np.ndarray, num_rows: int) -> np.ndarray:
-    """Returns ``indptr`` of entries that lie in ascending ``rows``."""
-    return row_bounds(np.bincount(rows, minlength=num_rows))
+    return labels._replace(indices=renumbered).keep(renumbered >= 0)
 
 
 def _check_not_negative(features: CSR) -> None:

@@ -15,8 +15,7 @@ from slide import checks
 from slide.estimator.targets import checked_sample_weight, read_targets, without_torch
 from slide.inputs import as_csr
 from slide.model import Model, Predicted
-from slide.ranking.hits import hits
-from slide.sparse import CSR, row_bounds
+from slide.sparse import CSR, hits, row_bounds
 
 # Labels of a row in the matrices of scores, unless another number is asked for.
 _TOP = 100

@@ -13,9 +13,10 @@ from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
+from slide.functional.nonzero_rows import rows_to_visit, scatter_rows
 from slide.functional.plain_products import PlainPerSampleLinear, exact
 from slide.kernels import pattern_products as kernels
+from slide.kernels.ragged import select_rows
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
 from slide.runtime import (
     array_view,
@@ -31,7 +32,7 @@ PRECISIONS = ("float32", "bfloat16", "auto")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
-def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 1) -> None:
+def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raise unless inputs, weight and bias fit each other and have supported types."""
     if not isinstance(x, Tensor):
         hint = "; put a ToDense() before this layer" if hasattr(x, "to_dense") else ""
@@ -39,9 +40,9 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, in_axis: int = 
     check_together(x, weight, bias)
     if weight.dtype not in DTYPES:
         raise TypeError(f"weights must be float32, bfloat16 or float64, not {weight.dtype}")
-    if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[in_axis]:
+    if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(f"input {tuple(x.shape)} does not fit weight {tuple(weight.shape)}")
-    if bias is not None and bias.shape != (weight.shape[1 - in_axis],):
+    if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias {tuple(bias.shape)} does not fit weight {tuple(weight.shape)}")
     if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
         raise TypeError(f"input is {x.dtype} but weight is {weight.dtype}; convert one of them")
@@ -209,8 +210,7 @@ class _PerSampleLinear(FirstDerivatives):
         (x, _, ids), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
         check_drawn(ctx, ids)
         x, grad, num_samples = exact(x), exact(grads[0]), len(x)
-        visited = rows_to_visit(grad, active.indptr)
-        grad = array_view(grad)
+        visited, grad = rows_to_visit(grad, active.indptr), array_view(grad)
         if visited is not None:
             indptr, ids, grad = select_rows(active.indptr, visited, active.ids, grad)
             active = ActiveSet(active.out_features, ids, indptr, scratch=active.scratch)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from slide.backend import plain
-from slide.kernels.ragged import gather_ragged, mark_nonzero_rows
+from slide.kernels.ragged import mark_nonzero_rows
 from slide.runtime import array_view
-from slide.sparse import row_bounds
 
 # Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75
@@ -41,24 +40,6 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
     mark_nonzero_rows(indptr, array_view(gradient).reshape(-1), marks)
     rows = np.flatnonzero(marks)
     return None if len(rows) > DENSE_ROW_SHARE * len(marks) else rows
-
-
-def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Some rows of ragged arrays ``(nnz,)`` that share their bounds.
-
-    Args:
-        indptr: ``(B + 1,)`` int64 bounds.
-        rows: ``(R,)`` int64.
-        arrays: ``(nnz,)`` each, of any types.
-
-    Returns:
-        The bounds of the selected rows, ``(R + 1,)`` int64, then the selected part of each array.
-    """
-    bounds = row_bounds(np.diff(indptr)[rows])
-    taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
-    for array, out in zip(arrays, taken, strict=True):
-        gather_ragged(indptr, array, rows, bounds, out)
-    return [bounds, *taken]
 
 
 def scatter_rows(values: Tensor, rows: np.ndarray, num_rows: int) -> Tensor:

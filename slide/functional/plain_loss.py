@@ -38,7 +38,7 @@ def plain_loss(
 def aimed_at(targets: Pattern, scores: Tensor) -> Tensor:
     """Which of the scores ``(B, A)`` are those of targets, ``(B, A)`` bools."""
     aimed = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-    samples = np.repeat(np.arange(len(aimed)), np.diff(targets.indptr))
+    samples = targets.entry_rows()
     columns = on_device(targets.indices, scores.device).long()
     aimed[on_device(samples, scores.device), columns] = True
     return aimed

@@ -85,7 +85,7 @@ def codes_of_probes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
     sets = flip_sets(hashes, probes)
     if plain(costs):
         changed = np.zeros((sets.num_rows, 1 + sets.indices.max()), bool)
-        changed[np.repeat(np.arange(len(changed)), np.diff(sets.indptr)), sets.indices] = True
+        changed[sets.entry_rows(), sets.indices] = True
         codes, flips, chosen = (on_device(each, costs.device) for each in (codes, flips, changed))
         return native(plain_probes.probe_codes(codes, costs, flips, chosen, probes))
     out = np.empty(((1 + probes) * num_tables, count), np.int32)

@@ -13,7 +13,7 @@ from slide.kernels.buckets import Buckets
 from slide.plain import buckets as plain_buckets
 from slide.plain.buckets import BucketTensors
 from slide.runtime import random_key
-from slide.sparse import Pattern, row_bounds
+from slide.sparse import Pattern
 
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
 
@@ -165,9 +165,7 @@ class HashTables:
         """
         self._check(codes, len(codes) // self.num_tables)
         if plain(codes):
-            found = on_host(self.look_up(codes).transpose(0, 1).flatten(1))
-            kept = found >= 0
-            return Pattern(row_bounds(kept.sum(1)), found[kept])
+            return Pattern.from_padded(on_host(self.look_up(codes).transpose(0, 1).flatten(1)))
         buckets = self.arrays()
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
         kernels.bucket_lengths(buckets, codes, self.bucket_capacity, indptr[1:])

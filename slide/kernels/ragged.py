@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
+from slide.sparse import row_bounds
 
 __all__ = [
     "RowRoom",
@@ -12,6 +13,7 @@ __all__ = [
     "gather_entries",
     "gather_ragged",
     "mark_nonzero_rows",
+    "select_rows",
     "shorten",
     "shorten_rows",
 ]
@@ -52,6 +54,24 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
         target = out_indptr[i]
         for k in range(out_indptr[i + 1] - target):
             out[target + k] = data[source + k]
+
+
+def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Some rows of ragged arrays ``(nnz,)`` that share their bounds.
+
+    Args:
+        indptr: ``(B + 1,)`` int64 bounds.
+        rows: ``(R,)`` int64.
+        arrays: ``(nnz,)`` each, of any types.
+
+    Returns:
+        The bounds of the selected rows, ``(R + 1,)`` int64, then the selected part of each array.
+    """
+    bounds = row_bounds(indptr[rows + 1] - indptr[rows])
+    taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
+    for array, out in zip(arrays, taken, strict=True):
+        gather_ragged(indptr, array, rows, bounds, out)
+    return [bounds, *taken]
 
 
 @parallel

@@ -8,11 +8,12 @@ from torch import nn
 
 from slide.data import KnownLabels, OwnItems
 from slide.data.transform_steps import keep_labels
+from slide.kernels.ragged import select_rows
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
 from slide.ranking import EnsembleRanker
 from slide.sampling import FullSampler
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR
 
 
 def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
@@ -48,11 +49,12 @@ def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
     small.frequency, small.inverse = ranker.frequency[kept], ranker.inverse[kept]
     small.classifiers = copy.copy(ranker.classifiers)
     assert ranker.classifiers.weights is not None
-    small.classifiers.weights = _rows(ranker.classifiers.weights, kept)
+    indptr, *entries = ranker.classifiers.weights
+    small.classifiers.weights = CSR(*select_rows(indptr, kept, *entries))
     small.neighbours = copy.copy(ranker.neighbours)
-    small.neighbours.labels = _columns(ranker.neighbours.labels, kept, count)
+    small.neighbours.labels = keep_labels(ranker.neighbours.labels, kept, count)
     small.associations = copy.copy(ranker.associations)
-    small.associations.lists = _columns(ranker.associations.lists, kept, count)
+    small.associations.lists = keep_labels(ranker.associations.lists, kept, count)
     small.associations.label_shares = ranker.associations.label_shares[kept]
     small.neighbours.num_labels = small.associations.num_labels = len(kept)
     known = ranker.known_labels
@@ -62,21 +64,3 @@ def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
         labels = keep_labels(known.labels, kept, count)
         small.known_labels = KnownLabels.restored(known.keys, known.rows, labels)
     return small
-
-
-def _rows(matrix: CSR, kept: np.ndarray) -> CSR:
-    import scipy.sparse
-
-    width = int(matrix.indices.max(initial=0)) + 1
-    shape = matrix.num_rows, width
-    found = scipy.sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape)[kept]
-    return CSR(found.indptr.astype(np.int64), found.indices.astype(np.int32), found.data)
-
-
-def _columns(matrix: CSR, kept: np.ndarray, count: int) -> CSR:
-    """The entries of some columns, in their order."""
-    numbers = np.full(count, -1, np.int32)
-    numbers[kept] = np.arange(len(kept), dtype=np.int32)
-    left = numbers[matrix.indices] >= 0
-    pattern = keep_labels(Pattern(matrix.indptr, matrix.indices), kept, count)
-    return CSR(pattern.indptr, pattern.indices, matrix.values[left])

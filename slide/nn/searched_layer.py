@@ -16,7 +16,7 @@ from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
-from slide.sparse import Pattern, row_bounds
+from slide.sparse import Pattern
 
 SEARCHES = ("exact", "index", "sampler")
 
@@ -130,8 +130,8 @@ def at_ids(ids: np.ndarray, out_features: int, scored: Callable[[ActiveSet], Ten
     Returns:
         ``(B, K)`` float32, 0 where there is no output.
     """
-    known = ids >= 0
-    active = ActiveSet(out_features, ids[known].astype(np.int32), row_bounds(known.sum(1)))
+    known, pattern = ids >= 0, Pattern.from_padded(ids)
+    active = ActiveSet(out_features, pattern.indices, pattern.indptr)
     out = np.zeros(ids.shape, np.float32)
     out[known] = on_host(scored(active).float())
     return out

@@ -16,12 +16,11 @@ from slide.data import (
 from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
 from slide.ranking.evidence import COLUMNS, Depths, Evidence, Experts, gather
-from slide.ranking.hits import hits
 from slide.ranking.judge import Judge, load_learner
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
 from slide.ranking.ranked import Ranked
-from slide.sparse import CSR
+from slide.sparse import CSR, hits
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024

@@ -9,10 +9,9 @@ from slide.data import KnownLabels, OwnItems
 from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
-from slide.ranking.hits import hits
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
-from slide.sparse import CSR, row_bounds
+from slide.sparse import CSR, hits, row_bounds
 
 # Each column of the evidence, and whether a larger number can only speak for a label (1), only
 # against it (-1), or both (0).

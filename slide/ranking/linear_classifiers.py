@@ -22,10 +22,9 @@ from slide.kernels.dual_descent import (
 )
 from slide.kernels.linear_scores import score_labels
 from slide.kernels.ragged import RowRoom
-from slide.ranking.hits import check_ids
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
-from slide.sparse import CSR, Pattern, check_pattern, row_bounds
+from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 
 # Entries of the rows of a label of which a thread makes copies, at most.
 MOST_COPIED = 1 << 20

@@ -143,8 +143,7 @@ class Neighbours:
     def _weighted(self, features: CSR) -> CSR:
         """The rows with weighted features, at length 1."""
         values = features.values * self.weights[features.indices]
-        lengths = np.diff(features.indptr)
-        owner = np.repeat(np.arange(features.num_rows), lengths)
+        owner = features.entry_rows()
         norms = np.sqrt(np.bincount(owner, values**2, minlength=features.num_rows))
         values = values / np.maximum(norms, 1e-9)[owner]
         return CSR(features.indptr, features.indices, values.astype(np.float32))
@@ -168,6 +167,4 @@ def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
 
 def _sparse(ids: np.ndarray, values: np.ndarray) -> CSR:
     """The rows of a top-k list as sparse rows."""
-    known = ids >= 0
-    entries = ids[known].astype(np.int32), values[known].astype(np.float32)
-    return CSR(row_bounds(known.sum(1)), *entries)
+    return CSR(*Pattern.from_padded(ids), values[ids >= 0].astype(np.float32))

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ranking.hits import hits
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, hits
 
 # Labels by the number of their training rows: from the first number on, to before the next bin.
 _BINS = {"0": 0, "1": 1, "2-4": 2, "5-9": 5, "10-49": 10, "50-499": 50, "500+": 500}

@@ -10,7 +10,7 @@ from slide.kernels.largest import keep_largest
 from slide.kernels.votes import RankedIds
 from slide.runtime import array_view
 from slide.search import index_top_k
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.sparse import CSR, Pattern, hits
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
 
@@ -71,20 +71,16 @@ def plain_best_of_pool(
     return torch.where(counted & (best > -torch.inf), found, -1)
 
 
-def without_labels(ids: np.ndarray, labels: Pattern, out_features: int, most: int) -> Pattern:
+def without_labels(ids: np.ndarray, labels: Pattern, most: int) -> Pattern:
     """The first ids of each sample that are not among its labels.
 
     Args:
         ids: ``(B, k)`` integers, distinct in a row but for -1, which is left out.
         labels: of B samples.
-        out_features: N.
         most: number of ids that a sample keeps.
     """
-    samples = np.arange(len(ids))
-    own = np.repeat(samples, np.diff(labels.indptr)) * out_features + labels.indices
-    free = (ids >= 0) & ~np.isin(samples[:, None] * out_features + ids, own)
-    kept = free & (np.cumsum(free, axis=1) <= most)
-    return Pattern(row_bounds(kept.sum(1)), ids[kept].astype(np.int32))
+    free = (ids >= 0) & ~hits(ids, labels)
+    return Pattern.from_padded(np.where(free & (np.cumsum(free, axis=1) <= most), ids, -1))
 
 
 def best_of_voted(
@@ -116,13 +112,13 @@ def best_of_voted(
         factors = array_view(x.contiguous()), array_view(weight), array_view(added)
         best_of_lists(voted, labels, *factors, out)
         return out
-    ids = on_host(voted) if isinstance(voted, Tensor) else voted.ids
-    kept = ids >= 0
-    if not isinstance(voted, Tensor):
-        kept = np.arange(ids.shape[1]) < voted.counts[:, None]
-    pool, most = Pattern(row_bounds(kept.sum(1)), ids[kept]), best + most_labels(labels)
+    if isinstance(voted, Tensor):
+        ids = on_host(voted)
+    else:
+        ids = np.where(np.arange(voted.ids.shape[1]) < voted.counts[:, None], voted.ids, -1)
+    pool, most = Pattern.from_padded(ids), best + most_labels(labels)
     named = index_top_k(x, weight, bias, pool, most)[1]
-    found = without_labels(on_host(named), labels, len(weight), best)
+    found = without_labels(on_host(named), labels, best)
     out[np.arange(best) < np.diff(found.indptr)[:, None]] = found.indices
     return out
 

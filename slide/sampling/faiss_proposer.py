@@ -9,8 +9,9 @@ from torch import Tensor
 from slide import checks
 from slide.kernels.votes import RankedIds
 from slide.runtime import array_view, check_on_cpu, num_threads
+from slide.sampling.best_ids import dense, ranked
 from slide.sampling.protocol import Proposer, Queries
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.sparse import Pattern
 
 KINDS = ("ivf", "hnsw", "flat")
 
@@ -97,8 +98,7 @@ class FaissProposer(Proposer):
             RuntimeError: before the first `rebuild`.
             TypeError: for inputs in CSR form.
         """
-        if isinstance(queries, CSR):
-            raise TypeError("FAISS searches dense inputs only; use LSHProposer on this layer")
+        queries = dense(queries, type(self).__name__)
         if self.index is None:
             raise RuntimeError("the index is empty; call rebuild first")
         import faiss
@@ -110,17 +110,13 @@ class FaissProposer(Proposer):
 
     def candidates(self, queries: Queries) -> Pattern:
         """The ``neighbours`` best ids of each input, best first."""
-        found = self.search(queries, min(self.neighbours, self.out_features))
-        known = found >= 0
-        return Pattern(row_bounds(known.sum(1)), found[known])
+        return Pattern.from_padded(self.search(queries, min(self.neighbours, self.out_features)))
 
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds:
         """See `Proposer.propose`; looks up as many ids as there are places."""
-        ids = self.search(queries, int(places.max(initial=1)))
-        # FAISS fills up with -1 at the end.
-        return RankedIds(ids, np.minimum((ids >= 0).sum(1), places))
+        return ranked(self.search(queries, int(places.max(initial=1))), places)
 
     def state_dict(self) -> dict[str, Any]:
         """The index as bytes, and the number of rebuilds."""

@@ -101,15 +101,13 @@ class IndexProposer(Proposer):
             RuntimeError: before the first `rebuild`.
         """
         nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
-        return without_labels(
-            self._search(queries, self.best), nobody, self.out_features, self.best
-        )
+        return without_labels(self._search(queries, self.best), nobody, self.best)
 
     @profiled("search index")
     def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
         """The best rows of each input that are found, without its labels; see `candidates`."""
         ids = self._search(queries, self.best + most_labels(labels))
-        found = without_labels(ids, labels, self.out_features, self.best)
+        found = without_labels(ids, labels, self.best)
         self._found = found.indices
         return found
 

@@ -107,12 +107,12 @@ class NeighbourProposer(Proposer):
             x = queries.detach().to(weight.dtype)
             ids = on_host(index_top_k(x, weight, bias, pool, most)[1])
         self._last = labels, ids
-        return without_labels(ids, labels, self.out_features, self.best)
+        return without_labels(ids, labels, self.best)
 
     def _pool(self, labels: Pattern) -> Pattern:
         """What is scored for each sample: its labels, their neighbours, labels of the next ones."""
         samples, count = np.arange(labels.num_rows), len(labels.indices)
-        owner = np.repeat(samples, np.diff(labels.indptr))
+        owner = labels.entry_rows()
         explore = self.explore if count else 0
         others = (labels.indptr[1:, None] + np.arange(explore)) % max(1, count)
         ids = [labels.indices, self.graph[labels.indices].ravel(), labels.indices[others].ravel()]

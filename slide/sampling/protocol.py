@@ -176,7 +176,7 @@ class Proposer:
         """
         found = self.look_up(queries, labels)
         check_pattern("candidates", found, num_queries(queries), self.out_features)
-        rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
+        rows = found.entry_rows()
         pairs = rows * self.out_features + found.indices
         pairs, first, votes = np.unique(pairs, return_index=True, return_counts=True)
         rows, ids = np.divmod(pairs, self.out_features)
@@ -206,7 +206,7 @@ class Proposer:
         """
         found = self.look_up(queries, labels)
         check_pattern("candidates", found, num_queries(queries), self.out_features)
-        rows = np.repeat(np.arange(found.num_rows), np.diff(found.indptr))
+        rows = found.entry_rows()
         rank = np.arange(len(rows)) - found.indptr[rows]
         by_rank = found.indices[np.lexsort((rows, rank))]
         ids, first, votes = np.unique(by_rank, return_index=True, return_counts=True)

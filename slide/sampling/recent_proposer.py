@@ -105,7 +105,7 @@ class RecentProposer(Proposer):
             x = queries.detach().to(weight.dtype)
             places = best_of_pool(x, weight[at], None if bias is None else bias[at], most)
         ids = np.where(places < 0, -1, pool[places] if len(pool) else -1)
-        return without_labels(ids, labels, self.out_features, self.best)
+        return without_labels(ids, labels, self.best)
 
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
@@ -142,7 +142,7 @@ class RecentProposer(Proposer):
         pool = on_device(known, weight.device)
         rows, x = weight[pool], queries.detach().to(weight.dtype)
         scores = x @ rows.T if bias is None else torch.addmm(bias[pool], x, rows.T)
-        samples = np.repeat(np.arange(labels.num_rows), np.diff(labels.indptr))
+        samples = labels.entry_rows()
         at = np.searchsorted(known, labels.indices).clip(max=max(len(known) - 1, 0))
         held = known[at] == labels.indices if len(known) else np.zeros(0, bool)
         own = samples[held], at[held]

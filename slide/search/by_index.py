@@ -16,7 +16,6 @@ def index_top_k(
     bias: Tensor | None,
     candidates: Pattern,
     k: int,
-    allowed: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k candidates of each query with the largest ``<query, row> + bias``.
 
@@ -26,7 +25,6 @@ def index_top_k(
         bias: ``(N,)`` or None.
         candidates: B rows of ids in [0, N). An id may occur several times in a row.
         k: number of ids to return for each query, at least 1.
-        allowed: ``(N,)`` bool; other candidates do not count. None: all candidates count.
 
     Returns:
         Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. If a
@@ -46,10 +44,7 @@ def index_top_k(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
-    row = np.repeat(np.arange(len(queries)), np.diff(candidates.indptr))
-    pairs = row * len(weight) + candidates.indices
-    if allowed is not None:
-        pairs = pairs[allowed[candidates.indices]]
+    pairs = candidates.entry_rows() * len(weight) + candidates.indices
     pairs = np.sort(pairs)  # np.unique takes many times as long.
     row, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], len(weight))
     indptr = np.searchsorted(row, np.arange(len(queries) + 1))

@@ -7,8 +7,7 @@ best first; -1 means that a row has no more predictions.
 
 import numpy as np
 
-from slide.ranking.hits import hits
-from slide.sparse import Pattern
+from slide.sparse import Pattern, hits
 
 
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
@@ -147,7 +146,7 @@ def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray
     """
     top = predicted[:, :k]
     gain = (hits(top, labels) * inverse[np.maximum(top, 0)]).sum()
-    rows = np.repeat(np.arange(labels.num_rows), np.diff(labels.indptr))
+    rows = labels.entry_rows()
     weights = inverse[labels.indices]
     order = np.lexsort((-weights, rows))
     rank = np.arange(len(rows)) - labels.indptr[rows]

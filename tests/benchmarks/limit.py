@@ -28,8 +28,8 @@ from slide.config import read_config
 from slide.data import Split
 from slide.ranking import EnsembleRanker
 from slide.ranking.evidence import COLUMNS, Evidence, join
-from slide.ranking.hits import hits
 from slide.ranking.judge import Judge
+from slide.sparse import hits
 from slide.training import Trainer
 from slide.training.metrics import precision_at_k
 

@@ -31,8 +31,7 @@ from train_process import ROOT, seconds_of, warm_up
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
 from slide.data import SparseDataset
-from slide.ranking.hits import hits
-from slide.sparse import Pattern
+from slide.sparse import Pattern, hits
 
 METHODS = ("slide", "omikuji", "pecos")
 KEYS = ("dataset", "method", "seed")

@@ -12,8 +12,9 @@ from slide.functional import loss_on_active
 from slide.functional.hard_samples import hardest_count
 from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES
-from slide.functional.nonzero_rows import rows_to_visit, scatter_rows, select_rows
+from slide.functional.nonzero_rows import rows_to_visit, scatter_rows
 from slide.functional.sparse_input import sparse_linear
+from slide.kernels.ragged import select_rows
 from slide.nn import ActiveLoss, hardest
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam

@@ -12,6 +12,13 @@ def gather_ragged(indptr, data, rows):
     return out
 
 
+def select_rows(indptr, rows, *arrays):
+    bounds = [0]
+    for row in rows:
+        bounds.append(bounds[-1] + int(indptr[row + 1] - indptr[row]))
+    return [bounds, *(gather_ragged(indptr, data, rows) for data in arrays)]
+
+
 def gather_entries(values, places):
     return [values[place] for place in places]
 

@@ -10,6 +10,7 @@ from slide.kernels.ragged import (
     gather_entries,
     gather_ragged,
     mark_nonzero_rows,
+    select_rows,
     shorten_rows,
 )
 from slide.sparse import CSR, row_bounds
@@ -81,6 +82,15 @@ class TestAgainstTwins:
         out = np.full(bounds[-1], -77, dtype)
         gather_ragged(indptr, values, rows, bounds, out)
         assert out.tolist() == naive_arrays.gather_ragged(indptr, values, rows)
+
+    def test_select_rows(self, lengths, dtype, seed):
+        indptr, values, rows = self.draw(lengths, dtype, seed)
+        more = np.arange(len(values), dtype=np.int32)
+        bounds, *parts = select_rows(indptr, rows, values, more)
+        assert bounds.dtype == np.int64
+        assert [part.dtype for part in parts] == [values.dtype, np.int32]
+        expected = naive_arrays.select_rows(indptr, rows, values, more)
+        assert [part.tolist() for part in (bounds, *parts)] == expected
 
     def test_gather_entries(self, lengths, dtype, seed):
         _, values, _ = self.draw(lengths, dtype, seed)

@@ -36,6 +36,7 @@ TWINS = {
     "format_rows": ("naive_text.format_rows", "kernels/test_data_kernels.py"),
     "gather_entries": ("naive_arrays.gather_entries", "kernels/test_ragged.py"),
     "gather_ragged": ("naive_arrays.gather_ragged", "kernels/test_ragged.py"),
+    "select_rows": ("naive_arrays.select_rows", "kernels/test_ragged.py"),
     "group_entries": ("naive_arrays.group_entries", "kernels/test_pattern_products.py"),
     "grouped_product": ("naive.sampled_product", "kernels/test_pattern_products.py"),
     "insert": ("naive.Tables", "hashing/test_tables.py"),

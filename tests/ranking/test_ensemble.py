@@ -9,8 +9,7 @@ from slide import FullSampler, SlideNetwork
 from slide.data import Split, holdout
 from slide.ranking import EnsembleRanker, Neighbours, ensemble
 from slide.ranking.ensemble import num_near_rows
-from slide.ranking.hits import hits
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, hits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -90,5 +90,5 @@ class TestFaiss:
 
     def test_sparse_inputs_are_refused(self):
         rows = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-        with pytest.raises(TypeError, match="FAISS searches dense inputs only"):
+        with pytest.raises(TypeError, match="FaissProposer takes dense inputs only"):
             make("flat").search(rows, 1)

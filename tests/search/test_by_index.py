@@ -39,15 +39,6 @@ def test_equals_exact_search_among_the_candidates_of_each_row(k, with_bias):
             torch.testing.assert_close(scores[b, :most], values[0])
 
 
-def test_among_some_outputs():
-    x, weight, bias, found = draw([20, 10])
-    among = np.arange(N) % 3 == 0
-    _, ids = index_top_k(x, weight, bias, found, 20, among)
-    for b in range(2):
-        own = found.indices[found.indptr[b] : found.indptr[b + 1]]
-        assert sorted(i for i in ids[b].tolist() if i >= 0) == sorted(own[among[own]])
-
-
 def test_types_of_weights():
     x, weight, bias, found = draw([9, 3])
     expected = index_top_k(x.double(), weight.double(), bias.double(), found, 3)[1]

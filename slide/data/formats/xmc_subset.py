@@ -8,14 +8,13 @@ from pathlib import Path
 __all__ = ["copy_numbered_rows"]
 
 
-def copy_numbered_rows(whole: Path, numbers: Path, target: Path, column: int = 0) -> None:
+def copy_numbered_rows(whole: Path, numbers: Path, target: Path) -> None:
     """Copies some rows of a file into a file with a new header.
 
     Args:
         whole: a file in XMC text format; it is held in memory.
-        numbers: a file of row numbers, which begin at 1. Each of its columns is a selection.
+        numbers: a file with a row number, counted from 1, at the beginning of each line.
         target: the file to write.
-        column: which selection to copy.
 
     Raises:
         ValueError: a file is not as described; the message names it.
@@ -28,8 +27,8 @@ def copy_numbered_rows(whole: Path, numbers: Path, target: Path, column: int = 0
     with target.open("wb") as file:
         file.write(b" ".join([b"%d" % len(lines), *fields[1:]]) + b"\n")
         for place, line in enumerate(lines, 1):
-            words = line.split()
-            number = int(words[column]) if column < len(words) and words[column].isdigit() else 0
+            word = (line.split() or [b""])[0]
+            number = int(word) if word.isdigit() else 0
             if not 1 <= number <= len(rows):
                 raise ValueError(f"{numbers.name}:{place}: no row number in [1, {len(rows)}]")
             file.write(rows[number - 1] + b"\n")

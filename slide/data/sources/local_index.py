@@ -20,7 +20,7 @@ from slide.data.dataset import Split
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Check, FetchError
 from slide.data.formats.text_writer import write_xmc
-from slide.sparse import CSR
+from slide.sparse import CSR, Pattern
 
 BUILT_FILES = ("train.txt", "test.txt")
 BUILD_FOLDER = ".build"
@@ -51,10 +51,9 @@ class NamedRows:
         for place, name in enumerate(sorted(self.numbers)):
             alphabet[self.numbers[name]] = place
         indptr = np.cumsum(self._lengths)
-        columns = alphabet[np.array(self._columns, np.int32)]
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        order = np.lexsort((columns, rows))
-        return CSR(indptr, columns[order], np.array(self._values, np.float32)[order])
+        columns = Pattern(indptr, alphabet[np.array(self._columns, np.int32)])
+        order = np.lexsort((columns.indices, columns.entry_rows()))
+        return CSR(indptr, columns.indices[order], np.array(self._values, np.float32)[order])
 
 
 def keep_features(split: Split, kept: np.ndarray) -> Split:

@@ -189,10 +189,9 @@ def generate_rows(
             label_indptr, ranks = _make_labels(shape, rng, label_counts, count)
             features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, places)
             # Ascending numbers, as in most files: the order must not tell the first label.
-            owner = np.repeat(np.arange(count), np.diff(label_indptr))
-            numbers = model.label_names[ranks]
-            numbers = numbers[np.lexsort((numbers, owner))]
-            yield Block(features, Pattern(label_indptr, numbers))
+            labels = Pattern(label_indptr, model.label_names[ranks])
+            order = np.lexsort((labels.indices, labels.entry_rows()))
+            yield Block(features, labels._replace(indices=labels.indices[order]))
             bar.update(count)
 
 

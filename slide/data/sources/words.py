@@ -83,9 +83,7 @@ def find_border(path: Path, test_share: float) -> int:
     return offset + (space.start() if space else len(piece))
 
 
-def read_words(
-    path: Path, begin: int, end: int, lower: bool, chunk_bytes: int = READ_BYTES
-) -> Iterator[list[str]]:
+def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[str]]:
     """Yields the words between two offsets of a text, in chunks.
 
     Raises:
@@ -97,7 +95,7 @@ def read_words(
         path.open("rb") as file,
     ):
         file.seek(begin)
-        while begin < end and (piece := file.read(min(chunk_bytes, end - begin))):
+        while begin < end and (piece := file.read(min(READ_BYTES, end - begin))):
             begin += len(piece)
             bar.update(len(piece))
             piece = rest + piece

@@ -99,8 +99,7 @@ def test_rare_words_are_left_out_before_windows_are_formed(tmp_path):
 def test_chunks_do_not_matter(tmp_path, monkeypatch, chunk_bytes, chunk_labels):
     content = random_text(4, words=400)
     monkeypatch.setattr(skip_grams, "CHUNK_LABELS", chunk_labels)
-    whole = words.read_words
-    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, chunk_bytes))
+    monkeypatch.setattr(words, "READ_BYTES", chunk_bytes)
     data = read(tmp_path, content, subsample=0.05, window=3)
     assert vocabulary_of(data) == naive_vocabulary(content)
     assert_rows(data, content, subsample=0.05, window=3)
@@ -192,8 +191,7 @@ def test_it_is_read_once_and_again_when_the_text_changes(tmp_path):
     ],
 )
 def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
-    whole = words.read_words
-    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, 1 << 16))
+    monkeypatch.setattr(words, "READ_BYTES", 1 << 16)
     with pytest.raises(DataError) as error:
         read(tmp_path, content, **arguments)
     assert str(error.value).startswith(f"{tmp_path}/some.txt: {message}")
@@ -202,8 +200,7 @@ def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
 
 def test_the_place_of_a_wrong_byte_counts_from_the_beginning(tmp_path, monkeypatch):
     content = SOME.encode() * 20
-    whole = words.read_words
-    monkeypatch.setattr(words, "read_words", lambda *given: whole(*given, 50))
+    monkeypatch.setattr(words, "READ_BYTES", 50)
     with pytest.raises(DataError, match=r"byte 1041 does not belong"):
         read(tmp_path, content[:1040] + b" \xc3 " + content)
 
