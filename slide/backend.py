@@ -18,6 +18,8 @@ from torch import Tensor
 from slide import checks
 
 CPU = torch.device("cpu")
+# Types of numbers that kernels read; bfloat16 is read by the products of torch alone.
+KERNEL_DTYPES = (torch.float32, torch.float64)
 BACKENDS = ("kernels", "torch")
 _VARIABLE = "SLIDE_BACKEND"
 _chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}

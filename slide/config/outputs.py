@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from slide.config.build import CONFIG
 from slide.data import SparseDataset
+from slide.data.row_transform import old_label_ids
 from slide.distributed import ShardedNetwork
 from slide.distributed.whole import whole_blocks, whole_shapes
 from slide.model import Model
@@ -63,10 +64,8 @@ def _namers(data: SparseDataset) -> dict[str, Callable[[int], str]]:
     found: dict[str, Callable[[int], str]] = {}
     names = data.label_names
     if names is not None:
-        old = np.arange(len(names))
-        for step in data.steps:
-            old = old if step.label_ids is None else old[step.label_ids]
-        found["label_name"] = lambda label: str(names[old[label]])
+        old = old_label_ids(data.steps)
+        found["label_name"] = lambda label: str(names[label if old is None else old[label]])
     if data.vectorizer is not None and not any(step.hashed_features for step in data.steps):
         found["feature_name"] = data.vectorizer.terms.__getitem__
     return found

@@ -3,6 +3,7 @@
 import numpy as np
 
 from slide.data.dataset import Split, take_labels
+from slide.data.transform_steps import mix_bits
 from slide.sparse import CSR, Pattern, hits
 
 __all__ = ["KnownLabels", "first_unknown", "lists_all_labels", "row_keys"]
@@ -10,10 +11,6 @@ __all__ = ["KnownLabels", "first_unknown", "lists_all_labels", "row_keys"]
 # Rows with more non-zeros on average describe one object each, such as a text.
 _SHORT = 4
 _BLOCK = 1 << 16
-# SplitMix64 (Steele, Lea, Flood 2014).
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 
 
 def row_keys(features: CSR) -> np.ndarray:
@@ -42,8 +39,8 @@ def row_keys(features: CSR) -> np.ndarray:
     for start in range(0, len(keys), _BLOCK):
         part = features.slice(start, start + _BLOCK)
         values = np.ascontiguousarray(part.values, np.float32)
-        words = part.indices.astype(np.uint64) << _S32
-        mixed = _mix(words | values.view(np.uint32).astype(np.uint64))
+        words = part.indices.astype(np.uint64) << np.uint64(32)
+        mixed = mix_bits(words | values.view(np.uint32).astype(np.uint64))
         mixed[values == 0] = 0
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
         keys[start : start + _BLOCK] = np.diff(sums[part.indptr])
@@ -156,11 +153,3 @@ def first_unknown(ids: np.ndarray, known: Pattern, count: int) -> np.ndarray:
     best = np.where(left, ids, -1)
     found[:, : min(width, count)] = np.take_along_axis(best, order, axis=1)
     return found
-
-
-def _mix(words: np.ndarray) -> np.ndarray:
-    """64 bits that look random for each word (uint64)."""
-    z = words + _GOLDEN
-    z = (z ^ (z >> _S30)) * _MIX1
-    z = (z ^ (z >> _S27)) * _MIX2
-    return z ^ (z >> _S31)

@@ -1,7 +1,7 @@
 """What a transform does to rows, so that rows to come can be treated like training rows."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from slide.data.transform_steps import (
 )
 from slide.sparse import CSR, Pattern
 
-__all__ = ["RowTransform"]
+__all__ = ["RowTransform", "old_label_ids"]
 
 # Arrays of a transform, as files beside its rows and in the folder of a model.
 STEP_ARRAYS = ("tf_idf_weights", "label_ids")
@@ -96,3 +96,11 @@ class RowTransform:
         """The object that had these `settings` and `arrays`."""
         options: dict[str, Any] = {**settings, **arrays}
         return cls(**options)
+
+
+def old_label_ids(steps: Sequence[RowTransform]) -> np.ndarray | None:
+    """The number of each label before the first of the steps; None: all labels keep theirs."""
+    old = None
+    for kept in (step.label_ids for step in steps if step.label_ids is not None):
+        old = kept if old is None else old[kept]
+    return old

@@ -16,6 +16,7 @@ __all__ = [
     "hash_columns",
     "hash_features",
     "keep_labels",
+    "mix_bits",
     "normalize_rows",
     "row_counts",
     "tf_idf_values",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_counts(features: CSR | Pattern, num_columns: int) -> np.ndarray:
@@ -83,14 +85,17 @@ def hash_columns(num_features: int, columns: int, seed: int = 0) -> tuple[np.nda
     Returns:
         ``(features,)`` int32 in ``[0, columns)``, and ``(features,)`` float32 of 1 and -1.
     """
-    # SplitMix64 of the feature numbers, as in `slide.kernels.random`.
-    bits = np.arange(1, num_features + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    bits += runtime.random_key(seed)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits ^= bits >> np.uint64(31)
+    bits = mix_bits(np.arange(num_features, dtype=np.uint64) * _GOLDEN + runtime.random_key(seed))
     chosen = ((bits >> np.uint64(32)) * np.uint64(columns)) >> np.uint64(32)
     return chosen.astype(np.int32), 1 - 2 * (bits & np.uint64(1)).astype(np.float32)
+
+
+def mix_bits(words: np.ndarray) -> np.ndarray:
+    """64 bits that look random for each word (uint64): SplitMix64 (Steele, Lea and Flood 2014)."""
+    z = words + _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def hash_features(features: CSR, columns: np.ndarray, signs: np.ndarray, width: int) -> CSR:

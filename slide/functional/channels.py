@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import on_device, plain
+from slide.backend import KERNEL_DTYPES, on_device, plain
 from slide.kernels import channels as kernels
 from slide.runtime import array_view, check_together
 
@@ -106,7 +106,7 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
         )
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
     check_together(x, weight, bias)
-    if weight.dtype not in (torch.float32, torch.float64):
+    if weight.dtype not in KERNEL_DTYPES:
         raise TypeError(f"weights of convolutions must be float32 or float64, not {weight.dtype}")
     if x.ndim != 4 or weight.ndim != 4:
         raise ValueError(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import plain
+from slide.backend import KERNEL_DTYPES, plain
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.kernels import relu_dropout as kernels
 from slide.plain.relu_dropout import relu_dropout_forward
@@ -44,7 +44,7 @@ def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None = None) 
     checks.share("p", p)
     if not p:
         return torch.relu(x)
-    if x.dtype not in (torch.float32, torch.float64):  # Kernels do not read other types.
+    if x.dtype not in KERNEL_DTYPES:  # Kernels do not read other types.
         return relu_dropout(x.float(), p, generator).to(x.dtype)
     key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     if plain(x):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import transpose
-from slide.backend import plain
+from slide.backend import KERNEL_DTYPES, plain
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_rows import rows_to_visit
@@ -51,7 +51,7 @@ def sparse_linear(
         >>> sparse_linear(x, torch.eye(3), bias=None)
         tensor([[1., 0., 1.]])
     """
-    if weight.dtype not in (torch.float32, torch.float64):
+    if weight.dtype not in KERNEL_DTYPES:
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
     x = as_csr(x, len(weight))
     check_pattern("features", x, None, len(weight))

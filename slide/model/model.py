@@ -9,6 +9,7 @@ import numpy as np
 
 from slide import checks
 from slide.data import RowTransform, TextVectorizer
+from slide.data.row_transform import old_label_ids
 from slide.inputs import as_csr
 from slide.model.learning import LearningMixin
 from slide.model.restrict import kept_network, kept_ranker
@@ -105,9 +106,7 @@ class Model(LearningMixin):
             feature_names = vectorizer.terms
         self.feature_names = _names(feature_names, self.num_features, "feature_names")
         # The old number of each output; None: the outputs are numbered as the labels.
-        self._label_ids: np.ndarray | None = None
-        for kept in (step.label_ids for step in self.steps if step.label_ids is not None):
-            self._label_ids = kept if self._label_ids is None else self._label_ids[kept]
+        self._label_ids = old_label_ids(self.steps)
 
     def predict(self, rows: Any, k: int = 5, search: str | None = None) -> Predicted:
         """The k best labels of each row, with their names if they have any.

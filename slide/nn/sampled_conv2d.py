@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host
+from slide.backend import KERNEL_DTYPES, on_device, on_host
 from slide.functional.channels import (
     Channels,
     IntPair,
@@ -100,7 +100,7 @@ class SampledConv2d(SampledLayer):
             raise ValueError(f"a sampler needs groups=1, not {groups}")
         per_output = in_channels // groups * math.prod(self.kernel_size)
         super().__init__(per_output, out_channels, sampler, sparse_grad)
-        check_dtype(dtype, (torch.float32, torch.float64))
+        check_dtype(dtype, KERNEL_DTYPES)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.stride = as_pair("stride", stride, 1)

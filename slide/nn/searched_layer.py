@@ -17,15 +17,44 @@ from slide.runtime import outside_autocast, untraced
 from slide.sampling import Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.sparse import Pattern
+from slide.stored_rows import StoredRows
 
 SEARCHES = ("exact", "index", "sampler")
 
 
-class SearchedLayer(SampledLayer):
+class IndexedRows:
+    """The index over the rows of a layer: it is made at its first use, and is no part of a state.
+
+    A class before ``nn.Module`` among the bases of a layer.
+    """
+
+    _index: RowIndex | None = None
+
+    def _searched(self) -> tuple[Tensor | StoredRows, Tensor | None]:
+        """The rows ``(N, D)`` and the bias: the same objects as long as these are the same."""
+        raise NotImplementedError
+
+    def row_index(self) -> RowIndex:
+        """The index of `top_k` over the rows of the weight as they are now.
+
+        The first call makes it, and so does each call after weight or bias changed
+        (`slide.search.RowIndex.fits`): that takes a few seconds for some 100,000 outputs. It is no
+        part of the state of the layer, and copies of the layer make their own.
+        """
+        index, searched = self._index, self._searched()  # Another thread may replace the index.
+        if index is None or not index.fits(*searched):
+            index = self._index = None  # Two at a time would take twice the memory.
+            index = self._index = RowIndex(*searched)
+        return index
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_index": None}
+
+
+class SearchedLayer(IndexedRows, SampledLayer):
     """A sampled layer with a weight ``(N, D)``, whose outputs are inner products with its rows."""
 
     weight: nn.Parameter
-    _index: RowIndex | None = None
 
     @untraced
     @torch.no_grad()
@@ -76,21 +105,8 @@ class SearchedLayer(SampledLayer):
         scored = partial(active_linear, x, self.weight.detach(), self.bias)
         return at_ids(ids, self.out_features, scored)
 
-    def row_index(self) -> RowIndex:
-        """The index of `top_k` over the rows of the weight as they are now.
-
-        The first call makes it, and so does each call after weight or bias changed
-        (`slide.search.RowIndex.fits`): that takes a few seconds for some 100,000 outputs. It is no
-        part of the state of the layer, and copies of the layer make their own.
-        """
-        index = self._index  # Another thread may replace it.
-        if index is None or not index.fits(self.weight, self.bias):
-            index = self._index = None  # Two at a time would take twice the memory.
-            index = self._index = RowIndex(self.weight, self.bias)
-        return index
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_index": None}
+    def _searched(self) -> tuple[Tensor, Tensor | None]:
+        return self.weight, self.bias
 
     def candidates(self, x: Tensor) -> Pattern:
         """The candidates of the sampler's index for inputs ``(B, D)``.

@@ -8,7 +8,7 @@ from torch import nn
 
 from slide import checks
 from slide import functional as F
-from slide.backend import CPU, plain
+from slide.backend import CPU, KERNEL_DTYPES, plain
 from slide.functional.host_rows import fetch_features
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
@@ -17,8 +17,6 @@ from slide.nn.sampled_layer import SampledLayer
 from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.sparse import check_pattern
-
-_DTYPES = (torch.float32, torch.float64)
 
 
 class SparseInputLinear(SampledLayer):
@@ -87,7 +85,7 @@ class SparseInputLinear(SampledLayer):
                 "or without a proposer"
             )
         checks.positive("init_scale", init_scale)
-        check_dtype(dtype, _DTYPES)
+        check_dtype(dtype, KERNEL_DTYPES)
         place = CPU if host_rows else device
         weight = torch.empty(in_features, out_features, dtype=dtype, device=place)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
@@ -131,7 +129,7 @@ class SparseInputLinear(SampledLayer):
             >>> torch.equal(layer.to_linear().weight, linear.weight)
             True
         """
-        check_module(linear, nn.Linear, _DTYPES)
+        check_module(linear, nn.Linear, KERNEL_DTYPES)
         sizes, weight = (linear.in_features, linear.out_features), linear.weight
         place = {"device": weight.device, "dtype": weight.dtype}
         layer = cls(*sizes, sampler, sparse_grad=sparse_grad, **place)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from slide import functional as F
-from slide.backend import on_host
+from slide.backend import KERNEL_DTYPES, on_host
 from slide.nn.place import check_dtype
 from slide.sparse import CSR
 
@@ -53,7 +53,7 @@ class SparseWeightLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        check_dtype(dtype, (torch.float32, torch.float64))
+        check_dtype(dtype, KERNEL_DTYPES)
         if dtype not in (None, matrix.values.dtype):
             matrix = matrix.with_values(matrix.values.to(dtype))
         self.matrix = matrix

@@ -14,10 +14,10 @@ from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
 from slide.nn.place import new_linear
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.searched_layer import SEARCHES, at_ids, check_has_index
+from slide.nn.searched_layer import SEARCHES, IndexedRows, at_ids, check_has_index
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
-from slide.search import RowIndex, exact_top_k, index_top_k
+from slide.search import exact_top_k, index_top_k
 from slide.sparse import CSR, check_pattern
 from slide.stored_rows import StoredRows
 
@@ -51,6 +51,13 @@ class _StoredLayer(nn.Module):
     def weight(self) -> Tensor:
         """A copy of the weight as float32."""
         return self.rows.float()
+
+    def keep_rows_on_host(self) -> None:
+        """Raises ValueError: stored rows go where the network goes."""
+        raise ValueError(
+            f"rows stored as {self.codes.dtype} go where the network goes: keep_rows_on_host needs "
+            "a model that was saved in float32"
+        )
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.codes.dtype}"
@@ -86,15 +93,13 @@ class StoredInputLinear(_StoredLayer):
         return _with_weight(SparseInputLinear(1, self.out_features), self)
 
 
-class StoredLinear(_StoredLayer):
+class StoredLinear(IndexedRows, _StoredLayer):
     """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some.
 
     Args:
         rows: ``(N, D)``.
         bias: ``(N,)`` float32.
     """
-
-    _index: RowIndex | None = None
 
     def __init__(self, rows: StoredRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
@@ -135,16 +140,11 @@ class StoredLinear(_StoredLayer):
         self.sampler.update(weight, self.bias, None)
         return index_top_k(x, weight, self.bias, self.sampler.candidates(x), k)
 
-    def row_index(self) -> RowIndex:
-        """See `slide.SampledLinear.row_index`."""
-        index = self._index
-        if index is None or not index.fits(self.rows, self.bias):
-            index = self._index = None  # Two at a time would take twice the memory.
-            index = self._index = RowIndex(self.rows, self.bias)
-        return index
+    def _searched(self) -> tuple[StoredRows, Tensor]:
+        return self.rows, self.bias
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_index": None, "_whole": []}
+        return {**super().__getstate__(), "_whole": []}
 
     def to_linear(self) -> nn.Linear:
         """An ``nn.Linear`` with float32 copies of weight and bias."""

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.backend import KERNEL_DTYPES
 from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view, check_on_cpu
@@ -253,7 +254,7 @@ class RowIndex:
         known, queries = found.clamp(min=0), queries.to(self.weight.dtype)
         weight, bias, places = weight_rows(self.weight).some(known.numpy(), self.bias)
         known, bias = torch.from_numpy(places), None if bias is None else bias.detach()
-        if weight.dtype in (torch.float32, torch.float64) and weight.is_contiguous():
+        if weight.dtype in KERNEL_DTYPES and weight.is_contiguous():
             scores = _products(queries, weight, bias, known)
         else:
             scores = torch.bmm(weight[known], queries[:, :, None])[:, :, 0]
