@@ -31,6 +31,7 @@ from slide.config.ranks import (
     share_folder,
     share_threads,
 )
+from slide.config.samplers import proposer_has
 from slide.config.search import choose_settings, race_steps, variants
 from slide.data import Batches, SparseDataset, kind_of, transform, validation_split
 from slide.data.transforms import check_transform
@@ -43,8 +44,6 @@ from slide.training.planner import HeldRows
 from slide.training.race import Contender
 
 CONFIG = "config.yaml"
-
-_ON_CPU_ONLY = ("FaissProposer", "IndexProposer")
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
@@ -104,13 +103,13 @@ def check_settings(config: DictConfig) -> None:
 
 def _check_device(config: DictConfig) -> None:
     """Raise ValueError for parts that compute on the CPU only, where the run is elsewhere."""
-    device, proposer = run_device(config), config.sampler.get("proposer")
+    device = run_device(config)
     if device.type == "cpu":
         return
-    if proposer is not None and proposer._target_.removeprefix("slide.") in _ON_CPU_ONLY:
+    if proposer_has(config, "cpu_only"):
         raise ValueError(
-            f"{proposer._target_} searches on the CPU; with runtime.device={device} use "
-            "sampler=uniform, lsh, recent or neighbours"
+            f"{config.sampler.proposer._target_} searches on the CPU; with runtime.device={device} "
+            "use sampler=uniform, lsh, recent or neighbours"
         )
     if config.trainer.evaluation == "index":
         raise ValueError(

@@ -8,12 +8,11 @@ from omegaconf import DictConfig
 from slide import runtime
 from slide.bars import say
 from slide.config.ranks import ALONE, Ranks
+from slide.config.samplers import proposer_has
 from slide.data import SparseDataset
 from slide.limits import free_memory, in_gib, resident_memory
 from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs, peak_memory
 
-# Proposers whose index has a vector for each output.
-_WITH_VECTORS = ("slide.FaissProposer", "slide.IndexProposer")
 _CANDIDATES = ("depth", "voted", "associated")
 
 
@@ -50,7 +49,7 @@ def run_sizes(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> 
         checkpoints=bool(trainer.checkpoint_every) and processes == 1,
         row_index=trainer.evaluation == "index",
         tables=_table_sizes(proposer, hidden[-1], labels),
-        vectors=proposer is not None and proposer._target_ in _WITH_VECTORS,
+        vectors=not every and proposer_has(config, "holds_vectors"),
         ranker=_ranker_sizes(ranker if ranks.leads else None, data),
         threads=runtime.num_threads(),
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
 from slide import checks
@@ -17,6 +17,12 @@ def build_sampler(config: DictConfig) -> partial[Sampler]:
     if config.sampler.active == "all":
         return partial(FullSampler)
     return _unguarded(instantiate(config.sampler))
+
+
+def proposer_has(config: DictConfig, attribute: str) -> bool:
+    """Whether the proposer of the output layer, if there is one, has an attribute that is true."""
+    proposer = config.sampler.get("proposer")
+    return proposer is not None and bool(getattr(get_object(proposer._target_), attribute, False))
 
 
 def _unguarded(made: Any) -> Any:

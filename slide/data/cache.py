@@ -8,20 +8,19 @@ its final name when it is complete. ``meta.json`` names all files with their che
 
 import errno
 import json
-import logging
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from slide import checks
+from slide.bars import say
 from slide.data.cache_files import CacheFile, check_written, write_extra
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.fetching.lock import locked
@@ -30,8 +29,6 @@ from slide.files import json_digest, sync_folder, write_json
 
 __all__ = ["cached"]
 
-_log = logging.getLogger(__name__)
-
 # A folder of another version is not read. Increase it when the content of a folder changes.
 CACHE_VERSION = 3
 SPLITS = ("train", "test")
@@ -39,7 +36,6 @@ SPLITS = ("train", "test")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Without locks, another process may replace the folder at the moment when it is opened.
 REOPEN_TRIES = 20
-_WRITTEN_AGAIN = "the cache of %s is written again: %s"
 
 Source = Mapping[str, Any]
 Blocks = Callable[[], Iterable[Block]]
@@ -95,13 +91,12 @@ def cached(
         files |= write_extra(temporary, extra())
         _write_meta(temporary, source, num_features, num_labels, splits, files)
 
-    note = partial(_log.debug, _WRITTEN_AGAIN, name)
-
-    def reopen(failed: Callable[[Exception], object] = note) -> SparseDataset | None:
+    def reopen(tell: bool = False) -> SparseDataset | None:
         try:
             return _open_cache(folder, name, source, constants)
         except (OSError, ValueError) as error:
-            failed(error)
+            if tell:
+                say(f"warning   the cache of {name} is written again: {error}")
             return None
 
     found = reopen()
@@ -120,7 +115,7 @@ def _write_cache(
 ) -> SparseDataset:
     """Writes a cache folder, alone if there are locks, and opens it."""
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
-        found = reopen(partial(_log.warning, _WRITTEN_AGAIN, name))
+        found = reopen(tell=True)
         if found is not None:  # Another process has written it meanwhile.
             return found
         if alone:

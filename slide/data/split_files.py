@@ -1,6 +1,5 @@
 """The folder of a split: five ``.npy`` files, written piece by piece and opened as memory maps."""
 
-import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from slide.bars import say
 from slide.data.cache_files import ArrayWriter, CacheFile
 from slide.data.dataset import Block, Split
 from slide.sparse import CSR, Pattern
 
 __all__ = ["open_split", "write_split"]
-
-log = logging.getLogger(__name__)
 
 ARRAYS = {
     "feature_indptr": np.dtype(np.int64),
@@ -78,9 +76,8 @@ def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labe
     if ends != tuple(map(len, (features.indices, features.values, labels.indices))):
         raise ValueError(f"{folder}: rows end at {ends}, which the arrays do not")
     if counts["skipped"]:
-        log.warning(
-            "%s rows: malformed lines were left out: %d (dataset.lenient=false names the first)",
-            folder.name,
-            counts["skipped"],
+        say(
+            f"warning   {folder.name} rows: malformed lines were left out: {counts['skipped']} "
+            "(dataset.lenient=false names the first)"
         )
     return Split(features, labels, num_features, num_labels)

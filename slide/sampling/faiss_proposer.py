@@ -41,6 +41,7 @@ class FaissProposer(Proposer):
     """
 
     sparse_inputs = False
+    cpu_only = holds_vectors = True
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class IndexProposer(Proposer):
     """
 
     sparse_inputs = False
+    cpu_only = holds_vectors = True
 
     def __init__(
         self,

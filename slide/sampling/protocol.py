@@ -110,6 +110,8 @@ class Proposer:
         sparse_inputs: whether inputs may be in CSR form.
         needs_labels: whether it finds candidates by way of labels. Then it serves the training of a
             layer with labels, and neither prediction nor hidden layers.
+        cpu_only: whether weights must be on the CPU.
+        holds_vectors: whether the index has a vector for each output, which needs memory.
 
     Example:
         >>> import slide, torch
@@ -127,6 +129,8 @@ class Proposer:
 
     sparse_inputs: bool = True
     needs_labels: bool = False
+    cpu_only: bool = False
+    holds_vectors: bool = False
 
     def __init__(self, in_features: int, out_features: int, *, seed: int = 0):
         self.in_features = in_features

@@ -10,7 +10,7 @@ from helpers import job
 from slide import FullSampler
 from slide.config import build_network, build_optimizer, fill_in
 from slide.config.defaults import check_used
-from slide.config.samplers import build_sampler
+from slide.config.samplers import build_sampler, proposer_has
 from slide.sparse import CSR
 
 
@@ -20,6 +20,24 @@ def test_all_outputs_with_any_sampler(choice):
     fill_in(config, 1000, 80)
     network = build_network(config, 1000, 80)
     assert isinstance(network.output.sampler, FullSampler)
+
+
+@pytest.mark.parametrize(
+    ("words", "yes"),
+    [
+        (["sampler=uniform"], False),
+        (["sampler=lsh"], False),
+        (["sampler=recent"], False),
+        (["sampler=faiss"], True),
+        (["sampler=index"], True),
+        (["sampler=faiss", "sampler.proposer._target_=slide.sampling.FaissProposer"], True),
+    ],
+)
+def test_what_a_proposer_needs(words, yes):
+    """By its class, however it is named."""
+    config = job.compose(*words)
+    assert proposer_has(config, "cpu_only") is yes
+    assert proposer_has(config, "holds_vectors") is yes
 
 
 def test_null_settings_follow_from_the_data():

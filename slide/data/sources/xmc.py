@@ -85,7 +85,7 @@ def xmc(
         train_samples, test_samples: expected rows of the two files, if known.
         num_features, num_labels: expected columns of both files, if known.
         propensity: constants a and b of propensity-scored precision.
-        lenient: text: leave malformed lines out instead of raising; their number is logged.
+        lenient: text: leave malformed lines out instead of raising; their number is said.
         hint: what the user can do when a file is missing.
         fetch: puts missing files into ``root``.
 
