@@ -36,6 +36,13 @@ def test_guides_have_examples():
     assert {page.stem for page in WITH_CODE} >= set(guides.split())
 
 
+def test_every_result_is_on_the_page_of_results():
+    named = set(
+        re.findall(r"\]\(\.\./(results/[^)]+\.md)\)", (ROOT / "docs/benchmarks.md").read_text())
+    )
+    assert named >= {name(page) for page in (ROOT / "results").rglob("*.md")}
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

@@ -1,10 +1,15 @@
 """Comparing what a kernel computes with what it should."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from slide.sparse import CSR, Pattern
+
+# It raises an error if what it tests is wrong.
+Test = Callable[[np.random.Generator], None]
 
 
 def near(what: str, found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:

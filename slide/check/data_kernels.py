@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from slide.check.comparing import equal, near, random_csr
-from slide.check.more_kernels import Test
+from slide.check.comparing import Test, equal, near, random_csr
 from slide.kernels import format_rows as formatting
 from slide.kernels.evidence import fill_evidence
 from slide.kernels.label_counts import relate_candidates

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
-from slide.check.comparing import equal, gradient, near, random_csr
+from slide.check.comparing import Test, equal, gradient, near, random_csr
 from slide.check.data_kernels import DATA_TESTS
-from slide.check.more_kernels import MORE_TESTS
+from slide.check.inner_kernels import INNER_TESTS
 from slide.data.dataset import Split
 from slide.functional import CSRMatrix, active_conv2d, active_linear, csr_matmul, loss_on_active
 from slide.hashing import DWTA, HashTables, SimHash
@@ -54,7 +54,7 @@ def run_self_tests(
             yield name, trials, said
 
 
-def _outcome(test: Callable[[np.random.Generator], None], rng: np.random.Generator) -> str | None:
+def _outcome(test: Test, rng: np.random.Generator) -> str | None:
     try:
         test(rng)
     except Exception as error:
@@ -116,7 +116,7 @@ def _losses(rng: np.random.Generator) -> None:
 
 def _csr_product(rng: np.random.Generator) -> None:
     sparse, dense = random_csr(rng, _OUTPUTS, _WIDTH)
-    own, plain = (torch.randn(_WIDTH, 5) for _ in range(2))
+    own = torch.randn(_WIDTH, 5)
     plain = own.clone().requires_grad_()
     own.requires_grad_()
     found, expected = csr_matmul(CSRMatrix(sparse, _WIDTH), own), dense @ plain
@@ -236,7 +236,7 @@ def _rows(rng: np.random.Generator) -> None:
     equal("their labels", taken.labels.indices.tolist(), rows.tolist())
 
 
-SELF_TESTS: dict[str, Callable[[np.random.Generator], None]] = {
+SELF_TESTS: dict[str, Test] = {
     "products on a shared set": lambda rng: _linear(rng, shared=True),
     "products on a set for each sample": lambda rng: _linear(rng, shared=False),
     "losses": _losses,
@@ -249,6 +249,6 @@ SELF_TESTS: dict[str, Callable[[np.random.Generator], None]] = {
     "largest scores": _largest,
     "index over rows": _index,
     "rows of data": _rows,
-    **MORE_TESTS,
+    **INNER_TESTS,
     **DATA_TESTS,
 }

@@ -1,4 +1,4 @@
-"""Operations with manual gradients; each file holds one operation.
+"""Operations with manual gradients: one in each file, and files of what they share.
 
 The gradients of inputs go through autograd. The gradient of a weight is a list of row numbers and
 the gradients of these rows, because autograd would scatter it into a zero matrix of the weight's

@@ -11,7 +11,7 @@ from slide.check import (
     SELF_TESTS,
     data_kernels,
     describe_machine,
-    more_kernels,
+    inner_kernels,
     run_self_tests,
     self_test,
 )
@@ -54,7 +54,7 @@ WRITERS = {
 
 def home_of(name):
     """The module that calls the kernel of a test."""
-    homes = {more_kernels: more_kernels.MORE_TESTS, data_kernels: data_kernels.DATA_TESTS}
+    homes = {inner_kernels: inner_kernels.INNER_TESTS, data_kernels: data_kernels.DATA_TESTS}
     return next((home for home, tests in homes.items() if name in tests), self_test)
 
 

@@ -1,13 +1,11 @@
 """Kernels that no public operation shows alone: random numbers, trees, classifiers and others."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
-from slide.check.comparing import equal, gradient, near, random_csr
+from slide.check.comparing import Test, equal, gradient, near, random_csr
 from slide.functional import active_linear, loss_on_active, relu_dropout
 from slide.hashing import HashTables
 from slide.kernels.dual_descent import (
@@ -28,7 +26,6 @@ from slide.sparse import CSR, Pattern
 
 _ROWS, _WIDTH = 20, 12
 _MASK = (1 << 64) - 1
-Test = Callable[[np.random.Generator], None]
 
 
 def _random_numbers(rng: np.random.Generator) -> None:
@@ -202,7 +199,7 @@ def _csr_of_nothing(rng: np.random.Generator) -> None:
     equal("what rows without entries find", set(ids.ravel().tolist()), {-1})
 
 
-MORE_TESTS: dict[str, Test] = {
+INNER_TESTS: dict[str, Test] = {
     "random numbers": _random_numbers,
     "numbers in text": _numbers_in_text,
     "decision trees": _trees,
