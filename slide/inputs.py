@@ -170,11 +170,18 @@ def _from_scipy(matrix: Any, num_columns: int | None, name: str) -> CSR:
     if len(matrix.shape) != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {matrix.shape}")
     _check_columns(matrix.shape[1], num_columns, name)
+    if matrix.format != "csr" and _is_short(matrix.dtype):
+        matrix = matrix.astype(np.float64)  # `tocsr` adds up.
     matrix = matrix.tocsr()
     if not matrix.has_canonical_format and _has_duplicates(matrix):
-        matrix = matrix.copy()
+        matrix = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
         matrix.sum_duplicates()
     return CSR(*_indexes(matrix, name), _values(matrix.data, name))
+
+
+def _is_short(dtype: Any) -> bool:
+    """Whether sums may leave a type of numbers, as those of bytes wrap around at 256."""
+    return np.dtype(dtype).kind in "biu"
 
 
 def _has_duplicates(matrix: Any) -> bool:
@@ -191,6 +198,8 @@ def _from_torch(x: torch.Tensor, num_columns: int | None, name: str) -> CSR:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {tuple(x.shape)}")
     _check_columns(x.shape[1], num_columns, name)
     if x.layout == torch.sparse_coo:  # By numpy, as PyTorch's own conversion is slow and warns.
+        if not x.is_complex() and x.dtype not in (torch.float32, torch.float64):
+            x = x.double()  # `coalesce` adds up, and short types wrap around.
         x = x.coalesce()
         rows, columns = x.indices().numpy()
         sizes = np.bincount(rows, minlength=x.shape[0])

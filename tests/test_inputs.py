@@ -79,6 +79,30 @@ def test_entries_of_one_place_are_added_up_and_others_keep_their_order():
     assert as_csr(torch_twice).values.tolist() == [3]
 
 
+MANY = np.zeros(512, int), np.full(512, 4)
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        *((form, kind) for form in ("coo", "csr") for kind in ("bool", "uint8", "int16")),
+        *(("torch", kind) for kind in ("bool", "uint8", "int16", "float16")),
+    ],
+)
+def test_sums_of_short_types_do_not_wrap_around(form, kind):
+    ones = np.ones(512, kind) if kind in ("bool", "uint8") else np.full(512, 100, kind)
+    matrix = {
+        "coo": lambda: scipy.sparse.coo_array((ones, MANY), (1, 9)),
+        "csr": lambda: scipy.sparse.csr_array((ones, MANY[1], [0, 512]), (1, 9)),
+        "torch": lambda: torch.sparse_coo_tensor(
+            np.array(MANY), torch.from_numpy(ones), (1, 9), check_invariants=True
+        ),
+    }[form]()
+    assert as_csr(matrix).values.tolist() == [512.0 * float(ones[0])]
+    assert as_pattern(matrix, 9).indices.tolist() == [4]
+    assert str(matrix.dtype).removeprefix("torch.") == kind, "the user's matrix has changed"
+
+
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
