@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers.matrices import make_csr
 from helpers.serving import serving_model
+from pydantic import ValidationError
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
@@ -182,6 +183,25 @@ def test_bad_requests_get_a_sentence(client, case):
     how = {"data": content, "headers": {"Content-Type": "application/json"}}
     status = 400 if sentence.startswith(("the body is", "parsing")) or not sentence else 422
     assert sentence in refusal(client, status, **how)
+
+
+ALL_WRONG = {
+    "rows": {"rows": [0] * 9999},
+    "indices": {"rows": [{"indices": [""] * 9999}]},
+    "values": {"rows": [{"indices": [1], "values": [""] * 9999}]},
+    "features": {"rows": [{"features": dict.fromkeys(map(str, range(9999)), "")}]},
+    "names": {"rows": [{"features": [None] * 9999}]},
+    "keys of a row": {"rows": [dict.fromkeys(map(str, range(9999)), 1)]},
+    "keys": {"rows": [ROW], **dict.fromkeys(map(str, range(9999)), 1)},
+}
+
+
+@pytest.mark.parametrize("case", ALL_WRONG)
+def test_a_large_request_that_is_all_wrong_has_few_errors(case):
+    """Millions of them took gigabytes, and a minute in which nobody was answered."""
+    with pytest.raises(ValidationError) as found:
+        Query.model_validate(ALL_WRONG[case])
+    assert found.value.error_count() <= 6
 
 
 def test_a_missing_content_type_gets_a_sentence(client):
