@@ -71,14 +71,22 @@ class Batcher:
         """Begin to answer; called inside of the event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    @property
+    def failed(self) -> bool:
+        """Whether nothing is answered any more, though nobody stopped it."""
+        return self._task is not None and self._task.done() and not self._stopping
+
     async def ask(self, rows: CSR, k: int, search: str) -> Predicted:
         """The answers to some rows.
 
         Raises:
             Overloaded: if too many rows wait.
+            RuntimeError: if nothing is answered any more.
             TimeoutError: if there is no answer in time.
             ValueError: see `slide.model.Model.predict`; or for scores that are not finite.
         """
+        if self.failed:
+            raise RuntimeError("the batcher has ended")
         if self.waiting and self.waiting + rows.num_rows > self.limits.waiting_rows:
             raise Overloaded
         answer = asyncio.get_running_loop().create_future()
@@ -103,7 +111,7 @@ class Batcher:
         self._some.set()
         self._full.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
         self._thread.shutdown()
 
     async def _run(self) -> None:
@@ -115,7 +123,10 @@ class Batcher:
                     await asyncio.wait_for(self._full.wait(), self.limits.batch_wait)
             jobs = self._take()
             crowded = len(jobs) > 1
-            found = await self.run(self._answer_all, jobs)
+            try:
+                found = await self.run(self._answer_all, jobs)
+            except Exception as error:  # Without this loop nobody would be answered any more.
+                found = [error] * len(jobs)
             for job, result in zip(jobs, found, strict=True):
                 if job.answer.done():  # Nobody waits for it any more.
                     continue
@@ -149,18 +160,18 @@ class Batcher:
 
     def _answer_together(self, jobs: list[_Job]) -> list[Predicted | Exception]:
         """The answers to jobs of one product; if they fail, each for itself."""
-        rows = _stack([job.rows for job in jobs])
         try:
+            rows = _stack([job.rows for job in jobs])
             with np.errstate(over="ignore", invalid="ignore"):  # Of values that are too large.
                 ids, scores = self.answer(rows, jobs[0].k, jobs[0].search)
             self.observe(rows.num_rows)
+            ends = np.cumsum([job.rows.num_rows for job in jobs])[:-1]
+            parts = zip(np.split(ids, ends), np.split(scores, ends), strict=True)
+            return [_checked(Predicted(*part)) for part in parts]
         except Exception as error:
             if len(jobs) == 1:
                 return [error]
             return [found for job in jobs for found in self._answer_together([job])]
-        ends = np.cumsum([job.rows.num_rows for job in jobs])[:-1]
-        parts = zip(np.split(ids, ends), np.split(scores, ends), strict=True)
-        return [_checked(Predicted(*part)) for part in parts]
 
 
 def _product(job: _Job) -> tuple[int, str]:

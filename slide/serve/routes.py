@@ -71,9 +71,11 @@ def _add_routes(
             raise HTTPException(422, str(error)) from error
         return JSONResponse({"answers": _answers(found, query, model)})
 
-    @app.get("/health", response_model=Health)
+    @app.get("/health", response_model=Health, responses={503: {"model": Problem}})
     async def health() -> dict[str, Any]:
         """That the server answers, and what the model is."""
+        if batcher.failed:
+            raise HTTPException(503, "rows are not answered any more; start the server again")
         sizes = {"features": model.num_features, "labels": model.num_labels}
         return {"status": "ok", "model": model.name, **sizes, "waiting_rows": batcher.waiting}
 

@@ -10,6 +10,7 @@ import pytest
 from slide import CSR
 from slide.model import Predicted
 from slide.serve import Limits
+from slide.serve import batcher as batcher_module
 from slide.serve.batcher import Batcher, Overloaded
 
 
@@ -112,6 +113,44 @@ def test_a_bad_request_does_not_spoil_the_others():
     assert found[3].scores == [[4]]
     assert str(found[1]) == "a negative value"
     assert str(found[2]) == "the values of row 0 are too large: its scores are not finite"
+
+
+def test_an_error_anywhere_is_the_answer_of_its_requests_and_not_the_end(monkeypatch):
+    stack, faults = batcher_module._stack, ["while it is stacked", "while it is stacked"]
+
+    def faulty(parts):
+        if faults:
+            raise MemoryError(faults.pop())
+        return stack(parts)
+
+    async def work(batcher):
+        monkeypatch.setattr(batcher_module, "_stack", faulty)
+        first = await asyncio.gather(*asked(batcher, 2), return_exceptions=True)
+        monkeypatch.setattr(batcher, "_answer_all", lambda jobs: 1 / 0)
+        second = await asyncio.gather(*asked(batcher, 2), return_exceptions=True)
+        monkeypatch.undo()
+        assert not batcher.failed
+        return *first, *second, *await asyncio.gather(*asked(batcher, 1))
+
+    def asked(batcher, requests):
+        return [batcher.ask(rows(1), 1, "exact") for _ in range(requests)]
+
+    found, _ = run(work, batch_wait=0.2, batch_rows=2, timeout=5.0)
+    assert str(found[0]) == "while it is stacked"
+    assert found[1].scores == found[4].scores == [[2]]
+    assert [type(error) for error in found[2:4]] == [ZeroDivisionError] * 2
+
+
+def test_a_batcher_that_has_ended_says_so_at_once():
+    async def work(batcher):
+        assert not batcher.failed
+        batcher._task.cancel()
+        await asyncio.wait([batcher._task])
+        assert batcher.failed
+        with pytest.raises(RuntimeError, match="the batcher has ended"):
+            await batcher.ask(rows(1), 1, "exact")
+
+    run(work)
 
 
 def test_too_many_rows_are_refused():

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
 from slide.model.model import SEARCHES
+from slide.serve.batcher import Batcher
 from slide.serve.schema import Query
 
 FEATURES, LABELS = 30, 12
@@ -125,6 +126,13 @@ def test_other_pages(client):
     assert "swagger" in client.get("/docs").text
     assert client.get("/nowhere").json() == {"error": "Not Found"}
     assert client.get("/predict").status_code == 405
+
+
+def test_health_says_if_rows_are_not_answered(client, monkeypatch):
+    monkeypatch.setattr(Batcher, "failed", True)
+    answer = client.get("/health")
+    assert answer.status_code == 503
+    assert answer.json()["error"].startswith("rows are not answered any more")
 
 
 def test_metrics():
