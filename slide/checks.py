@@ -114,6 +114,18 @@ def row_weights(name: str, values: Any, num_rows: int) -> np.ndarray | None:
     return found
 
 
+class ScoresNotFinite(ValueError):
+    """A row has scores that are no finite numbers.
+
+    Args:
+        row: its number, from 0 on.
+    """
+
+    def __init__(self, row: int):
+        super().__init__(f"the values of row {row} are too large: its scores are not finite")
+        self.row = row
+
+
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
     """The message of an error, with the whole key of a value, and a file before what is wrong.
 

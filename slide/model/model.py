@@ -16,6 +16,7 @@ from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
 from slide.names import Names
 from slide.nn import SlideNetwork
+from slide.nn.predicting import check_finite
 from slide.nn.searched_layer import SEARCHES as SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
@@ -123,8 +124,8 @@ class Model(LearningMixin):
                 `slide.SampledLinear.top_k`. None: `search`.
 
         Raises:
-            ValueError: for a k below 1, another number of features, values that are not finite, or
-                ``"sampler"`` without its index.
+            ValueError: for a k below 1, another number of features, values that are not finite or
+                so large that scores are not, or ``"sampler"`` without its index.
             TypeError: for rows that are no matrix, or texts where the model takes none.
         """
         ids, scores = self.predict_ids(rows, k, search)
@@ -147,7 +148,7 @@ class Model(LearningMixin):
         checks.one_of("search", search, SEARCHES)
         x = self._checked(rows)
         with one_thread() if x.num_rows == 1 else nullcontext():
-            parts = [self._answer(part, k, search) for part in _blocks(x)]
+            parts = self._answer_blocks(x, k, search)
         if not parts:
             return Predicted(np.empty((0, k), np.int64), np.empty((0, k)))
         ids, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -188,14 +189,27 @@ class Model(LearningMixin):
             raise ValueError(f"features must be finite float32 values, not {bad}")
         return x
 
+    def _answer_blocks(self, x: CSR, k: int, search: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        parts = []
+        for start in range(0, x.num_rows, _BATCH):
+            try:
+                parts.append(self._answer(x.slice(start, start + _BATCH), k, search))
+            except checks.ScoresNotFinite as error:
+                raise checks.ScoresNotFinite(start + error.row) from error
+        return parts
+
     def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""
         for step in self.steps:
             x = step.features(x)
         if self.ranker is None:
             most = min(k, self.network.output.out_features)
-            scores, ids = (each.numpy() for each in self.network.predict(x, most, search))
-            found = Ranked.of(k, scores, ids)
+            hidden = self.network.embed(x)
+            check_finite(hidden)
+            scores, ids = self.network.output.top_k(hidden, most, search)
+            best = scores[:, :1]  # An index may find nothing at all.
+            check_finite(best if search == "exact" else best.masked_fill(ids[:, :1] < 0, 0.0))
+            found = Ranked.of(k, scores.numpy(), ids.numpy())
         else:
             found = self.ranker.rank(self.network, x, k, search)
         return found.ids, found.scores
@@ -271,9 +285,3 @@ def _names(names: Iterable[Any] | None, count: int, what: str) -> Names | None:
     if len(found) != count:
         raise ValueError(f"{len(found)} {what} do not fit {count} of them")
     return found
-
-
-def _blocks(x: CSR) -> Iterable[CSR]:
-    """The rows in parts."""
-    for start in range(0, x.num_rows, _BATCH):
-        yield x.slice(start, start + _BATCH)

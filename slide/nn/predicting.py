@@ -8,7 +8,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
+
+from slide.checks import ScoresNotFinite
 
 _thread = threading.local()
 
@@ -35,3 +37,15 @@ def predicting() -> Iterator[None]:
 def learns(module: nn.Module) -> bool:
     """Whether a module computes as in training mode."""
     return module.training and not getattr(_thread, "predicts", False)
+
+
+def check_finite(scores: Tensor) -> None:
+    """Raise `slide.checks.ScoresNotFinite` for a row that is not finite.
+
+    Args:
+        scores: ``(B, n)``: scores, or the hidden layer that they follow from. A search finds no
+            output whose score is NaN, so the scores that it found do not show it.
+    """
+    fine = scores.isfinite().all(1)
+    if not fine.all():
+        raise ScoresNotFinite(int(fine.logical_not().nonzero()[0]))

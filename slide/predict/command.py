@@ -83,7 +83,12 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
         first = Numbering.of(model).first_label
         writer = AnswerWriter(file, format, model.num_labels, names, first)
         for block in read_rows(RowSource(options.input, options.format, options.labels), model):
-            ids, found = model.predict_ids(block.features, options.k, options.search)
+            try:
+                ids, found = model.predict_ids(block.features, options.k, options.search)
+            except checks.ScoresNotFinite as error:
+                told = checks.ScoresNotFinite(writer.rows + error.row)
+                name = "standard input" if options.input == "-" else options.input
+                raise ValueError(f"{name}: {told} (rows are counted from 0)") from error
             if options.threshold is not None:
                 ids = np.where(found < options.threshold, -1, ids)
             scores.add(ids, block.labels)

@@ -3,11 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from slide.backend import on_host
 from slide.data import KnownLabels, OwnItems
 from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
+from slide.nn.predicting import check_finite
 from slide.ranking.associations import Associations
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
@@ -93,9 +95,13 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
         features: ``(B, D)``.
         depths: number of candidates of each expert.
         search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
+
+    Raises:
+        ValueError: for a row whose scores are not finite.
     """
     network, labels = experts.network, len(experts.frequency)
     hidden = network.embed(features)
+    check_finite(hidden)
     named = on_host(network.output.top_k(hidden, min(depths.network, labels), search)[1])
     votes = experts.neighbours.votes(features, min(depths.neighbours, labels))
     _, associated = experts.associations.best(features, min(depths.associations, labels))
@@ -104,6 +110,8 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
         ids[hits(ids, experts.known_labels.of(features))] = -1
     known = ids >= 0
     starts = row_bounds(known.sum(1))
+    scores = network.output.scores_of(hidden, ids)
+    check_finite(torch.from_numpy(scores))
     columns = np.empty((starts[-1], len(COLUMNS)), np.float32)
     of_row = np.empty((len(ids), 3), np.float32)
     of_row[:, 0], of_row[:, 1], of_row[:, 2] = np.diff(features.indptr), votes.nearest, votes.mean
@@ -111,7 +119,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
         *(
             ids,
             starts,
-            network.output.scores_of(hidden, ids),
+            scores,
             experts.classifiers.scores(features, ids),
         ),
         (votes.ids, votes.shares, votes.sharp),

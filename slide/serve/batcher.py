@@ -83,7 +83,7 @@ class Batcher:
             Overloaded: if too many rows wait.
             RuntimeError: if nothing is answered any more.
             TimeoutError: if there is no answer in time.
-            ValueError: see `slide.model.Model.predict`; or for scores that are not finite.
+            ValueError: see `slide.model.Model.predict`.
         """
         if self.failed:
             raise RuntimeError("the batcher has ended")
@@ -167,7 +167,7 @@ class Batcher:
             self.observe(rows.num_rows)
             ends = np.cumsum([job.rows.num_rows for job in jobs])[:-1]
             parts = zip(np.split(ids, ends), np.split(scores, ends), strict=True)
-            return [_checked(Predicted(*part)) for part in parts]
+            return [Predicted(*part) for part in parts]
         except Exception as error:
             if len(jobs) == 1:
                 return [error]
@@ -176,13 +176,6 @@ class Batcher:
 
 def _product(job: _Job) -> tuple[int, str]:
     return job.k, job.search
-
-
-def _checked(found: Predicted) -> Predicted | ValueError:
-    bad = np.flatnonzero(~np.isfinite(found.scores).all(1))
-    if len(bad):
-        return ValueError(f"the values of row {bad[0]} are too large: its scores are not finite")
-    return found
 
 
 def _stack(parts: list[CSR]) -> CSR:

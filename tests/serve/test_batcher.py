@@ -105,14 +105,13 @@ def test_other_k_and_search_are_other_products():
 
 def test_a_bad_request_does_not_spoil_the_others():
     async def work(batcher):
-        asked = [batcher.ask(rows(value), 1, "exact") for value in (1, -1, np.inf, 2)]
+        asked = [batcher.ask(rows(value), 1, "exact") for value in (1, -1, 2)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     found, _ = run(work, batch_wait=0.2, batch_rows=4)
     assert found[0].scores == [[2]]
-    assert found[3].scores == [[4]]
+    assert found[2].scores == [[4]]
     assert str(found[1]) == "a negative value"
-    assert str(found[2]) == "the values of row 0 are too large: its scores are not finite"
 
 
 def test_an_error_anywhere_is_the_answer_of_its_requests_and_not_the_end(monkeypatch):
