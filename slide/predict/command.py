@@ -167,7 +167,12 @@ def _read_labels(path: Path, model: Model) -> list[Any]:
     """The labels of a file, numbers or names, one in each line."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    try:
+        text = path.read_bytes().decode("utf-8-sig")  # Without a byte order mark.
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from error
+    # Names may have what `splitlines` takes for the end of a line.
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
     if model.label_names is not None and model.label_names.kind == "text":
         return lines
     bad = next((line for line in lines if not line.strip().lstrip("-").isdecimal()), None)

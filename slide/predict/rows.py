@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from slide.data.errors import check_not_compressed
 from slide.data.formats.npz_reader import read_npz_blocks, read_npz_shape
 from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
 from slide.model import Model, Names
+from slide.predict.beginning import Beginning
 from slide.predict.numbering import Numbering
 from slide.sparse import CSR, Pattern
 
@@ -73,13 +74,13 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
         yield from _matrices(source, model)
         return
     with _opened(source.path) as (file, size):
-        first, counted = _first_line(file), Numbering.of(model)
+        first, counted = file.first, Numbering.of(model)
         name = "standard input" if source.path == "-" else source.path
         piped = f"unpack it first, as in zcat {source.path} | slide-predict MODEL -"
         check_not_compressed(first, name, piped)
         if source.format is None and model.vectorizer is not None:
             format = "jsonl"
-        format = format or _guessed(first, counted, name)
+        format = format or _guessed(file.telling, counted, name)
         if format == "jsonl":
             yield from _json_rows(file, name, size, model)
             return
@@ -93,23 +94,18 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
             _check_width(header.features, model, name)
             _warn_of_sizes(header, model, name)
         sizes = Sizes(features=model.num_features)
-        yield from parse_text(file, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
+        text = cast(IO[bytes], file)  # It has what is called of it.
+        yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """A file that can be looked into, and its size if it is known."""
+def _opened(path: str) -> Iterator[tuple[Beginning, int | None]]:
+    """A file with its first lines, and its size if it is known."""
     if path == "-":
-        yield sys.stdin.buffer, None
+        yield Beginning(sys.stdin.buffer), None
         return
     with open(path, "rb", buffering=_CHUNK) as file:
-        yield file, Path(path).stat().st_size if Path(path).is_file() else None
-
-
-def _first_line(file: Any) -> bytes:
-    """The first line, as far as it is in the buffer; it is not taken from the file."""
-    line, newline, _ = file.peek(1).partition(b"\n")
-    return line + newline
+        yield Beginning(file), Path(path).stat().st_size if Path(path).is_file() else None
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -165,7 +161,7 @@ def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
                 bar.update(part.features.num_rows)
 
 
-def _json_rows(file: IO[bytes], name: str, size: int | None, model: Model) -> Iterator[Block]:
+def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> Iterator[Block]:
     """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
     rows: list[_Row] = []
     unknown: dict[Any, int] = {}

@@ -1,6 +1,7 @@
 """Answers as lines of JSON, text of the extreme classification repository, or a SciPy matrix."""
 
 import json
+import os
 from typing import IO
 
 import numpy as np
@@ -24,7 +25,7 @@ class AnswerWriter:
         first_label: number of the first label in text and lines of JSON; a matrix begins at 0.
 
     Raises:
-        ValueError: for a format that needs a file in which one can go back.
+        ValueError: for a format that needs a file in which one can go back and write.
     """
 
     def __init__(
@@ -37,9 +38,13 @@ class AnswerWriter:
     ):
         if format != "jsonl" and not file.seekable():
             raise ValueError(f"{format} needs a file: --output")
+        if format != "jsonl" and _only_appends(file):
+            raise ValueError(f"{format} cannot be appended to a file: --output")
         self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
         self.first_label, self.rows = first_label, 0
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        # Others may have written before into the file that is standard output, and may after.
+        self._begin = file.tell() if format == "xmc" else 0
         if format == "xmc":
             self._write_header()
 
@@ -71,13 +76,15 @@ class AnswerWriter:
         return " ".join(pairs) + "\n"
 
     def _write_header(self) -> None:
-        self.file.seek(0)
+        self.file.seek(self._begin)
         self.file.write(f"{self.rows} {self.num_labels}".ljust(_ROOM + _ROOM).encode() + b"\n")
 
     def close(self) -> None:
         """Write what needs the number of all rows."""
         if self.format == "xmc":
+            end = self.file.tell()
             self._write_header()
+            self.file.seek(end)
         elif self.format == "npz":
             self._save_matrix()
         self.file.flush()
@@ -94,3 +101,13 @@ class AnswerWriter:
         )
         matrix.sort_indices()
         scipy.sparse.save_npz(self.file, matrix)
+
+
+def _only_appends(file: IO[bytes]) -> bool:
+    """Whether all that is written goes to the end of the file, as after ``>>`` in a shell."""
+    try:
+        import fcntl  # Not on Windows.
+
+        return bool(fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_APPEND)
+    except (ImportError, OSError):  # A file in memory has no number.
+        return False
