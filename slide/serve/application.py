@@ -30,7 +30,8 @@ def create_app(
         threads: cores of the products; 0: all.
         search: how labels are found for requests that do not say it, ``"exact"`` or ``"index"``;
             None: `slide.Model.search`. What it needs is made when the server starts; an index that
-            a request asks for otherwise is made then.
+            a request asks for otherwise is made then. In an application that is mounted in another
+            one, the first request makes what it needs.
 
     Returns:
         An application of FastAPI.

@@ -59,16 +59,22 @@ class Batcher:
         self, answer: Answering, limits: Limits, threads: int, observe: Callable[[int], None]
     ):
         self.answer, self.limits, self.observe = answer, limits, observe
-        self.waiting = 0
+        self.waiting, self._threads = 0, threads
         self._jobs: deque[_Job] = deque()
         self._some, self._full = asyncio.Event(), asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
-        # Threads of numba and torch are settings of each thread.
-        self._thread = ThreadPoolExecutor(1, "slide", runtime.set_threads, (threads,))
+        self._thread: ThreadPoolExecutor | None = None
 
     def start(self) -> None:
-        """Begin to answer; called inside of the event loop."""
+        """Begin to answer, also after `stop`; called inside of the event loop."""
+        if self._thread is not None:  # Of an event loop that has ended.
+            self._thread.shutdown(wait=False)
+        self._jobs.clear()
+        self.waiting, self._stopping = 0, False
+        self._some, self._full = asyncio.Event(), asyncio.Event()
+        # Threads of numba and torch are settings of each thread.
+        self._thread = ThreadPoolExecutor(1, "slide", runtime.set_threads, (self._threads,))
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -79,12 +85,17 @@ class Batcher:
     async def ask(self, rows: CSR, k: int, search: str) -> Predicted:
         """The answers to some rows.
 
+        It starts if nobody has started it: an application that is mounted in another one is not
+        told when that starts.
+
         Raises:
             Overloaded: if too many rows wait.
             RuntimeError: if nothing is answered any more.
             TimeoutError: if there is no answer in time.
             ValueError: see `slide.model.Model.predict`.
         """
+        if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
+            self.start()
         if self.failed:
             raise RuntimeError("the batcher has ended")
         if self.waiting and self.waiting + rows.num_rows > self.limits.waiting_rows:
@@ -101,7 +112,7 @@ class Batcher:
             raise TimeoutError from error
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns that is called in the thread of the answers."""
+        """What a function returns that is called in the thread of the answers, after `start`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, function, *arguments)
 
@@ -112,7 +123,9 @@ class Batcher:
         self._full.set()
         if self._task is not None:
             await asyncio.wait([self._task])
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
+        self._task = self._thread = None
 
     async def _run(self) -> None:
         crowded = False

@@ -32,7 +32,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path = scope["path"] if scope["path"] in self.paths else "other"
+        path = _own_path(scope) if _own_path(scope) in self.paths else "other"
         status, begin = 500, time.perf_counter()
 
         async def counted(message: Any) -> None:
@@ -71,6 +71,12 @@ class Guard:
             if size > most:
                 raise _Refused(413, f"a body has at most {most} bytes; this one has more")
         return b"".join(parts)
+
+
+def _own_path(scope: Any) -> str:
+    """The path without that of the application in which this one is mounted."""
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def _replayed(body: bytes, receive: Any) -> Any:

@@ -152,6 +152,23 @@ def test_a_batcher_that_has_ended_says_so_at_once():
     run(work)
 
 
+def test_it_starts_again_and_by_itself():
+    """Also in another event loop, after one that ended without a stop."""
+    batcher = Batcher(Double(), Limits(), threads=1, observe=lambda rows: None)
+
+    async def ask(*, starts, stops):
+        if starts:
+            batcher.start()
+        found = await batcher.ask(rows(3), 1, "exact")
+        assert not batcher.failed
+        if stops:
+            await batcher.stop()
+        return found.scores
+
+    for starts, stops in [(True, True), (True, True), (False, False), (False, True)]:
+        assert asyncio.run(ask(starts=starts, stops=stops)) == [[6]]
+
+
 def test_too_many_rows_are_refused():
     answer = Double()
     answer.free.clear()
