@@ -1,6 +1,7 @@
 """Rows to predict: text, matrices or lines of JSON, read in pieces from files and pipes."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -172,7 +173,8 @@ def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> It
             if not line.strip():
                 continue
             try:
-                rows.append(_json_row(json.loads(line), model, counted, unknown))
+                row = json.loads(line, object_pairs_hook=_added_up)
+                rows.append(_json_row(row, model, counted, unknown))
             except (ValueError, TypeError, RecursionError) as error:
                 told = str(error)
                 if isinstance(error, json.JSONDecodeError) and model.vectorizer is not None:
@@ -183,6 +185,23 @@ def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> It
                 rows = []
     if rows:
         yield _block(rows, model)
+
+
+def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; numbers of the same name are added up, of other values the last one stays."""
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    found = {}
+    for name, value in pairs:
+        before = found.get(name)
+        if isinstance(value, int | float) and isinstance(before, int | float):
+            try:
+                value = value + before
+            except OverflowError:  # Of a whole number of hundreds of digits.
+                value = math.inf
+        found[name] = value
+    return found
 
 
 def _json_row(row: Any, model: Model, counted: Numbering, unknown: dict[Any, int]) -> _Row:

@@ -103,6 +103,19 @@ def test_what_is_no_name(tmp_path, names, label):
         labels_of(tmp_path, names, [], [label])
 
 
+def test_a_feature_that_a_line_names_twice(tmp_path, model):
+    """As in a list of names; JSON itself keeps the last value only."""
+    (tmp_path / "a.jsonl").write_text('{"features": {"2": 1.5, "1": 1, "2": 2, "2": -1}}\n')
+    (block,) = read(tmp_path / "a.jsonl", model)
+    assert block.features.indices.tolist() == [2, 1]
+    assert block.features.values.tolist() == [2.5, 1]
+    for value in ("3e38", "1" + "0" * 400):
+        text = f'{{"features": {{"2": {value}, "2": 3e38}}}}'
+        (tmp_path / "a.jsonl").write_text(text)
+        with pytest.raises(DataError, match=r"of feature '2' is not a finite float32"):
+            read(tmp_path / "a.jsonl", model)
+
+
 @pytest.fixture
 def reader():
     """A model that reads texts."""
