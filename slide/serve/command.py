@@ -55,7 +55,11 @@ def make_server(options: argparse.Namespace) -> Any:
     checks.within("port", options.port, 0, 65_535)
     check_installed()
     import uvicorn  # Imported here: an extra.
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+    from slide.serve.patience import impatient
+
+    checks.positive("max_body", options.max_body)
     limits = Limits(
         body_bytes=round(options.max_body * 2**20),
         rows=options.max_rows,
@@ -72,6 +76,7 @@ def make_server(options: argparse.Namespace) -> Any:
         app,
         host=options.host,
         port=options.port,
+        http=impatient(AutoHTTPProtocol, limits.timeout),
         access_log=options.access_log,
         limit_concurrency=options.max_connections,
         timeout_graceful_shutdown=round(options.timeout) + 1,
@@ -105,7 +110,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--max-body", default.body_bytes / 2**20, "MiB of a request")
     add("--max-waiting", default.waiting_rows, "rows that wait; more are refused")
     add("--max-connections", 1024, "connections at a time; more are refused")
-    add("--timeout", default.timeout, "seconds for a body to arrive, and for an answer")
+    add("--timeout", default.timeout, "seconds for header, for body, and for an answer")
     parser.add_argument("--access-log", action="store_true", help="a line for each request")
     about = "open the model without comparing the SHA-256 of its files first: a faster start"
     parser.add_argument("--no-verify", dest="verify", action="store_false", help=about)

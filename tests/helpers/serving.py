@@ -36,9 +36,9 @@ def serving_model(model: Model, **limits) -> Iterator[Client]:
 
 
 @contextmanager
-def running(app) -> Iterator[str]:
+def running(app, **more) -> Iterator[str]:
     """The address of an application of ASGI, for as long as the block lasts."""
-    config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=5, **more)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

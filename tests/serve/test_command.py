@@ -1,5 +1,6 @@
 """``slide-serve``: its options, how it stops, and what it says where it cannot start."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,15 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import requests
+from helpers.serving import running
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.serve import application, command
 
 ROOT = Path(__file__).parents[2]
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +70,35 @@ def test_a_stopped_server_answers_what_is_under_way(folder):
         server.stderr.close()
 
 
+def test_connections_without_a_request_keep_nobody_out(folder):
+    words = ["--port", "0", "--timeout", "0.5", "--threads", "1"]
+    config = command.make_server(command.parse([str(folder), *words])).config
+    with running(config.app, http=config.http, limit_concurrency=5) as root:
+        address = root.removeprefix("http://").split(":")
+        with requests.Session() as session, contextlib.ExitStack() as stack:
+            assert session.get(f"{root}/health", timeout=30).ok
+            silent = [stack.enter_context(socket.create_connection(address, 5)) for _ in range(3)]
+            silent[1].sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\n")
+            silent[2].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            while not silent[2].recv(1000).endswith(b"}"):
+                pass
+            silent[2].sendall(b"GET /health HTTP/1.1\r\n")
+            body = json.dumps({"rows": [{"indices": [1]}]})
+            for _ in range(8):  # Who asks again stays.
+                assert session.post(f"{root}/predict", data=body, headers=JSON, timeout=30).ok
+                time.sleep(0.1)
+            assert [each.recv(1000) for each in silent] == [b""] * 3
+
+
 def test_errors_are_sentences(folder, tmp_path):
     assert failure(tmp_path) == f"error: there is no model in {tmp_path}: no model.json"
     assert failure(folder, "--max-k", 0) == "error: k must be a whole number of at least 1, not 0"
     assert failure(folder, "--timeout", 0) == "error: timeout must be a number above 0, not 0.0"
     assert failure(folder, "--port", 99999) == "error: port must be in [0, 65535], not 99999"
+    for size in ("inf", "nan", "0"):
+        said = failure(folder, "--max-body", size)
+        assert said.startswith("error: max_body must be a number above 0, not ")
+    assert failure(folder, "--max-body", "1e-9").startswith("error: body_bytes must be a whole")
     assert failure(folder, "--threads", 999).startswith("error: threads must be between 0 (all)")
 
 
