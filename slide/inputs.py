@@ -4,7 +4,7 @@ What is `CSR` or `Pattern` already, with the right types, is returned as it is. 
 imported here: its matrices are known by their methods.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from slide.sparse import CSR, Pattern, row_bounds
 _FEATURES = "a slide.CSR, a SciPy sparse matrix, a torch tensor or an array of 2 dimensions"
 _LABELS = "lists of label numbers, one number for each row, or a matrix with a column for each"
 _MOST = 2**31 - 1
+# What becomes of values, and what they are, for messages.
+_Cast = Callable[[Any, str], np.ndarray]
 
 
 def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CSR:
@@ -79,13 +81,15 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
     if isinstance(labels, Pattern):
         return labels if _is_exact(labels) else Pattern(*_indexes(labels, name))
     if isinstance(labels, CSR):
-        return _nonzeros(as_csr(labels, name=name))
+        if not _is_exact(labels):
+            labels = CSR(*_indexes(labels, name), _marks(labels.values, name))
+        return _nonzeros(labels)
     if hasattr(labels, "tocsr"):
-        return _nonzeros(_from_scipy(labels, num_columns, name))
+        return _nonzeros(_from_scipy(labels, num_columns, name, _marks))
     if isinstance(labels, torch.Tensor):
         labels = _on_host(labels, name)
         if labels.layout != torch.strided:
-            return _nonzeros(_from_torch(labels, num_columns, name))
+            return _nonzeros(_from_torch(labels, num_columns, name, _marks))
         labels = labels.float().numpy() if labels.dtype == torch.bfloat16 else labels.numpy()
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return _from_array(labels, num_columns, name)
@@ -152,6 +156,16 @@ def _values(values: Any, name: str) -> np.ndarray:
     return found
 
 
+def _marks(values: Any, name: str) -> np.ndarray:
+    """Whether values are not zero, which may be in float32; they must be such as `_values` takes.
+
+    Returns:
+        Booleans, in the place of values.
+    """
+    _values(values, name)
+    return np.asarray(values) != 0
+
+
 def _on_host(x: torch.Tensor, name: str) -> torch.Tensor:
     """A tensor on the CPU; from another device this waits for the copy."""
     if x.device.type == "meta":
@@ -166,7 +180,7 @@ def _check_columns(found: int, wanted: int | None, name: str) -> None:
         raise ValueError(f"a matrix of {found} columns does not fit {wanted} {name}")
 
 
-def _from_scipy(matrix: Any, num_columns: int | None, name: str) -> CSR:
+def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:
     if len(matrix.shape) != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {matrix.shape}")
     _check_columns(matrix.shape[1], num_columns, name)
@@ -176,7 +190,7 @@ def _from_scipy(matrix: Any, num_columns: int | None, name: str) -> CSR:
     if not matrix.has_canonical_format and _has_duplicates(matrix):
         matrix = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
         matrix.sum_duplicates()
-    return CSR(*_indexes(matrix, name), _values(matrix.data, name))
+    return CSR(*_indexes(matrix, name), cast(matrix.data, name))
 
 
 def _is_short(dtype: Any) -> bool:
@@ -193,7 +207,7 @@ def _has_duplicates(matrix: Any) -> bool:
     return bool(same.any())
 
 
-def _from_torch(x: torch.Tensor, num_columns: int | None, name: str) -> CSR:
+def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:
     if x.ndim != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {tuple(x.shape)}")
     _check_columns(x.shape[1], num_columns, name)
@@ -204,19 +218,19 @@ def _from_torch(x: torch.Tensor, num_columns: int | None, name: str) -> CSR:
         rows, columns = x.indices().numpy()
         sizes = np.bincount(rows, minlength=x.shape[0])
         bounds = row_bounds(sizes)
-        return CSR(bounds, _whole(columns, np.int32, name), _values(_plain(x.values()), name))
+        return CSR(bounds, _whole(columns, np.int32, name), cast(_plain(x.values()), name))
     if x.layout != torch.sparse_csr:
-        return _from_torch(x.to_sparse_coo(), num_columns, name)
+        return _from_torch(x.to_sparse_coo(), num_columns, name, cast)
     bounds = _whole(x.crow_indices().numpy(), np.int64, name)
     columns = _whole(x.col_indices().numpy(), np.int32, name)
-    return CSR(bounds, columns, _values(_plain(x.values()), name))
+    return CSR(bounds, columns, cast(_plain(x.values()), name))
 
 
 def _plain(values: torch.Tensor) -> np.ndarray:
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
-def _from_dense(x: Any, num_columns: int | None, name: str) -> CSR:
+def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:
     try:
         array = np.asarray(x)
     except ValueError as error:  # Lists of different lengths.
@@ -229,7 +243,7 @@ def _from_dense(x: Any, num_columns: int | None, name: str) -> CSR:
     rows, columns = np.nonzero(array)
     sizes = np.bincount(rows, minlength=len(array))
     bounds = row_bounds(sizes)
-    return CSR(bounds, columns.astype(np.int32), _values(array[rows, columns], name))
+    return CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
 
 
 def _nonzeros(matrix: CSR) -> Pattern:
@@ -244,7 +258,7 @@ def _from_array(array: np.ndarray, num_columns: int, name: str) -> Pattern:
         numbers = _whole(array, np.int32, name)
         return Pattern(np.arange(len(numbers) + 1), numbers)
     if array.ndim == 2 and array.shape[1] == num_columns:
-        return _nonzeros(_from_dense(array, num_columns, name))
+        return _nonzeros(_from_dense(array, num_columns, name, _marks))
     raise ValueError(
         f"{name} of shape {array.shape} are neither one number for each row, (B,), nor a matrix "
         f"(B, {num_columns}) with a column for each; several numbers for each row go as lists"

@@ -32,8 +32,11 @@ class Names(Sequence):
     def __init__(self, text: np.ndarray, ends: np.ndarray, kind: str = "text"):
         if kind not in _TYPES:
             raise ValueError(f"names must be one of {', '.join(_TYPES)}, not {kind!r}")
-        if len(ends) and ends[-1] != len(text):
-            raise ValueError(f"names end at byte {ends[-1]}, not at {len(text)}")
+        last = ends[-1] if len(ends) else 0
+        if last != len(text):
+            raise ValueError(f"names end at byte {last}, not at {len(text)}")
+        if len(ends) and (ends[0] < 0 or (ends[1:] < ends[:-1]).any()):
+            raise ValueError("a name ends before it begins")
         self.text, self.ends, self.kind = text, ends, kind
 
     @classmethod

@@ -103,6 +103,23 @@ def test_sums_of_short_types_do_not_wrap_around(form, kind):
     assert str(matrix.dtype).removeprefix("torch.") == kind, "the user's matrix has changed"
 
 
+@pytest.mark.parametrize("form", ["csr", "coo", "numpy", "torch", "torch coo", "CSR"])
+def test_a_label_may_have_a_value_that_is_zero_in_float32(form):
+    dense = np.array([[1e-50, 0, 1], [0, -1e-300, 0]])
+    csr = scipy.sparse.csr_array(dense)
+    tensors = (torch.from_numpy(each) for each in (csr.indptr, csr.indices, csr.data))
+    labels = {
+        "csr": csr,
+        "coo": csr.tocoo(),
+        "numpy": dense,
+        "torch": torch.from_numpy(dense),
+        "torch coo": torch.from_numpy(dense).to_sparse_coo(),
+        "CSR": CSR(*tensors),
+    }[form]
+    found = as_pattern(labels, 3)
+    assert (found.indptr.tolist(), found.indices.tolist()) == ([0, 2, 3], [0, 2, 1])
+
+
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [

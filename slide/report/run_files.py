@@ -1,6 +1,7 @@
 """What the folder of a finished run says: its settings, its log and its summary."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ class RunFiles(NamedTuple):
     def seconds_at(self, steps: list[float]) -> list[float]:
         """Seconds of training after these steps, between lines of the log on a straight line."""
         known, seconds = ([0.0, *part] for part in self.curve("train/seconds"))
-        if self.summary:
+        if "steps" in self.summary and "train_seconds" in self.summary:
             known.append(self.summary["steps"])
             seconds.append(self.summary["train_seconds"])
         return np.interp(steps, known, seconds).tolist()
@@ -74,27 +75,36 @@ def read_run(folder: Path) -> RunFiles:
     """
     if not (folder / _CONFIG).is_file():
         raise FileNotFoundError(f"{folder} is no folder of a run: there is no {_CONFIG} in it")
-    try:
-        settings = yaml.safe_load((folder / _CONFIG).read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{folder / _CONFIG} cannot be read: {error}") from error
+    settings = _read_object(folder / _CONFIG, yaml.safe_load)
     summary = {}
     if (folder / _SUMMARY).exists():
-        try:
-            summary = json.loads((folder / _SUMMARY).read_text())
-        except ValueError as error:
-            raise ValueError(f"{folder / _SUMMARY} cannot be read: {error}") from error
+        summary = _read_object(folder / _SUMMARY, json.loads)
     return RunFiles(folder, summary, _flat(settings), _read_log(folder / _LOG))
 
 
+def _read_object(path: Path, parsed: Callable[[str], Any]) -> dict[Any, Any]:
+    """Values by key."""
+    try:
+        found = parsed(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} cannot be read: it has no values by key")
+    return found
+
+
 def _read_log(path: Path) -> list[dict[str, float]]:
-    """The lines of a log; one that a crash cut off is left out."""
+    """The lines of a log; one that a crash cut off, or that is none, is left out."""
     found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            scalars = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        if isinstance(scalars, dict) and "step" in scalars:
+            numbers = (isinstance(value, int | float) for value in scalars.values())
+            found += [scalars] if all(numbers) else []
     return found
 
 

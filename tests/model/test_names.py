@@ -56,5 +56,10 @@ def test_names_that_cannot_be(names, error, message):
 def test_arrays_that_cannot_be():
     with pytest.raises(ValueError, match="names end at byte 3, not at 2"):
         Names(np.zeros(2, np.uint8), np.array([3]))
+    with pytest.raises(ValueError, match="names end at byte 0, not at 2"):
+        Names(np.zeros(2, np.uint8), np.empty(0, np.int64))
+    for ends in ([5, 2, 6], [-1, 6]):
+        with pytest.raises(ValueError, match="a name ends before it begins"):
+            Names(np.zeros(6, np.uint8), np.array(ends))
     with pytest.raises(ValueError, match="names must be one of text, number, not 'color'"):
         Names(np.zeros(0, np.uint8), np.empty(0, np.int64), "color")

@@ -27,3 +27,22 @@ def test_seconds_lie_between_lines_of_the_log(tmp_path):
     lines = ['{"step": 10, "train/seconds": 4.0}', '{"step": 20, "train/seconds": 10.0}']
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert read_run(tmp_path).seconds_at([5, 10, 15, 20, 25]) == [2, 4, 7, 10, 10]
+
+
+@pytest.mark.parametrize("text", [b"", b"- 1", b"seed: \xff", b"[" * 9999])
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
+def test_files_that_are_malformed(tmp_path, name, text):
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    (tmp_path / name).write_bytes(text)
+    with pytest.raises(ValueError, match=f"{name} cannot be read: "):
+        read_run(tmp_path)
+
+
+def test_lines_of_a_log_that_are_none(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    (tmp_path / "summary.json").write_text('{"p_at_1": 0.5}')
+    lines = b'5\n[]\n{"loss": 1}\n{"step": "a"}\n\xff\n{"step": 10, "train/seconds": 4.0}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(lines)
+    run = read_run(tmp_path)
+    assert run.log == [{"step": 10, "train/seconds": 4.0}]
+    assert run.seconds_at([5, 20]) == [2, 4]

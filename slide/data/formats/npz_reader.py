@@ -53,8 +53,8 @@ def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
         yield Block(rows, Pattern(np.zeros(len(rows.indptr), np.int64), np.empty(0, np.int32)))
         return
     read_npz_sizes(features, labels)
-    indptr, indices, values = _read_matrix(labels)
-    yield Block(_read_matrix(features), Pattern(indptr, indices).keep(values != 0))
+    indptr, indices, marks = _read_matrix(labels, marks=True)
+    yield Block(_read_matrix(features), Pattern(indptr, indices).keep(marks != 0))
 
 
 @contextmanager
@@ -87,7 +87,11 @@ def read_npz_shape(path: Path) -> tuple[int, int]:
     return rows, columns
 
 
-def _read_matrix(path: Path) -> CSR:
+def _read_matrix(path: Path, marks: bool = False) -> CSR:
+    """A matrix with values of float32; as ``marks``, only whether they are zero.
+
+    Numbers that are not zero may be in float32.
+    """
     from scipy import sparse  # Imported here: it takes long, and few files need it.
 
     with _opened_matrix(path) as file:
@@ -112,10 +116,10 @@ def _read_matrix(path: Path) -> CSR:
     if len(bad):
         place = _entry_place(matrix, bad[0])
         raise DataError(f"{path}: value {matrix.data[bad[0]]} at {place} is not a finite float32")
-    matrix.data = values
+    matrix.data = matrix.data != 0 if marks else values
     _check_distinct(path, matrix)
     indices = matrix.indices.astype(np.int32, copy=False)
-    return CSR(matrix.indptr.astype(np.int64, copy=False), indices, values)
+    return CSR(matrix.indptr.astype(np.int64, copy=False), indices, matrix.data)
 
 
 def _check_distinct(path: Path, matrix) -> None:

@@ -152,9 +152,12 @@ def _count(paths: dict[str, Path], options: TextOptions) -> _Counted:
     labels: set[str] = set()
 
     def texts() -> Iterator[str]:
+        document = None
         for document in _read(paths["train"], "counting words of"):
             labels.update(document.labels)
             yield document.text
+        if document is None:
+            raise DataError(f"{paths['train']}: there are no rows")
 
     vectorizer = TextVectorizer.fit(texts(), options)
     for document in _read(paths["test"], "counting labels of"):

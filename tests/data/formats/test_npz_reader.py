@@ -57,6 +57,11 @@ def assert_fails(paths, at, message):
         read(*paths)
 
 
+def test_a_label_may_have_a_value_that_is_zero_in_float32(paths):
+    save(paths[1], sparse.csr_array([[0, 1e-50, 1], [0, 0, 0]]))
+    assert [labels for labels, _ in read(*paths)] == [[1, 2], []]
+
+
 @pytest.mark.parametrize("array", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_kind_is_read(tmp_path, kind, array):

@@ -95,6 +95,13 @@ def test_no_word_is_left(tmp_path):
         opened(tmp_path, min_rows=5)
 
 
+def test_no_rows_to_train_on(tmp_path):
+    write(tmp_path)
+    (tmp_path / "train.jsonl").write_text("\n")
+    with pytest.raises(DataError, match=r"train\.jsonl: there are no rows"):
+        opened(tmp_path)
+
+
 def test_a_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"train.jsonl is missing"):
         opened(tmp_path)
