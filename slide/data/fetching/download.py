@@ -144,9 +144,10 @@ def _fetch_remotes(remotes: Iterable[Remote], work: Path) -> None:
         path = _part(remote, work)
         try:
             # A resumed file may join pieces of two versions, so it gets a second, whole transfer.
-            if transfer(remote.url, path, size=remote.size) and _wrong_hash(remote, path):
+            known = {"size": remote.size, "hashed": bool(remote.hash)}
+            if transfer(remote.url, path, **known) and _wrong_hash(remote, path):
                 discard(path)
-                transfer(remote.url, path, size=remote.size)
+                transfer(remote.url, path, **known)
         except FetchError as error:
             raise FetchError(f"{remote.url}: {error}") from error
         if wrong := _wrong_hash(remote, path):

@@ -54,7 +54,7 @@ class _UnreachableServerError(_InterruptedTransferError):
     """There is no connection. It may come back if there was one before."""
 
 
-def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
+def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = False) -> bool:
     """Fetches a file.
 
     A partial file at ``path`` is resumed if the server still offers the same file and can send a
@@ -66,6 +66,8 @@ def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
         url: http or https.
         path: where to write. After an error the file is incomplete.
         size: expected length in bytes, if known.
+        hashed: the caller compares the file with a hash. Then a complete file of an earlier call is
+            taken as it is; else only if the server still offers that file.
 
     Returns:
         Whether the file was put together from several connections.
@@ -80,7 +82,7 @@ def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
         session.headers.update({"User-Agent": f"slide/{VERSION}", "Accept-Encoding": "identity"})
         for attempt in count():
             try:
-                _try(session, url, path, size)
+                _try(session, url, path, size, hashed)
                 break
             except _InterruptedTransferError as error:
                 length = _length(path)
@@ -100,16 +102,19 @@ def discard(path: Path) -> None:
     _note(path).unlink(missing_ok=True)
 
 
-def _try(session: requests.Session, url: str, path: Path, size: int | None) -> None:
+def _try(session: requests.Session, url: str, path: Path, size: int | None, hashed: bool) -> None:
     noted, kept = _read_note(path), _length(path)
-    if noted is not None and noted.total == kept and size in (None, kept):
+    complete = noted is not None and noted.total == kept and size in (None, kept)
+    if complete and hashed:
         return
     response = _open_file(session, url)
     try:
         offer = _offer(response)
         if size is not None and offer.total not in (None, size):
             raise FetchError(f"has {offer.total} bytes, not {size}")
-        if offer != noted or offer.total is None:
+        if complete and _is_same(offer, noted):
+            return
+        if complete or offer != noted or offer.total is None:
             kept = 0
         if kept:
             response.close()
@@ -244,6 +249,13 @@ def _offer(response: requests.Response) -> _Offer:
         int(length) if plain and length.isdigit() else None,
         headers["ETag"] if strong else headers.get("Last-Modified"),
     )
+
+
+def _is_same(offer: _Offer, noted: _Offer | None) -> bool:
+    """Whether an offer is that of a complete file; without a validator nobody can tell."""
+    if noted is None or offer.validator is None or offer.validator != noted.validator:
+        return False
+    return offer.total in (None, noted.total)
 
 
 def _reason(error: Exception) -> str:

@@ -180,7 +180,7 @@ def test_files_that_are_there_stay_as_they_are(server, tmp_path):
 
 def test_nothing_appears_before_all_is_there(server, tmp_path, monkeypatch):
     monkeypatch.setattr(transfers, "TRIES", 1)
-    one = file(server.add("/1", TRAIN))
+    one = file(server.add("/1", TRAIN), hash=f"sha256:{hashlib.sha256(TRAIN).hexdigest()}")
     other = file(server.add("/2", DATA, cuts=[*CUT_OFF]), "test.txt")
     assert f"{server.root}/2: the connection was cut" in failure(tmp_path, [one, other])
     assert names(tmp_path) == [".download"]
@@ -188,6 +188,16 @@ def test_nothing_appears_before_all_is_there(server, tmp_path, monkeypatch):
     assert (tmp_path / "test.txt").read_bytes() == DATA
     assert server.count("/1") == 1, "what was complete is not fetched again"
     assert names(tmp_path) == ["test.txt", "train.txt"]
+
+
+def test_files_of_two_versions_are_not_joined(server, tmp_path):
+    """The first file is there when the second one is missing; then the server has a new version."""
+    mirror = [file(server.add("/1", b"old")), file(f"{server.root}/2", "test.txt")]
+    assert "/2: answers 404" in failure(tmp_path, mirror)
+    for path in ("/1", "/2"):
+        server.add(path, b"new")
+    download(tmp_path, fine, mirrors=[mirror])
+    assert (tmp_path / "train.txt").read_bytes() == b"new"
 
 
 def test_rows_by_number(server, tmp_path):

@@ -34,8 +34,23 @@ def test_a_plain_file(server, tmp_path):
     url = server.add("/a", DATA)
     assert transfer(url, tmp_path / "a", size=len(DATA)) is False
     assert (tmp_path / "a").read_bytes() == DATA
-    assert transfer(url, tmp_path / "a") is True, "nothing is left to fetch"
+    assert transfer(url, tmp_path / "a", hashed=True) is True, "nothing is left to fetch"
     assert server.asked == [("/a", None)]
+
+
+@pytest.mark.parametrize("length", [True, False])
+@pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {"Last-Modified": "today"}, {}])
+def test_a_complete_file_of_an_earlier_call(server, tmp_path, headers, length, monkeypatch):
+    url, other = server.add("/a", DATA, headers=headers, length=length), bytes(len(DATA))
+    transfer(url, tmp_path / "a")
+    with monkeypatch.context() as kept:
+        if headers:
+            kept.setattr(transfers, "_write_body", lambda *_: pytest.fail("it is fetched"))
+        assert transfer(url, tmp_path / "a") is True
+    server.add("/a", other, headers=dict.fromkeys(headers, '"2"'), length=length)
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == other
+    assert [asked for _, asked in server.asked] == [None] * 3
 
 
 def test_an_empty_file(server, tmp_path):
