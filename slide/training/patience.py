@@ -121,16 +121,40 @@ class Patience:
         step = counters.step
         if step % self.interval:
             return
-        begin = clock()
-        score = self.held.precision(network)
-        if score > self.score:
-            previous_step, self.score, self.best_step = self.best_step, score, step
-            self._write(network, previous_step)
-        counters.held_seconds += clock() - begin
-        monitor.write(step, {"held/precision": score})
+        score = self._judge(network, counters, monitor)
         bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
         if self.ended(step):
             say(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+
+    def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
+        """After the last step and its checkpoint: load the best weights, which may be the last.
+
+        A run ends where its epochs do, so steps may follow the last evaluation of `look`. They are
+        judged here, unless there is nothing to compare them with.
+
+        Args:
+            network: the network.
+            counters: counters of the run; the seconds of the evaluation are added.
+            monitor: the log; takes the precision as ``held/precision``.
+
+        Raises:
+            OSError: see `restore`.
+        """
+        step = counters.step
+        if 0 < self.best_step < step and step % self.interval:
+            self._judge(network, counters, monitor)
+        self.restore(network, step)
+
+    def _judge(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
+        """Evaluate the network, and write it if it is the best."""
+        begin = clock()
+        score = self.held.precision(network)
+        if score > self.score:
+            previous_step, self.score, self.best_step = self.best_step, score, counters.step
+            self._write(network, previous_step)
+        counters.held_seconds += clock() - begin
+        monitor.write(counters.step, {"held/precision": score})
+        return score
 
     def restore(self, network: SlideNetwork, step: int) -> None:
         """Load the best weights after the last step.

@@ -175,7 +175,7 @@ class Trainer:
                 self._train(bar, interrupt, cores)
             self.save()
             if self.patience is not None:
-                self.patience.restore(self.network, self.step)
+                self.patience.finish(self.network, self.counters, self.monitor)
             scores = self._final_scores(cores)
             self._note_compilation()
             run = self.data, (self.train_split, self.eval_split), self.counters

@@ -71,6 +71,26 @@ def test_the_last_step_can_be_the_best(tmp_path, data, monkeypatch):
     assert torch.equal(trainer.network.output.weight, last)
 
 
+@pytest.mark.parametrize(("last", "kept"), [(0.5, 120), (0.4, 100), (0.3, 100)])
+def test_steps_after_the_last_evaluation_are_judged(tmp_path, data, monkeypatch, last, kept):
+    left = scripted(monkeypatch, 0.2, 0.4, last)
+    trainer = trainer_of(tmp_path, data, max_steps=120)
+    trainer.fit()
+    assert not left
+    assert job.steps(tmp_path / "run", "held/precision") == [50, 100, 120]
+    assert (trainer.patience.score, trainer.patience.best_step) == (max(0.4, last), kept)
+    at_end = job.checkpoint(tmp_path / "run")["network"]["output.weight"]
+    assert torch.equal(trainer.network.output.weight, at_end) == (kept == 120)
+    again = Patience(trainer.checkpoint, 2, 50, trainer.held_rows, step=120)
+    assert again.best_step == kept, "a run that is resumed at its end keeps the same"
+
+
+def test_a_run_without_an_evaluation_keeps_its_last_weights(tmp_path, data, monkeypatch):
+    scripted(monkeypatch)
+    trainer_of(tmp_path, data, max_steps=40).fit()
+    assert not (tmp_path / "run/best").exists()
+
+
 def test_a_resumed_run_goes_on_waiting(tmp_path, data, monkeypatch):
     scripted(monkeypatch, 0.5, 0.1, 0.2)
     job.stop_at(monkeypatch, 110)
@@ -169,8 +189,14 @@ def test_patience_needs_a_number_of_epochs():
 def test_by_the_command_line(tmp_path):
     more = ["trainer.epochs=9", "trainer.patience=1", "ranker=none", "trainer.max_steps=60"]
     job.main(*job.tiny(tmp_path, *more))
-    assert job.steps(tmp_path / "run", "held/precision") == [56]
-    assert json.loads((tmp_path / "run/best/best.json").read_text())["step"] == 56
+    log = job.lines(tmp_path / "run", "held/precision")
+    assert [line["step"] for line in log] == [56, 60]
+    best = max(log, key=lambda line: line["held/precision"])["step"]
+    assert json.loads((tmp_path / "run/best/best.json").read_text())["step"] == best
+    before = job.files_of(tmp_path / "run/best")
+    job.main(f"resume={tmp_path}/run")
+    assert job.lines(tmp_path / "run", "held/precision") == log
+    assert job.files_of(tmp_path / "run/best") == before
 
 
 SHARED = """
@@ -188,7 +214,7 @@ FOLDER = pathlib.Path("BEST")
 def work(group):
     '''Each group finds the best of that before, and writes its own.'''
     network = ShardedNetwork(30, [4], 20, FullSampler, group, seed=group.size)
-    scores = [0.1 * group.size, 0.0]
+    scores = [0.1 * group.size, 0.0, 0.05 * group.size]
     HeldRows.precision = lambda *_: scores.pop(0)
     checkpoint = Checkpoint(FOLDER, network, RowSparseAdam(network.parameters()), group=group)
     patience = Patience(checkpoint, 3, 50, object.__new__(HeldRows), 100 * group.size)
@@ -207,8 +233,10 @@ def work(group):
             each.zero_()
     counters.step += 50
     patience.look(network, counters, SilentMonitor(), Bar(disable=True))
-    patience.restore(network, counters.step)
+    counters.step += 7
+    patience.finish(network, counters, SilentMonitor())
     checkpoint.close()
+    assert not scores
     assert sums(network, group) == best
     return before, found, best
 
