@@ -18,14 +18,8 @@ from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
-from slide.config.ranks import (
-    LostExit,
-    forget_folder,
-    join_ranks,
-    note_folder,
-    note_slurm,
-    one_voice,
-)
+from slide.config.ranks import LostExit, join_ranks, note_slurm, one_voice
+from slide.config.restarts import forget_folder, note_folder
 from slide.config.resume import asked_for, restarted, resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset

@@ -4,11 +4,10 @@ Each machine has one or more of them, as ``torchrun`` starts them. The first one
 speaks for all.
 """
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -24,7 +23,6 @@ from slide.config.defaults import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
-from slide.files import write_json
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
@@ -250,39 +248,6 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
         raise ValueError(
             f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
         )
-
-
-def restarts() -> int:
-    """How often ``torchrun`` has started these processes again (``--max-restarts``)."""
-    said = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return int(said) if said.isdecimal() else 0
-
-
-def note_folder(ranks: Ranks, parent: Path, folder: Path, words: Sequence[str]) -> None:
-    """Note the folder of a run, where processes that ``torchrun`` starts again look for it."""
-    if ranks.group.size > 1 and ranks.leads:
-        write_json(_note(parent), {"folder": str(folder), "words": list(words)})
-
-
-def noted_folder(ranks: Ranks, parent: Path, words: Sequence[str]) -> Path | None:
-    """The folder that `note_folder` noted before these processes were started again; or None.
-
-    That of a run with other words is not this one's.
-    """
-    path = _note(parent)
-    found = json.loads(path.read_text()) if ranks.leads and path.exists() else {}
-    said = ranks.group.broadcast(found.get("folder") if found.get("words") == list(words) else None)
-    return None if said is None else Path(said)
-
-
-def forget_folder(ranks: Ranks, parent: Path) -> None:
-    """Remove what `note_folder` wrote: the run has ended, or is a new one."""
-    if ranks.group.size > 1 and ranks.leads:
-        _note(parent).unlink(missing_ok=True)
-
-
-def _note(parent: Path) -> Path:
-    return parent / f".torchrun-{os.environ.get('TORCHELASTIC_RUN_ID', 'none')}"
 
 
 def _ranks(numbers: list[int]) -> str:

@@ -7,7 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from slide.config.build import CONFIG, folder_parent
 from slide.config.compose import read_config, read_value
-from slide.config.ranks import OWN, Ranks, forget_folder, noted_folder, restarts
+from slide.config.ranks import OWN, Ranks
+from slide.config.restarts import forget_folder, noted_folder, restarts
 
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {

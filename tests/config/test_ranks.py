@@ -11,12 +11,10 @@ from slide.config.ranks import (
     Ranks,
     check_ranks,
     check_same,
-    forget_folder,
-    note_folder,
-    noted_folder,
     once_a_machine,
     share_folder,
 )
+from slide.config.restarts import forget_folder, note_folder, noted_folder
 from slide.distributed.launch import Errors, Place, find_place
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
