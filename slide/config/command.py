@@ -18,7 +18,7 @@ from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
-from slide.config.ranks import LostExit, join_ranks, note_slurm, one_voice
+from slide.config.ranks import LostExit, join_ranks, note_slurm, one_voice, parting
 from slide.config.restarts import forget_folder, note_folder
 from slide.config.resume import asked_for, restarted, resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
@@ -103,11 +103,12 @@ def run_job(
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
         composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
-    try:
-        with one_voice(), raised_terminations():
-            return _run(composed, overrides, swept or ())
-    except KeyboardInterrupt as error:  # Where nothing is lost.
-        _stop("interrupted", error)
+    with parting():
+        try:
+            with one_voice(), raised_terminations():
+                return _run(composed, overrides, swept or ())
+        except KeyboardInterrupt as error:  # Where nothing is lost.
+            _stop("interrupted", error)
 
 
 def _run(
@@ -132,6 +133,7 @@ def _run(
         write_run_model(trainer)
         if config.report and ranks.leads:
             write_run_report(trainer)
+        ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {checks.error_message(error)}")
     except LostProcessError as error:

@@ -87,6 +87,26 @@ def join_ranks(config: DictConfig) -> Ranks:
     return _joined[0]
 
 
+@contextmanager
+def parting() -> Iterator[None]:
+    """After it, this process has left those of its run.
+
+    Threads of gloo that are still there when a process ends abort it at random. An operation of
+    NCCL that one process has not joined would be waited for, so after an error it is left as it is.
+    """
+    ended_well = False
+    try:
+        yield
+        ended_well = True
+    finally:
+        if _joined:
+            import torch.distributed as dist
+
+            _joined.clear()
+            if ended_well or "nccl" not in str(dist.get_backend_config()):
+                dist.destroy_process_group()
+
+
 def note_slurm() -> None:
     """Tell each task of a job of Hydra's launcher submitit its place, as torchrun would."""
     if "RANK" in os.environ or "SUBMITIT_EXECUTOR" not in os.environ:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ while len(killed) < KILLS:
 
 # A rank that is killed while the first one trains the re-ranker; then one process judges anew.
 others = [*bare, "trainer.checkpoint_every=5", "runtime.timeout=30"]
-ranked = [*others, "trainer.epochs=8", "trainer.patience=1", "runtime.deterministic=true"]
+ranked = [*others, "trainer.epochs=40", "trainer.patience=1", "runtime.deterministic=true"]
 ranks = start([*ranked, f"run_dir={folder}/ranked"], 2)
 begin = time.perf_counter()
 while "re-ranker: learns" not in open(ranks[0].said).read() and time.perf_counter() < begin + 90:
@@ -192,7 +193,7 @@ def test_a_kill_while_the_re_ranker_learns(runs):
     assert said.count("error: another process of the run has ended") == 1, said
     for name in ("ranked", "ranked alone"):
         again = runs[0]["ended"][name][0]["said"]
-        assert "the weights of step 56 are kept\nre-ranker: learns" in again
+        assert re.search(r"the weights of step \d+ are kept\nre-ranker: learns", again)
     assert lines(runs[1] / "ranked", "reranked/p_at_1") != []
 
 

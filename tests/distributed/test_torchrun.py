@@ -1,0 +1,58 @@
+"""``train.py`` as ``torchrun`` itself starts it, to the very end of its processes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.torchrun import SMALL, TESTS
+from torch import distributed
+
+pytestmark = [
+    pytest.mark.compiled_only,
+    pytest.mark.skipif(not distributed.is_available(), reason="needs torch.distributed"),
+]
+# The end of a process, with threads of gloo, aborts it at random; so this looks for them, too.
+PROGRAM = """
+import torch.distributed as dist
+from slide.config.command import train
+
+try:
+    train()
+finally:
+    assert not dist.is_initialized(), "the processes have not parted"
+"""
+
+
+def torchrun(folder, *words):
+    (folder / "program.py").write_text(PROGRAM)
+    start = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    start += ["--rdzv-endpoint=localhost:0", "program.py", *SMALL]
+    path = {"PYTHONPATH": str(TESTS.parent), "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *start, f"dataset.cache={folder}/cache", *words],
+        env=os.environ | path,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+
+
+def test_the_processes_part_at_the_end(tmp_path):
+    for number in range(2):
+        done = torchrun(tmp_path, f"run_dir={tmp_path}/run{number}")
+        assert not done.returncode, done.stderr
+        assert done.stdout.count("P@1") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("optimizer.lr=1e38", "error: the loss is nan at step"), ("seed=-1", "error: seed")],
+)
+def test_the_processes_part_after_an_error_of_all(tmp_path, word, said):
+    done = torchrun(tmp_path, f"run_dir={tmp_path}/run", word)
+    assert done.returncode
+    assert done.stderr.count(said) == 1, done.stderr
+    assert "parted" not in done.stderr
+    assert "SIGABRT" not in done.stderr
