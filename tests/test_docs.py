@@ -1,6 +1,8 @@
 """The pages' examples run as they stand, one block after the other; links and commands are true."""
 
 import re
+import shlex
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +29,25 @@ def test_examples(page):
     names: dict = {}
     for block in blocks:
         exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["loss", "sampler", "dataset"])
+def test_parts_of_your_own(tmp_path, monkeypatch, number):
+    """The section of that name: its module is written, and its commands run and are resumed."""
+    page = (ROOT / "docs/whole-programs.md").read_text()
+    section = page.partition("## Parts of your own")[2].partition("\n## ")[0]
+    (module,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "my_parts.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+    (block,) = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    line = [line for line in block.splitlines() if "train.py" in line][number]
+    words = [*shlex.split(line)[2:], "ranker=none", "trainer.epochs=1"]
+    job.main(*job.tiny(tmp_path, *words))
+    steps = job.checkpoint(tmp_path / "run")["step"]
+    job.main(f"resume={tmp_path}/run", "trainer.epochs=2")
+    assert job.checkpoint(tmp_path / "run")["step"] == 2 * steps
 
 
 def test_guides_have_examples():

@@ -21,7 +21,7 @@ def run_facts(
     Args:
         network: the network.
         optimizer: of its parameters.
-        loss: of the output layer.
+        loss: of the output layer; any function of values and active set.
         data: the data set.
         splits: rows that the run trains on, and rows that it is evaluated on.
         options: of the run.
@@ -38,8 +38,8 @@ def run_facts(
         "widths of layers": [layer.out_features for layer in network.layers()],
         "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
         "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in network.layers()],
-        "loss": loss.record.name,
-        "share of hard samples": loss.hard_fraction,
+        "loss": _loss_name(loss),
+        "share of hard samples": getattr(loss, "hard_fraction", None),
         **{
             f"{name} of the optimizer": [_plain(group[name]) for group in optimizer.param_groups]
             for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
@@ -48,6 +48,13 @@ def run_facts(
         "seed": options.seed,
         "trainer.epochs=auto": options.auto,
     }
+
+
+def _loss_name(loss: Any) -> str:
+    if hasattr(loss, "record"):
+        return loss.record.name
+    named = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _plain(value: Any) -> Any:
