@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 import torch
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
@@ -23,6 +24,7 @@ from slide.config.defaults import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
+from slide.distributed.sharded_loss import check_loss_of_group
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
@@ -243,7 +245,7 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
 
 
 def check_ranks(ranks: Ranks, config: DictConfig) -> None:
-    """Raise ValueError for a setting that needs a single process.
+    """Raise an error for a setting that needs a single process, before the data are read.
 
     Args:
         ranks: the processes of the run.
@@ -251,9 +253,11 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
 
     Raises:
         ValueError: for a setting that needs a single process.
+        TypeError: for a loss that does.
     """
     if ranks.group.size == 1:
         return
+    check_loss_of_group(instantiate(config.loss), ranks.group)
     if config.network.get("host_rows", False):
         raise ValueError(_ALONE.format("network.host_rows=true", "network.host_rows=false"))
     sizes = config.network.hidden_active

@@ -12,7 +12,7 @@ from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host
 from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
-from slide.distributed.sharded_loss import Task, loss_over_ranks
+from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
 from slide.distributed.shares import Shares
 from slide.functional.linear import LinearOptions
 from slide.inputs import as_pattern
@@ -123,9 +123,8 @@ class ShardedOutputLinear(nn.Module):
             ValueError: see `slide.SampledLinear.loss`, or for a loss that is no sum over outputs.
             TypeError: for another kind of loss.
         """
-        if not isinstance(loss, ActiveLoss):
-            raise TypeError(f"on several processes a loss must be an ActiveLoss, not {loss!r}")
         local, group = self.local, self.group
+        check_loss_of_group(loss, group)
         x, precision, outside = outside_autocast(x, local.weight, local.precision)
         with outside:
             own, counts = self._own_labels(x, labels)

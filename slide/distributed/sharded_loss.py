@@ -45,6 +45,30 @@ class Task(NamedTuple):
     group: Group
 
 
+def check_loss_of_group(loss: Any, group: Group) -> None:
+    """Raise an error for a loss that the processes of a group cannot compute together.
+
+    Args:
+        loss: the loss; a function of values and active set is none, because each process has the
+            values of its own outputs only.
+        group: the processes.
+
+    Raises:
+        TypeError: if it is no `slide.ActiveLoss`.
+        ValueError: on several processes, if it is neither a known softmax nor a sum over outputs.
+    """
+    if not isinstance(loss, ActiveLoss):
+        raise TypeError(
+            f"on several processes a loss must be an ActiveLoss, not {type(loss).__qualname__}"
+        )
+    record = loss.record
+    if group.size > 1 and record.splits_target and record.name not in SOFTMAXES:
+        raise ValueError(
+            f"the loss {record.name} cannot be computed on several processes: its outputs share a "
+            f"target; take one of {', '.join(SOFTMAXES)}, or a loss that is a sum over outputs"
+        )
+
+
 def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) -> Tensor:
     """The mean loss over the samples, of the active sets of all ranks together; a scalar.
 
@@ -61,16 +85,10 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
         task: the other parts of the step.
 
     Raises:
-        ValueError: for targets, weights of samples or a loss that do not fit.
+        ValueError: for targets or weights of samples that do not fit.
     """
     check_targets(task.active, len(x))
     task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))
-    loss = task.loss.record
-    if task.group.size > 1 and loss.splits_target and loss.name not in SOFTMAXES:
-        raise ValueError(
-            f"the loss {loss.name} cannot be computed on several processes: its outputs share a "
-            f"target; take one of {', '.join(SOFTMAXES)}, or a loss that is a sum over outputs"
-        )
     learns = torch.is_grad_enabled()
     return _LossOverRanks.apply(x, weight, bias, task, learns)  # type: ignore[return-value]
 

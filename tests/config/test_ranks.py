@@ -1,11 +1,14 @@
 """What processes of a run must agree on, and what they say if they do not."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from helpers import job
 
+import slide
+from slide.config import build
 from slide.config import ranks as places
 from slide.config.ranks import (
     Ranks,
@@ -16,6 +19,7 @@ from slide.config.ranks import (
 )
 from slide.config.restarts import forget_folder, note_folder, noted_folder
 from slide.distributed.launch import Errors, Place, find_place
+from slide.functional.losses import find_loss
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 TOLD |= {"MASTER_ADDR": "host", "MASTER_PORT": "29400"}
@@ -136,6 +140,34 @@ def test_what_needs_one_process(words, said):
 )
 def test_what_several_can_do(words):
     check_ranks(several(), job.compose(*words))
+
+
+class OwnLoss:
+    """A function of values and active set."""
+
+    def __init__(self, name, hard_fraction):
+        self.hard_fraction = hard_fraction
+
+
+def own_record(name, hard_fraction):
+    """A loss whose outputs share a target in a way that `slide.distributed` does not know."""
+    return slide.ActiveLoss(replace(find_loss(name), name="mine"), hard_fraction)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (OwnLoss, "on several processes a loss must be an ActiveLoss, not OwnLoss"),
+        (own_record, "the loss mine cannot be computed on several processes"),
+    ],
+)
+def test_a_loss_that_needs_one_process_is_refused_before_data_are_read(loss, said, monkeypatch):
+    config = job.compose("loss=softmax", f"loss._target_={__name__}.{loss.__name__}")
+    monkeypatch.setattr(build, "open_dataset", lambda *_: pytest.fail("the data are read"))
+    refused = pytest.raises((TypeError, ValueError), match=said)
+    with job.global_state_put_back(), refused:
+        build.build_trainer(config, ranks=several())
+    check_ranks(Ranks(), config)
 
 
 def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
