@@ -1,6 +1,6 @@
 """A data set and a trainer from a configuration."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -119,7 +119,11 @@ def _check_device(config: DictConfig) -> None:
 
 
 def build_trainer(
-    config: DictConfig, given: Collection[str] = (), label: str = "", ranks: Ranks = ALONE
+    config: DictConfig,
+    given: Collection[str] = (),
+    label: str = "",
+    ranks: Ranks = ALONE,
+    made: Callable[[Path], object] = bool,
 ) -> Trainer:
     """The trainer of a new or resumed run; makes its folder and opens its data set.
 
@@ -129,6 +133,7 @@ def build_trainer(
         given: keys that a user set; the search leaves them as they are.
         label: the name of a new folder ends with it.
         ranks: the processes of the run; all of them call this.
+        made: called by the first process with the folder of a new run, before the run is in it.
 
     Raises:
         ValueError: for impossible settings, or a ``run_dir`` that holds a run.
@@ -162,7 +167,7 @@ def build_trainer(
     network = build_network(config, data.num_features, data.num_labels, shared)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
-    folder = share_folder(ranks, partial(_make_folder, config, label))
+    folder = share_folder(ranks, partial(_make_folder, config, label, bool if resumed else made))
     announce_run(config, data.num_labels, folder)
     more = schedule, resumed, ranker, ranks.group
     trainer = Trainer(*parts, _options(config), folder, *more)
@@ -185,9 +190,10 @@ def folder_parent(config: DictConfig) -> Path:
     return Path("results") / config.dataset.name
 
 
-def _make_folder(config: DictConfig, label: str) -> Path:
+def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object]) -> Path:
     folder = make_run_folder(config.run_dir, folder_parent(config), label)
     hold_folder(folder)  # Until the process ends: what is written last belongs to the run, too.
+    made(folder)
     return folder
 
 

@@ -19,7 +19,7 @@ from slide.config.compose import check_overrides, find_conf, memory_errors, read
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
 from slide.config.ranks import LostExit, join_ranks, note_slurm, one_voice, parting
-from slide.config.restarts import forget_folder, note_folder
+from slide.config.restarts import FolderNote
 from slide.config.resume import asked_for, restarted, resumed
 from slide.config.sweep import Interrupted, Sweep, label_of
 from slide.data import SparseDataset
@@ -117,12 +117,12 @@ def _run(
     try:
         with user_errors(overrides):
             ranks = join_ranks(composed)
-            composed, overrides = restarted(ranks, composed, overrides)
+            named = Path(str(composed.run_dir)) if composed.run_dir else None
+            note = FolderNote(ranks, named or folder_parent(composed), overrides)
+            composed, overrides = restarted(ranks, composed, overrides, note)
             given = {word.partition("=")[0].lstrip("+") for word in overrides}
             config = resumed(composed, overrides)
-            trainer = build_trainer(config, given, label_of(swept), ranks)
-            if config.run_dir is None:
-                note_folder(ranks, folder_parent(config), trainer.folder, overrides)
+            trainer = build_trainer(config, given, label_of(swept), ranks, note.write)
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     except LostProcessError as error:
@@ -140,7 +140,7 @@ def _run(
         raise LostExit(f"error: {error}; {_advice(trainer)}") from error
     except KeyboardInterrupt as error:
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
-    forget_folder(ranks, trainer.folder.parent)
+    note.forget(trainer.folder)
     if ranks.leads:
         if summary["p_at_1"] < summary["majority_p_at_1"]:
             say(

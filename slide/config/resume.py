@@ -5,10 +5,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from slide.config.build import CONFIG, folder_parent
+from slide.config.build import CONFIG
 from slide.config.compose import read_config, read_value
 from slide.config.ranks import OWN, Ranks
-from slide.config.restarts import forget_folder, noted_folder, restarts
+from slide.config.restarts import FolderNote, restarts
 
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {
@@ -84,7 +84,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def restarted(
-    ranks: Ranks, composed: DictConfig, overrides: Sequence[str]
+    ranks: Ranks, composed: DictConfig, overrides: Sequence[str], note: FolderNote
 ) -> tuple[DictConfig, Sequence[str]]:
     """Configuration and overrides of processes that ``torchrun`` has started again: a resumed run.
 
@@ -92,17 +92,18 @@ def restarted(
         ranks: the processes of the run.
         composed: from `slide.config.read_config` with ``overrides``.
         overrides: of the command line.
+        note: of the run. A folder that was there before the run is in no note, so `build_trainer`
+            refuses it also when processes are started again.
 
     Returns:
         Both as they are, unless the run has got to its first step before.
     """
     if ranks.group.size == 1 or composed.resume is not None:
         return composed, overrides
-    parent, named = folder_parent(composed), composed.run_dir
     if not max(ranks.group.gather(restarts())):
-        forget_folder(ranks, parent)
+        note.forget()
         return composed, overrides
-    folder = Path(str(named)) if named else noted_folder(ranks, parent, overrides)
+    folder = note.found()
     if not ranks.group.broadcast(folder is not None and (folder / CONFIG).exists()):
         return composed, overrides
     again = [f"resume={folder}", *(word for word in overrides if _key(word) in OWN)]

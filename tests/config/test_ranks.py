@@ -17,7 +17,6 @@ from slide.config.ranks import (
     once_a_machine,
     share_folder,
 )
-from slide.config.restarts import forget_folder, note_folder, noted_folder
 from slide.distributed.launch import Errors, Place, find_place
 from slide.functional.losses import find_loss
 
@@ -194,14 +193,6 @@ def test_an_error_of_the_first_process_ends_all():
     other.group.rank, other.group.broadcast = 1, lambda value: told[0]
     with pytest.raises(ValueError, match="the disk is full"):
         share_folder(other, lambda: pytest.fail("only the first process makes the folder"))
-
-
-def test_a_folder_is_noted_for_the_words_of_its_run(tmp_path):
-    note_folder(several(), tmp_path, tmp_path / "run", ["seed=1"])
-    assert noted_folder(several(), tmp_path, ["seed=1"]) == tmp_path / "run"
-    assert noted_folder(several(), tmp_path, ["seed=2"]) is None
-    forget_folder(several(), tmp_path)
-    assert noted_folder(several(), tmp_path, ["seed=1"]) is None
 
 
 def test_one_process_prepares_at_once():
