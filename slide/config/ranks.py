@@ -85,7 +85,7 @@ def join_ranks(config: DictConfig) -> Ranks:
         store = meet(place, config.runtime.get("timeout", _TIMEOUT), device)
         group = Group()
         group.patient = patient_group()
-        _joined.append(Ranks(place, group, Errors(place.rank, store)))
+        _joined.append(Ranks(place, group, Errors(store)))
     return _joined[0]
 
 
@@ -129,11 +129,14 @@ class LostExit(SystemExit):
 
 @contextmanager
 def one_voice() -> Iterator[None]:
-    """Inside of it, an error that ends several processes is said by one of them."""
+    """Inside of it, an error that ends several processes is said by one of them.
+
+    Before they have met, each that finds an error says it.
+    """
     try:
         yield
     except SystemExit as end:
-        errors = _joined[0].errors if _joined else Errors(find_place().rank)
+        errors = _joined[0].errors if _joined else Errors()
         if isinstance(end.code, str) and not errors.first(end.code, isinstance(end, LostExit)):
             sys.exit(1)
         raise

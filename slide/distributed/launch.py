@@ -73,18 +73,17 @@ class Errors:
     """Lets one process alone say what several processes find.
 
     Args:
-        rank: of this process.
         store: a store of `torch.distributed` that all processes share; None: they have not joined
-            yet, and the first one speaks.
+            yet, and each speaks: the others may not know what it has found.
 
     Example:
         >>> from slide.distributed.launch import Errors
-        >>> Errors(rank=0).first("there is no key epoch")
+        >>> Errors().first("there is no key epoch")
         True
     """
 
-    def __init__(self, rank: int = 0, store: Any = None):
-        self._rank, self._store = rank, store
+    def __init__(self, store: Any = None):
+        self._store = store
 
     def first(self, sentence: str, of_another: bool = False) -> bool:
         """Whether this process is to say a sentence: no other process has said it.
@@ -94,15 +93,15 @@ class Errors:
             of_another: whether it is about another process that has ended; then it is not said if
                 that one has said why.
         """
-        if self._store is None:
-            return self._rank == 0
+        if self._store is None:  # Better twice than never.
+            return True
         name = f"said/{hashlib.sha256(sentence.encode()).hexdigest()}"
         try:
             if of_another and self._store.add("said", 0):
                 return False
             self._store.add("said", 1)
             return self._store.add(name, 1) == 1
-        except RuntimeError:  # The process that keeps the store has ended: better twice than never.
+        except RuntimeError:  # The process that keeps the store has ended.
             return True
 
 

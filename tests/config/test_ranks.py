@@ -50,9 +50,11 @@ def test_variables_that_torchrun_would_not_set(variable, value, said):
         find_place({**TOLD, variable: value})
 
 
-def test_before_they_meet_the_first_one_speaks():
-    assert Errors(0).first("wrong")
-    assert not Errors(1).first("wrong")
+def test_before_they_meet_each_speaks(monkeypatch):
+    for name, value in TOLD.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="there is no key epoch"), places.one_voice():
+        raise SystemExit("there is no key epoch")
 
 
 def test_each_sentence_is_said_once():
@@ -63,10 +65,10 @@ def test_each_sentence_is_said_once():
         return counts[name]
 
     store = SimpleNamespace(add=add)
-    assert Errors(3, store).first("wrong")
-    assert not Errors(0, store).first("wrong")
-    assert Errors(0, store).first("wrong, too")
-    assert not Errors(0, store).first("rank 3 has ended", of_another=True)
+    assert Errors(store).first("wrong")
+    assert not Errors(store).first("wrong")
+    assert Errors(store).first("wrong, too")
+    assert not Errors(store).first("rank 3 has ended", of_another=True)
 
 
 def test_of_a_process_that_said_nothing_one_other_speaks():
@@ -77,7 +79,7 @@ def test_of_a_process_that_said_nothing_one_other_speaks():
         return counts[name]
 
     store = SimpleNamespace(add=add)
-    assert [Errors(r, store).first("gone", of_another=True) for r in (1, 2)] == [True, False]
+    assert [Errors(store).first("gone", of_another=True) for _ in range(2)] == [True, False]
 
 
 @pytest.fixture
