@@ -21,6 +21,9 @@ _PIECE = 1 << 18
 _LARGE, _READERS = 64 << 20, 4
 # A lock that nothing refers to is released.
 _HELD: set[FileLock] = set()
+# Seconds after which a file that one machine wrote is seen by all others: network file systems may
+# remember for a minute that it was missing.
+SEEN_AFTER = 90.0
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -67,6 +70,17 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def comes_in_sight(path: Path) -> bool:
+    """Wait for a file that another machine has written; returns whether it is there."""
+    end = time.monotonic() + SEEN_AFTER
+    while not (there := path.exists()) and time.monotonic() < end:
+        time.sleep(0.2)
+        for folder in path.parents[:3]:  # Some file systems look again only then.
+            with suppress(OSError):
+                os.listdir(folder)
+    return there
 
 
 def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:

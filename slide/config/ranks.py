@@ -6,7 +6,6 @@ speaks for all.
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,13 +24,11 @@ from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
 from slide.distributed.sharded_loss import check_loss_of_group
+from slide.files import comes_in_sight
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
 _TIMEOUT = 600
-# Seconds after which a file that one machine wrote is seen by all others: network file systems may
-# remember for a minute that it was missing.
-_SEEN_AFTER = 90.0
 _ALONE = "{} needs a run of one process: set {}, or start it without torchrun"
 _T = TypeVar("_T")
 
@@ -198,10 +195,7 @@ def check_shared(ranks: Ranks, folder: Path) -> None:
     if ranks.leads:
         (folder / name).touch()
     ranks.group.barrier()
-    end = time.monotonic() + _SEEN_AFTER
-    while not (there := (folder / name).exists()) and time.monotonic() < end:
-        time.sleep(0.2)
-        os.listdir(folder.parent)  # Some file systems look again only then.
+    there = comes_in_sight(folder / name)
     blind = [rank for rank, seen in enumerate(ranks.group.gather(there)) if not seen]
     if ranks.leads:
         (folder / name).unlink()

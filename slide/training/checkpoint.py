@@ -19,7 +19,6 @@ from slide.states import split_state
 from slide.tensor_folder import write_folder
 from slide.training.checkpoint_folders import (
     CHECKPOINT,
-    check_old_checkpoint,
     clear_unfinished,
     last_checkpoint,
     next_checkpoint,
@@ -29,7 +28,13 @@ from slide.training.checkpoint_folders import (
 from slide.training.divergence import DivergenceError, check_weights
 from slide.training.plan import Plan
 from slide.training.progress import Counters
-from slide.training.shared_checkpoint import packed_rows, read_states, state_for, write_parts
+from slide.training.shared_checkpoint import (
+    newest_of_first,
+    packed_rows,
+    read_states,
+    state_for,
+    write_parts,
+)
 from slide.training.shared_state import load_network_state, network_state
 
 # Tensors by their file and name.
@@ -93,13 +98,12 @@ class Checkpoint:
         self._room: dict[str, Tensor] = {}
 
     def found(self) -> bool:
-        """Whether there is a checkpoint to read.
+        """Whether there is a checkpoint to read; all processes call this.
 
         Raises:
-            ValueError: if there is only one of an earlier format.
+            ValueError: if there is only one of an earlier format, or some processes do not see it.
         """
-        check_old_checkpoint(self.run)
-        return last_checkpoint(self.run) is not None
+        return newest_of_first(self.run, self.group) is not None
 
     def last(self) -> Path | None:
         """The newest checkpoint; one that is being written is waited for. None: there is none."""
@@ -203,13 +207,15 @@ class Checkpoint:
             self._release()
 
     def read(self) -> Counters:
-        """Load all parts of the newest checkpoint, and return the counters.
+        """Load all parts of the newest checkpoint, and return the counters; all processes call it.
 
         Raises:
             ValueError: if a file is not the one that was written, or the checkpoint is of another
                 run: of other data, another network or other settings.
         """
-        folder = self.last()
+        if self._writer is not None:
+            self._writer.join()
+        folder = newest_of_first(self.run, self.group)
         assert folder is not None
         states = read_states(folder, self.facts, self.group)
         try:

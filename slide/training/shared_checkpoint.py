@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from slide.distributed import Group
+from slide.files import comes_in_sight
 from slide.nn import SlideNetwork
 from slide.states import join_state, split_state
 from slide.tensor_folder import (
@@ -19,7 +20,13 @@ from slide.tensor_folder import (
     write_file,
     write_list,
 )
-from slide.training.checkpoint_folders import CHECKPOINT, find_checkpoints
+from slide.training.checkpoint_folders import (
+    CHECKPOINT,
+    CHECKPOINTS,
+    check_old_checkpoint,
+    find_checkpoints,
+    last_checkpoint,
+)
 from slide.training.shared_state import (
     StatePart,
     assembled,
@@ -77,6 +84,42 @@ def _raise_together(group: Group, said: str) -> None:
     for rank, each in enumerate(group.gather(said)):
         if each:
             raise OSError(f"rank {rank}: {each}")
+
+
+def newest_of_first(run: Path, group: Group) -> Path | None:
+    """The newest checkpoint that the first process sees, on all; None: there is none.
+
+    Network file systems may show the others an older list of the folder. They wait for this one.
+
+    Args:
+        run: folder of the run.
+        group: the processes that read it; all of them call this.
+
+    Raises:
+        ValueError: on all processes, if there is only a checkpoint of an earlier format, or if one
+            of them does not come to see it.
+    """
+    name, wrong = "", ""
+    if group.rank == 0:
+        try:
+            check_old_checkpoint(run)
+            last = last_checkpoint(run)
+            name = "" if last is None else last.name
+        except ValueError as error:
+            wrong = str(error)
+    name, wrong = group.broadcast([name, wrong])
+    if wrong:
+        raise ValueError(wrong)
+    if not name:
+        return None
+    folder = run / CHECKPOINTS / name
+    seen = group.gather(comes_in_sight(folder / CHECKPOINT.list_file) if group.rank else True)
+    if not all(seen):
+        raise ValueError(
+            f"rank {seen.index(False)} cannot see {folder}, from which rank 0 goes on: the folder "
+            "of a run must be on a disk that all machines share"
+        )
+    return folder
 
 
 def read_states(

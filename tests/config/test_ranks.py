@@ -8,6 +8,7 @@ import pytest
 from helpers import job
 
 import slide
+from slide import files
 from slide.config import build
 from slide.config import ranks as places
 from slide.config.ranks import (
@@ -172,7 +173,7 @@ def test_a_loss_that_needs_one_process_is_refused_before_data_are_read(loss, sai
 
 
 def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "_SEEN_AFTER", 0.1)
+    monkeypatch.setattr(files, "SEEN_AFTER", 0.1)
     ranks = several(lambda seen: [seen, False])
     with pytest.raises(ValueError, match="rank 1 cannot see what rank 0 writes into"):
         share_folder(ranks, lambda: tmp_path)

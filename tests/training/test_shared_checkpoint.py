@@ -1,0 +1,66 @@
+"""Checkpoints in a folder that a network file system shows in different states."""
+
+import threading
+
+from helpers.ranks import run_ranks, several
+
+from slide import files
+
+STALE = """
+import pathlib
+from slide import FullSampler, RowSparseAdam, files
+from slide.distributed import ShardedNetwork
+from slide.training import checkpoint as module
+from slide.training.checkpoint import Checkpoint
+from slide.training.checkpoint_folders import CHECKPOINTS, find_checkpoints
+from slide.training.progress import Counters
+FOLDER = pathlib.Path("RUNS")
+
+def work(group):
+    if group.size == 1:
+        return None
+    network = ShardedNetwork(30, [4], 20, FullSampler, group)
+    parts = network, RowSparseAdam(network.parameters()), None, None, 2, group
+    checkpoint, found = Checkpoint(FOLDER, *parts), []
+    found.append(checkpoint.found())
+    for step in (3, 7):
+        checkpoint.write(Counters(step=step))
+    if group.rank:  # It sees the folder as it was before the second checkpoint.
+        module.last_checkpoint = lambda run: find_checkpoints(run)[0]
+    found += [checkpoint.found(), checkpoint.read().step]
+    files.SEEN_AFTER = 0.1
+    if group.rank:
+        checkpoint.run = FOLDER / "elsewhere"
+    try:
+        checkpoint.found()
+    except ValueError as error:
+        found.append(str(error))
+    if not group.rank:  # Now there is none.
+        (FOLDER / CHECKPOINTS).rename(FOLDER / "gone")
+        (FOLDER / "checkpoint.pt").touch()
+    try:
+        checkpoint.found()
+    except ValueError as error:
+        found.append(str(error))
+    return found
+"""
+
+
+@several
+def test_all_processes_read_the_checkpoint_that_the_first_one_sees(tmp_path):
+    (tmp_path / "run").mkdir()
+    found = run_ranks(STALE.replace("RUNS", str(tmp_path / "run")), tmp_path, 2)[2]
+    for none, there, step, unseen, old in found:
+        assert (none, there, step) == (False, True, 7)
+        assert unseen.startswith("rank 1 cannot see ")
+        assert "from which rank 0 goes on" in unseen
+        assert "is a checkpoint of an earlier slide" in old
+
+
+def test_a_file_that_comes_in_sight_late(tmp_path, monkeypatch):
+    writer = threading.Timer(0.3, (tmp_path / "file").touch)
+    writer.start()
+    assert files.comes_in_sight(tmp_path / "file")
+    writer.join()
+    monkeypatch.setattr(files, "SEEN_AFTER", 0.1)
+    assert not files.comes_in_sight(tmp_path / "a/b/missing")
