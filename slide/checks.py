@@ -150,9 +150,14 @@ def error_message(error: BaseException | None, overrides: Sequence[str] = ()) ->
     # Other sentences may begin with the same word: "bias (3,) does not fit ...".
     if not rest.startswith(("must ", "= ")):
         return str(error)
-    keys = {word.partition("=")[0].lstrip("+") for word in overrides}
+    keys = {override_key(word) for word in overrides}
     meant = [key for key in keys if key.rpartition(".")[2] == name]
     return f"{meant[0]} {rest}" if len(meant) == 1 else str(error)
+
+
+def override_key(word: str) -> str:
+    """The key of an override of a command line: ``seed`` of ``+seed=3``."""
+    return word.partition("=")[0].lstrip("+")
 
 
 def _is_number(value: Any) -> bool:

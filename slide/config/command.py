@@ -120,7 +120,7 @@ def _run(
             named = Path(str(composed.run_dir)) if composed.run_dir else None
             note = FolderNote(ranks, named or folder_parent(composed), overrides)
             composed, overrides = restarted(ranks, composed, overrides, note)
-            given = {word.partition("=")[0].lstrip("+") for word in overrides}
+            given = {checks.override_key(word) for word in overrides}
             config = resumed(composed, overrides)
             trainer = build_trainer(config, given, label_of(swept), ranks, note.write)
     except KeyboardInterrupt as error:

@@ -143,8 +143,12 @@ def read_value(override: str) -> Any:
         >>> read_value("network.hidden=[8,4]"), read_value("sampler.active=null")
         ([8, 4], None)
     """
+    return _parsed(override).value()
+
+
+def _parsed(override: str) -> Override:
     try:
-        return OverridesParser.create().parse_override(override).value()
+        return OverridesParser.create().parse_override(override)
     except HydraException as error:
         raise ValueError(
             f"{override} cannot be read; overrides are group=choice or key=value"
@@ -175,12 +179,10 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 def _unknown(overrides: Sequence[str]) -> str | None:
     """A sentence about the first override that does not fit ``conf/``; None: all fit."""
-    parser, parsed = OverridesParser.create(), []
-    for override in overrides:
-        try:
-            parsed.append(parser.parse_override(override))
-        except HydraException:
-            return f"{override} cannot be read; overrides are group=choice or key=value"
+    try:
+        parsed = [_parsed(override) for override in overrides]
+    except ValueError as error:
+        return str(error)
     conf = find_conf()
     groups = {path.name: path for path in sorted(conf.iterdir()) if path.is_dir()}
     chosen = [each for each in parsed if each.key_or_group in groups]

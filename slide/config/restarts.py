@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from slide.checks import override_key
 from slide.config.ranks import OWN, Ranks
 from slide.files import write_json
 
@@ -31,7 +32,7 @@ class FolderNote:
 
     def __init__(self, ranks: Ranks, place: Path, words: Sequence[str]):
         self.ranks = ranks
-        told = [word for word in words if word.partition("=")[0].lstrip("+") not in OWN]
+        told = [word for word in words if override_key(word) not in OWN]
         of_run = json.dumps([told, *_run_names()]).encode()
         self.path = place / f".torchrun-{hashlib.sha256(of_run).hexdigest()[:16]}"
 

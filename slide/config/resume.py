@@ -5,6 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from slide.checks import override_key
 from slide.config.build import CONFIG
 from slide.config.compose import read_config, read_value
 from slide.config.ranks import OWN, Ranks
@@ -32,9 +33,9 @@ def asked_for(overrides: Sequence[str]) -> list[str]:
     Of a resumed run they are those that `resumed` does not take: its saved configuration may have
     other groups than the default one, and with them other keys.
     """
-    if not any(_key(override) == "resume" for override in overrides):
+    if not any(override_key(override) == "resume" for override in overrides):
         return list(overrides)
-    return [override for override in overrides if _key(override) not in REPLACEABLE]
+    return [override for override in overrides if override_key(override) not in REPLACEABLE]
 
 
 def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -66,7 +67,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         if group not in config:  # The run is from before there was this group.
             config[group] = composed[group]
     for override in overrides:
-        key = _key(override)
+        key = override_key(override)
         if key == "resume":
             continue
         old = OmegaConf.select(config, key, default=_NOWHERE)
@@ -106,9 +107,5 @@ def restarted(
     folder = note.found()
     if not ranks.group.broadcast(folder is not None and (folder / CONFIG).exists()):
         return composed, overrides
-    again = [f"resume={folder}", *(word for word in overrides if _key(word) in OWN)]
+    again = [f"resume={folder}", *(word for word in overrides if override_key(word) in OWN)]
     return read_config(asked_for(again)), again
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from slide.bars import say
+from slide.checks import override_key
 from slide.tables import figure, text_table
 
 _SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"}
@@ -56,7 +57,7 @@ class Sweep:
 
     def words_of(self, overrides: Sequence[str]) -> list[str]:
         """The overrides of a job that differ from job to job."""
-        return [word for word in overrides if _key(word) in self.keys]
+        return [word for word in overrides if override_key(word) in self.keys]
 
     def run(self, overrides: Sequence[str], job: Callable[[], tuple[dict, str]]) -> None:
         """Run a job and take down what comes of it.
@@ -94,7 +95,7 @@ class Sweep:
         """A line for each job: its settings, scores and folder."""
         rows = []
         for words, summary, said in self.outcomes:
-            values = {_key(word): word.partition("=")[2] for word in words}
+            values = {override_key(word): word.partition("=")[2] for word in words}
             found = summary or {}
             cells = [figure(found.get(name), name) for name in _SCORES.values()]
             rows.append([*(values.get(key, "") for key in self.keys), *cells, said])
@@ -129,7 +130,3 @@ def label_of(words: Sequence[str]) -> str:
         return label
     digest = hashlib.sha256(short.encode()).hexdigest()[:8]
     return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+")
