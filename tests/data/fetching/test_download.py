@@ -191,11 +191,10 @@ def test_nothing_appears_before_all_is_there(server, tmp_path, monkeypatch):
 
 
 def test_files_of_two_versions_are_not_joined(server, tmp_path):
-    """The first file is there when the second one is missing; then the server has a new version."""
+    """When the second file appears, the server has a new version of the first one."""
     mirror = [file(server.add("/1", b"old")), file(f"{server.root}/2", "test.txt")]
     assert "/2: answers 404" in failure(tmp_path, mirror)
-    for path in ("/1", "/2"):
-        server.add(path, b"new")
+    server.add("/1", b"new"), server.add("/2", b"new")
     download(tmp_path, fine, mirrors=[mirror])
     assert (tmp_path / "train.txt").read_bytes() == b"new"
 
