@@ -150,8 +150,12 @@ def _parse_features(
 
 @serial
 def _is_blank(data, at):
-    """Whether a line holds nothing but a comment."""
-    return data[at] in (LF, HASH) or (data[at] == CR and data[at + 1] == LF)
+    """Whether a line is empty, or holds nothing but white space and a comment."""
+    if data[at] == LF or (data[at] == CR and data[at + 1] == LF):
+        return True
+    while data[at] == SPACE or data[at] == TAB:
+        at += 1
+    return data[at] == HASH
 
 
 @serial
@@ -166,8 +170,8 @@ def parse_rows(
         columns: the numbers of features and labels; the indices of the outputs begin at 0.
         max_lines: stop after this many lines.
         lenient: skip a bad line instead of stopping at it.
-        comments: the text after a ``#`` is not part of a row, and a line without other text is not
-            a row.
+        comments: the text after a ``#`` is not part of a row. A line that is empty, or has nothing
+            but white space before a ``#``, is not a row; one of white space alone is an empty row.
         feature_indptr, label_indptr: ``(lines + 1,)`` int64 outputs.
         feature_indices, feature_values: int32 and float32 outputs, one place per colon in the data.
         label_indices: int32 output, one place per comma and per line.

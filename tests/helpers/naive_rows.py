@@ -67,7 +67,7 @@ def parse(data, variant=XMC, lenient=False, sizes=(None, None, None)):
     rows = []
     skipped = 0
     for number, line in enumerate(lines, start):
-        if not variant.header and (line in (b"", b"\r") or line.startswith(b"#")):
+        if not variant.header and (line in (b"", b"\r") or re.match(rb"[ \t]*#", line)):
             continue
         if variant.header and len(rows) + skipped == max_rows:
             if line.strip(b"\r"):

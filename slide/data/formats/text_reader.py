@@ -36,6 +36,7 @@ __all__ = [
 PARSED_BYTES = 16 << 20
 MAX_INDEX = 2**31 - 1  # The most rows or columns: indices are int32.
 SHOWN_CHARACTERS = 40
+_EMPTY = b"\n", b"\r\n", b"\r"
 
 
 class Sizes(NamedTuple):
@@ -57,7 +58,8 @@ class Variant(NamedTuple):
 
     Attributes:
         header: the first line is ``rows features labels``. In a file without it, the text after a
-            ``#`` is a comment, and a line without other text is not a row.
+            ``#`` is a comment. A line that is empty, or a comment, is not a row; one of white space
+            alone is an empty row.
         first_feature, first_label: the number of the first column.
     """
 
@@ -210,7 +212,7 @@ def parse_text(
 def count_rows(path: str | Path) -> int:
     """Counts the rows of a file without a header, with malformed ones; it parses nothing."""
     with Path(path).open("rb") as file:
-        return sum(not line.startswith((b"#", b"\n", b"\r\n")) for line in file)
+        return sum(not (line in _EMPTY or line.lstrip(b" \t").startswith(b"#")) for line in file)
 
 
 def _line_chunks(file: IO[bytes], size: int, bar: Bar) -> Iterator[bytes]:

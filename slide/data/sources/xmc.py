@@ -6,9 +6,10 @@ xmc
     with a space.
 
 svmlight
-    Such rows without the first line, and with features from 1. The text after a ``#`` is a comment,
-    and a line without other text is not a row. Unless the numbers of columns are given, the largest
-    numbers in both files determine them.
+    Such rows without the first line, and with features from 1. The text after a ``#`` is a comment.
+    A line that is empty, or a comment, is not a row; one of white space alone is a row without
+    labels and features. Unless the numbers of columns are given, the largest numbers in both files
+    determine them.
 
 npz
     SciPy's sparse matrices of any kind, with features and labels in separate files. An entry that

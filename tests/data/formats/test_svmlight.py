@@ -35,6 +35,7 @@ HAND_WRITTEN = {
     "empty": "",
     "empty lines": "\n\n1 1:1\n\n\n",
     "comments": "#\n# x\n#1 1:1\n1 1:1 # y\n1 2:1\t#z 3:x\n2 #\n #\n1 1:1 #",
+    "comments after white space": "  # x\n\t#\n1 1:1\n \t # y\r\n \n \t\n #",
     "comments, crlf": "# x\r\n1 1:1 # y\r\n #\r\n",
     "a comment after many rows": "1 1:1\n" * 20 + "# end",
     "large numbers": "2147483646 2147483647:1\n",
@@ -47,6 +48,13 @@ def test_hand_written_files_are_read_as_the_naive_parser_reads_them(tmp_path, te
     rows, _ = naive_rows.parse(text.encode(), SVMLIGHT)  # these are all valid
     assert_agrees(tmp_path / "data.txt", text, SVMLIGHT, chunk_bytes=chunk_bytes)
     assert count_rows(tmp_path / "data.txt") == len(rows)
+
+
+def test_lines_that_are_no_rows(tmp_path):
+    """White space alone is an empty row; a comment after it is none."""
+    (tmp_path / "a").write_bytes(b"  # x\n1 1:1\n\t#\r\n\n\r\n \n1 #\n")
+    assert read(tmp_path / "a", SVMLIGHT) == ([([1], [(0, 1.0)]), ([], []), ([1], [])], 0)
+    assert count_rows(tmp_path / "a") == 3
 
 
 @pytest.mark.parametrize("lenient", [False, True])
