@@ -1,5 +1,6 @@
 """A sampled output layer for data-parallel training: each process brings its own samples."""
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from slide.active_set import ActiveSet
 from slide.distributed.group import Group
 from slide.distributed.output_linear import ShardedOutputLinear
 from slide.distributed.shares import Shares
+from slide.functional.linear import DTYPES, check_linear
 from slide.inputs import as_pattern
 from slide.nn import ActiveLoss
 from slide.nn.network import SamplerFactory
-from slide.runtime import untraced
+from slide.runtime import outside_autocast, untraced
 from slide.sparse import Pattern, check_labels, row_bounds
+
+# Types of inputs, by the numbers that processes tell each other; under autocast there are more.
+_DTYPES = (*DTYPES, torch.float16)
 
 
 class ShardedSampledLinear(nn.Module):
@@ -91,42 +96,68 @@ class ShardedSampledLinear(nn.Module):
             weights: ``(b,)`` factors of the losses of the samples, on all processes or on none.
 
         Raises:
-            ValueError: see `ShardedOutputLinear.loss`.
+            ValueError: see `ShardedOutputLinear.loss`; also if widths of inputs differ.
             TypeError: see `ShardedOutputLinear.loss`.
         """
         pattern, factors, wrong = None, None, None
         try:
+            self._check_input(x)
             pattern = as_pattern(labels, self.rows.out_features)
             check_labels("labels", pattern, len(x), self.rows.out_features)
             factors = checks.row_weights("weights", weights, len(x))
         except (TypeError, ValueError) as error:
             wrong = error
+        learns = wrong is None and x.requires_grad and torch.is_grad_enabled()
         entries = 0 if pattern is None else len(pattern.indices)
-        found = self._sizes(len(x), entries, wrong is not None, factors is not None)
-        self._check_together(found, wrong)
+        found = self._exchanged(x, wrong, entries, factors is not None, learns)
         assert pattern is not None
+        if len({weighed for _, _, weighed, _ in found}) > 1:
+            raise ValueError("weights are needed on all processes or on none")
         sizes = [[samples, entries] for samples, entries, _, _ in found]
         counts = [samples for samples, _ in sizes]
         inputs = _OfAllRanks.apply(x, counts, self.group)
         if factors is not None:
             parts = self.group.all_gather(torch.from_numpy(factors), counts)
             factors = torch.cat(parts).numpy()
-        return self.rows.loss(inputs, self._labels(pattern, sizes), loss, factors)  # type: ignore[arg-type]
+        labels = self._labels(pattern, sizes)
+        if learns or not any(rank_learns for *_, rank_learns in found):
+            return self.rows.loss(inputs, labels, loss, factors)  # type: ignore[arg-type]
+        # The others add up gradients, to which this process has a part.
+        with torch.enable_grad():
+            inputs = inputs.detach().requires_grad_()
+            mean, active = self.rows.loss(inputs, labels, loss, factors)
+        return mean if torch.is_grad_enabled() else mean.detach(), active
 
-    def _check_together(self, found: list[list[int]], wrong: Exception | None) -> None:
-        """Raise on all ranks if one has found an error: else the others would wait for it."""
+    def _check_input(self, x: Any) -> None:
+        """Raise an error unless inputs of this process fit the layer."""
+        local = self.rows.local
+        cast, _, _ = outside_autocast(x, local.weight, local.precision)
+        check_linear(cast, local.weight, local.bias)
+
+    def _exchanged(self, x: Tensor, wrong: Exception | None, *more: int) -> list[list[int]]:
+        """The number of samples of each rank, and more numbers of it.
+
+        Errors are raised on all ranks: of one that raised alone the others would wait, or abort.
+
+        Args:
+            x: the inputs of this process.
+            wrong: an error that this process has found.
+            more: numbers to exchange.
+        """
+        own = [len(x), x.shape[1], _DTYPES.index(x.dtype)] if wrong is None else [0, 0, 0]
+        numbers = torch.tensor([[int(wrong is not None), *own, *map(int, more)]])
+        found = torch.cat(self.group.all_gather(numbers, [1] * self.group.size)).tolist()
         if wrong is not None:
             raise wrong
-        failed = [rank for rank, (_, _, error, _) in enumerate(found) if error]
+        failed = [rank for rank, (error, *_) in enumerate(found) if error]
         if failed:
             raise ValueError(f"the samples of rank {failed[0]} have an error, which it tells")
-        if len({weighed for *_, weighed in found}) > 1:
-            raise ValueError("weights are needed on all processes or on none")
-
-    def _sizes(self, *own: int) -> list[list[int]]:
-        """The numbers of each rank."""
-        parts = self.group.all_gather(torch.tensor([own]), [1] * self.group.size)
-        return torch.cat(parts).tolist()
+        widths, types = [each[2] for each in found], [str(_DTYPES[each[3]]) for each in found]
+        for name, values in (("width", widths), ("type", types)):
+            if len(set(values)) > 1:
+                said = ", ".join(map(str, values))
+                raise ValueError(f"inputs must have one {name} on all processes, not {said}")
+        return [[samples, *rest] for _, samples, _, _, *rest in found]
 
     def _labels(self, own: Pattern, sizes: list[list[int]]) -> Pattern:
         """The labels of the samples of all ranks; ``sizes`` are numbers of samples and labels."""
@@ -151,9 +182,20 @@ class ShardedSampledLinear(nn.Module):
             Scores and ids (int64), both ``(b, k)``; see `ShardedOutputLinear.top_k`.
 
         Raises:
-            ValueError: see `slide.SampledLinear.top_k`.
+            ValueError: see `slide.SampledLinear.top_k`; also if k differs between processes.
+            TypeError: for an input of another type than the layer, or a k that is no whole number.
         """
-        counts = [samples for (samples,) in self._sizes(len(x))]
+        wrong, number = None, 0
+        try:
+            self._check_input(x)
+            number = min(max(index(k), 0), self.rows.out_features + 1)  # So that it can be sent.
+        except (TypeError, ValueError) as error:
+            wrong = error
+        found = self._exchanged(x, wrong, number)
+        if len({number for _, number in found}) > 1:
+            said = ", ".join(str(number) for _, number in found)
+            raise ValueError(f"k must be the same on all processes, not {said}")
+        counts = [samples for samples, _ in found]
         scores, ids = self.rows.top_k(torch.cat(self.group.all_gather(x, counts)), k, search)
         begin = sum(counts[: self.group.rank])
         return scores[begin : begin + len(x)], ids[begin : begin + len(x)]

@@ -102,6 +102,98 @@ def test_an_error_of_one_process_is_raised_by_all(tmp_path):
         assert rank[1:] == ["weights are needed on all processes or on none", None]
 
 
+NO_GRADIENT = """
+import torch
+from slide import ActiveLoss
+from slide.distributed import ShardedSampledLinear
+
+def gradients(group, x, name, hard, quiet=False):
+    '''The loss and the gradients of all inputs; the first rank brings all samples.'''
+    layer = ShardedSampledLinear(4, 9, group=group)
+    labels, loss = [[1], [2, 8], [5]], ActiveLoss(name, hard)
+    if group.rank:
+        x, labels = torch.zeros(0, 4), []
+    with torch.set_grad_enabled(not (quiet and group.rank)):
+        mean, _ = layer.loss(x, labels, loss)
+    assert mean.requires_grad == (not (quiet and group.rank))
+    if mean.requires_grad:
+        mean.backward()
+    grad = None if x.grad is None else (x.grad / group.size).tolist()
+    return mean.item(), grad
+
+def work(group):
+    torch.manual_seed(0)
+    x, found = torch.randn(3, 4), []
+    for name, hard in (("bce", 1.0), ("bce", 0.5), ("softmax", 1.0)):
+        found.append(gradients(group, x.clone().requires_grad_(), name, hard))
+        found.append(gradients(group, x.clone().requires_grad_(), name, hard, quiet=True))
+        found.append(gradients(group, x.clone(), name, hard))
+    return found
+"""
+
+
+@several
+def test_a_process_whose_inputs_need_no_gradient_takes_part_in_that_of_others(tmp_path):
+    """Such as one that has no samples left, or that computes the loss without gradients."""
+    found = run_ranks(NO_GRADIENT, tmp_path, 2)
+    for alone, first, other in zip(found[1][0], *found[2], strict=True):
+        np.testing.assert_allclose([first[0], other[0]], alone[0], rtol=1e-5)
+        assert other[1] is None
+        assert (first[1] is None) == (alone[1] is None)
+        if first[1] is not None:
+            np.testing.assert_allclose(first[1], alone[1], rtol=1e-4, atol=1e-6)
+
+
+UNLIKE = """
+import torch
+from slide import ActiveLoss
+from slide.distributed import ShardedSampledLinear
+
+def said(work):
+    try:
+        work()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+def work(group):
+    layer, loss = ShardedSampledLinear(4, 8, group=group), ActiveLoss("bce")
+    x, found = torch.ones(2, 4), []
+    for bad in (torch.ones(2, 5), torch.ones(8), x.double(), [[1.0] * 4] * 2):
+        own = bad if group.rank else x
+        found.append(said(lambda: layer.loss(own, [[1], [2]], loss)))
+        found.append(said(lambda: layer.top_k(own, 3)))
+    for k in (4, 9, 2.5):
+        found.append(said(lambda: layer.top_k(x, k if group.rank else 3)))
+    found.append(said(lambda: layer.top_k(x, 9)))
+    for unlike in (dict(width=5), dict(dtype=torch.float64)):
+        width, dtype = unlike.get("width", 4), unlike.get("dtype", torch.float32)
+        if not group.rank:
+            width, dtype = 4, torch.float32
+        other = ShardedSampledLinear(width, 8, group=group).to(dtype)
+        found.append(said(lambda: other.loss(torch.ones(2, width, dtype=dtype), [[1], [2]], loss)))
+    assert said(lambda: layer.loss(x, [[1], [2]], loss)) is None
+    assert said(lambda: layer.top_k(x, 3)) is None
+    return found
+"""
+
+
+@several
+def test_inputs_of_one_process_that_do_not_fit_are_an_error_of_all(tmp_path):
+    first, other = run_ranks(UNLIKE, tmp_path, 2)[2]
+    told = "ValueError: the samples of rank 1 have an error, which it tells"
+    both = "ValueError: k must be the same on all processes, not 3, "
+    same = [both + "4", both + "9", told, "ValueError: k must be in [1, 8], not 9"]
+    same.append("ValueError: inputs must have one width on all processes, not 4, 5")
+    same.append("ValueError: inputs must have one type on all processes, not torch.float32, ")
+    same[-1] += "torch.float64"
+    assert first == [told] * 8 + same
+    assert other[8:10] + other[11:] == same[:2] + same[3:]
+    for found, words in zip(other[:8:2], ("(2, 5)", "(8,)", "float64", "not list"), strict=True):
+        assert words in found
+    assert other[1:8:2] == other[:8:2]
+    assert other[10].startswith("TypeError: ")
+
+
 REFUSED = """
 import torch
 from torch import nn
