@@ -91,12 +91,11 @@ def cached(
         files |= write_extra(temporary, extra())
         _write_meta(temporary, source, num_features, num_labels, splits, files)
 
-    def reopen(tell: bool = False) -> SparseDataset | None:
+    def reopen(failed: Callable[[Exception], object] = bool) -> SparseDataset | None:
         try:
             return _open_cache(folder, name, source, constants)
         except (OSError, ValueError) as error:
-            if tell:
-                say(f"warning   the cache of {name} is written again: {error}")
+            failed(error)
             return None
 
     found = reopen()
@@ -115,7 +114,9 @@ def _write_cache(
 ) -> SparseDataset:
     """Writes a cache folder, alone if there are locks, and opens it."""
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
-        found = reopen(tell=True)
+        found = reopen(
+            lambda error: say(f"warning   the cache of {name} is written again: {error}")
+        )
         if found is not None:  # Another process has written it meanwhile.
             return found
         if alone:
