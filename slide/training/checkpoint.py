@@ -256,9 +256,9 @@ class Checkpoint:
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         group, leads = self.group, self.group.rank == 0
-        folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
-        if leads:
+        if leads:  # Before the others know the name: it could remove what they make.
             clear_unfinished(self.run)
+        folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
         try:
             content = {"run": self.facts, "state": values}
             if group.size > 1:

@@ -57,6 +57,41 @@ def test_all_processes_read_the_checkpoint_that_the_first_one_sees(tmp_path):
         assert "is a checkpoint of an earlier slide" in old
 
 
+SLOW = """
+import pathlib, time
+from slide import FullSampler, RowSparseAdam
+from slide.distributed import ShardedNetwork
+from slide.training import checkpoint as module
+from slide.training.checkpoint_folders import CHECKPOINTS
+from slide.training.progress import Counters
+FOLDER, found = pathlib.Path("RUNS"), []
+clear = module.clear_unfinished
+
+def clear_late(run):
+    time.sleep(0.3)
+    found.append([path.name for path in (run / CHECKPOINTS).glob("*.tmp")])
+    clear(run)
+
+def work(group):
+    if group.size == 1:
+        return None
+    module.clear_unfinished = clear_late
+    network = ShardedNetwork(30, [4], 20, FullSampler, group)
+    parts = network, RowSparseAdam(network.parameters()), None, None, 2, group
+    module.Checkpoint(FOLDER, *parts).write(Counters(step=3))
+    return found
+"""
+
+
+@several
+def test_what_is_left_is_removed_before_the_others_write(tmp_path):
+    left = tmp_path / "run/checkpoints/1-step-2.tmp"
+    left.mkdir(parents=True)
+    found = run_ranks(SLOW.replace("RUNS", str(tmp_path / "run")), tmp_path, 2)[2]
+    assert found == [[[left.name], []], []]
+    assert (left.parent / "1-step-3/rank-1.safetensors").exists()
+
+
 def test_a_file_that_comes_in_sight_late(tmp_path, monkeypatch):
     writer = threading.Timer(0.3, (tmp_path / "file").touch)
     writer.start()
