@@ -2,6 +2,8 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,10 +117,35 @@ class Group:
         checks.one_of("operation", operation, _OPERATIONS)
         if self.size > 1:
             kind = dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX
-            # In a ring each rank passes on all but its own part, twice: sums, then results.
-            sent = 2 * tensor.nbytes * (self.size - 1) // self.size
-            self._call("all_reduce", sent, tensor, op=kind)
+            self._call("all_reduce", self._bytes_to_reduce(tensor), tensor, op=kind)
         return tensor
+
+    def begin_all_reduce(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Begin to replace a tensor by the sum of the tensors of all ranks.
+
+        The exchange goes on while this process does other work. `seconds` counts only its begin and
+        the wait for its end. Until then no other operation may be called.
+
+        Args:
+            tensor: as in `all_reduce`; it must not be used before the end.
+
+        Returns:
+            A function that waits for the end and returns ``tensor``.
+        """
+        if self.size == 1:
+            return lambda: tensor
+        sent = self._bytes_to_reduce(tensor)
+        work = self._call("all_reduce", sent, tensor, op=dist.ReduceOp.SUM, async_op=True)
+
+        def end() -> Tensor:
+            self._timed(work.wait)
+            return tensor
+
+        return end
+
+    def _bytes_to_reduce(self, tensor: Tensor) -> int:
+        # In a ring each rank passes on all but its own part, twice: sums, then results.
+        return 2 * tensor.nbytes * (self.size - 1) // self.size
 
     def all_gather(self, tensor: Tensor, lengths: list[int] | None = None) -> list[Tensor]:
         """The tensors of all ranks, by rank.
@@ -199,18 +226,25 @@ class Group:
         if self.size > 1:
             self._call("barrier", 0)
 
-    def _call(self, name: str, sent: int, *arguments: Any, **keywords: Any) -> None:
+    def _call(self, name: str, sent: int, *arguments: Any, **keywords: Any) -> Any:
         """Call a collective operation, and count it."""
+        operation = getattr(dist, name)
+        found = self._timed(partial(operation, *arguments, group=self._processes, **keywords))
+        self.bytes_sent += sent
+        self.calls[name] += 1
+        return found
+
+    def _timed(self, exchange: Callable[[], Any]) -> Any:
+        """Exchange something, and count the time."""
         begin = clock()
         try:
-            getattr(dist, name)(*arguments, group=self._processes, **keywords)
+            found = exchange()
         except RuntimeError as error:
             if not any(word in str(error) for word in _LOST):
                 raise
             raise LostProcessError(_SENTENCE) from error
         self.seconds += clock() - begin
-        self.bytes_sent += sent
-        self.calls[name] += 1
+        return found
 
 
 def _encoded(value: Any) -> Tensor:

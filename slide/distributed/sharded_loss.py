@@ -99,9 +99,10 @@ class _LossOverRanks(FirstDerivatives):
         # Leaves in the same memory: the gradients that the operations of one process leave on them
         # go to the weights in the backward pass.
         leaves = [_leaf(each) for each in (x, weight, bias)]
+        sums = _Sums(task.group)
         with torch.set_grad_enabled(learns):
-            own, known = _own_part(leaves, task)
-        ctx.grad_x, total = _over_ranks(leaves[0], own, known, task.group)
+            own, known = _own_part(leaves, task, sums)
+        ctx.grad_x, total = _over_ranks(leaves[0], own, known, sums)
         ctx.parameters, ctx.sparse_grad = (weight, bias), task.products.sparse_grad
         ctx.rows = [None if leaf is None else take_row_gradients(leaf) for leaf in leaves[1:]]
         return total
@@ -129,8 +130,33 @@ def _leaf(tensor: Tensor | None) -> Any:
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
-def _own_part(leaves: list[Any], task: Task) -> tuple[Tensor, Tensor | None]:
+class _Sums:
+    """The gradient of ``x`` and the loss, added up over the ranks by one all-reduce.
+
+    Args:
+        group: the processes.
+    """
+
+    def __init__(self, group: Group):
+        self._group, self._end = group, None
+
+    def begin(self, *parts: Tensor) -> None:
+        """Begin, if it has not begun; the exchange goes on while this rank does other work."""
+        if self._end is None:
+            dtype = torch.promote_types(parts[0].dtype, torch.float32)
+            numbers = torch.cat([part.to(dtype).flatten() for part in parts])  # A copy.
+            self._end = self._group.begin_all_reduce(numbers)
+
+    def end(self) -> Tensor:
+        """Wait; the sums of all numbers, one after the other."""
+        assert self._end is not None
+        return self._end()
+
+
+def _own_part(leaves: list[Any], task: Task, sums: _Sums) -> tuple[Tensor, Tensor | None]:
     """Compute the gradients of this rank's part, and leave them on the leaves.
+
+    Where it can, it begins ``sums`` before the gradient of the weight is computed.
 
     Returns:
         This rank's part of the loss, and the loss if all ranks know it already.
@@ -140,7 +166,8 @@ def _own_part(leaves: list[Any], task: Task) -> tuple[Tensor, Tensor | None]:
     x, weight, bias = leaves
     layer = x, weight, bias, task.active
     if task.group.size == 1 or (not loss.splits_target and fraction == 1):
-        mean = linear_loss_on_set(*layer, loss, fraction, products, task.weights)
+        options = loss, fraction, products, task.weights
+        mean = linear_loss_on_set(*layer, *options, early=sums.begin)
         if mean.requires_grad:
             mean.backward()
         return mean.detach(), None
@@ -194,15 +221,14 @@ def _factors(losses: Tensor, fraction: float, weights: np.ndarray | None) -> Ten
 
 
 def _over_ranks(
-    x: Tensor, own: Tensor, known: Tensor | None, group: Group
+    x: Tensor, own: Tensor, known: Tensor | None, sums: _Sums
 ) -> tuple[Tensor | None, Tensor]:
-    """The gradient of ``x`` and the loss, added up over the ranks by one all-reduce."""
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    parts = [] if x.grad is None else [x.grad.to(dtype).flatten()]
-    if known is None:
-        parts.append(own.to(dtype)[None])
+    """The gradient of ``x`` and the loss, added up over the ranks."""
+    parts = [each for each in (x.grad, own if known is None else None) if each is not None]
+    found = torch.empty(0, dtype=torch.promote_types(x.dtype, torch.float32))
     if parts:
-        parts = [group.all_reduce(torch.cat(parts) if len(parts) > 1 else parts[0])]
-    total = parts[0][-1].clone() if known is None else known.to(dtype)
-    grad_x = None if x.grad is None else parts[0][: x.numel()].view(x.shape).to(x.dtype)
+        sums.begin(*parts)
+        found = sums.end()
+    total = found[-1].clone() if known is None else known.to(found.dtype)
+    grad_x = None if x.grad is None else found[: x.numel()].view(x.shape).to(x.dtype)
     return grad_x, total

@@ -1,5 +1,6 @@
 """A linear layer on a shared set and its loss in one operation, some samples at a time."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from slide.runtime import outside_autocast, profiled, untraced
 # Number of scores in a block: they stay in the second-level caches. A block has at least this many
 # samples, because a product of fewer samples is inefficient.
 _BLOCK_SCORES, _LEAST_SAMPLES = 2**19, 64
+# Takes the gradient of the inputs ``(B, D)`` and the loss, a scalar.
+Early = Callable[[Tensor, Tensor], object]
 
 
 @untraced
@@ -87,8 +90,13 @@ def linear_loss_on_set(
     hard_fraction: float,
     products: LinearOptions,
     weights: np.ndarray | None = None,
+    early: Early | None = None,
 ) -> Tensor:
-    """`active_linear_loss`, without its checks of inputs and set."""
+    """`active_linear_loss`, without its checks of inputs and set.
+
+    Where the gradients are computed in blocks, ``early`` is called before the gradient of the
+    weight is computed.
+    """
     if plain(weight) or not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         options = products._replace(for_loss=not plain(weight))
@@ -101,7 +109,7 @@ def linear_loss_on_set(
     check_fraction("hard_fraction", hard_fraction)
     kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
     weights = checks.row_weights("weights", weights, len(x))
-    options = _Options(loss, kept, products.rounded, learns, products.sparse_grad, weights)
+    options = _Options(loss, kept, products.rounded, learns, products.sparse_grad, weights, early)
     with active.scratch.alone():
         return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
 
@@ -116,6 +124,7 @@ class _Options(NamedTuple):
         learns: whether gradients are needed.
         sparse_grad: see `LinearOptions`.
         weights: factors of the losses of the samples; None: all are 1.
+        early: called as soon as the gradient of ``x`` is known; None: nothing is.
     """
 
     loss: Loss
@@ -124,6 +133,7 @@ class _Options(NamedTuple):
     learns: bool
     sparse_grad: bool
     weights: np.ndarray | None
+    early: Early | None
 
 
 class _SharedLinearLoss(FirstDerivatives):
@@ -151,8 +161,6 @@ class _SharedLinearLoss(FirstDerivatives):
         if not options.learns:
             return mean
         ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, options.sparse_grad
-        if ctx.needs_input_grad[2]:
-            ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
         grad = nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
@@ -162,8 +170,12 @@ class _SharedLinearLoss(FirstDerivatives):
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, rows).to(exact)
             ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
+            if options.early is not None:
+                options.early(ctx.grad_x, mean)
         if ctx.needs_input_grad[1]:
             ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
+        if ctx.needs_input_grad[2]:
+            ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
         return mean
 
     @staticmethod
