@@ -7,7 +7,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -71,7 +71,8 @@ def set_threads(threads: int) -> None:
 
     Args:
         threads: number of threads; 0: all cores that this process may use, in a container those
-            that it has the time of. A process that ``fork`` made may use one thread.
+            that it has the time of. A process that ``fork`` made may use one thread. torch takes
+            one thread after ``set_deterministic(True, ...)``.
 
     Raises:
         ValueError: if ``threads`` is negative, or more than numba was started with.
@@ -90,15 +91,25 @@ def set_threads(threads: int) -> None:
     start_threads()
     if not forked():
         numba.set_num_threads(threads)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(library_threads())
+
+
+def library_threads() -> int:
+    """The number of threads for the products of torch and FAISS.
+
+    It is that of the kernels. But in deterministic mode it is 1: these libraries cut a product into
+    one piece for each thread, and the last bits of a sum depend on the cut. In kernels they do not.
+    """
+    return 1 if torch.are_deterministic_algorithms_enabled() else num_threads()
 
 
 def set_deterministic(deterministic: bool, seed: int) -> None:
-    """Seed torch, and choose whether it may use operations whose results vary from run to run.
+    """Seed torch, and choose whether results may vary from run to run or with the threads.
 
     Args:
-        deterministic: if true, such operations raise an error
-            (``torch.use_deterministic_algorithms``).
+        deterministic: if true, operations that vary from run to run raise an error
+            (``torch.use_deterministic_algorithms``), and products of torch run on one thread, so
+            that results do not depend on the number of threads. Kernels of slide use all threads.
         seed: a whole number in [0, 2^64).
 
     Raises:
@@ -120,6 +131,7 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
     torch.manual_seed(seed)
     if deterministic != torch.are_deterministic_algorithms_enabled():  # Setting it takes a second.
         torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(library_threads())
 
 
 def start_threads() -> None:
@@ -203,33 +215,6 @@ def profiled(name: str) -> Callable[[_F], _F]:
 @functools.cache
 def _disabled(function: Callable) -> Callable:
     return torch.compiler.disable(function)
-
-
-def outside_autocast(
-    x: torch.Tensor, weight: torch.Tensor, precision: str = "float32"
-) -> tuple[torch.Tensor, str, AbstractContextManager]:
-    """Translate ``torch.autocast`` into a precision of slide's products.
-
-    These products round their own factors. If autocast rounded some of their steps, the types would
-    not fit the kernels and the gradients.
-
-    Args:
-        x: the input; an input that is not a tensor of floats is returned unchanged.
-        weight: the layer's weight.
-        precision: the precision without autocast.
-
-    Returns:
-        Three values. ``x``: under autocast it has the type of the weight. The precision: it is
-        ``"bfloat16"`` under autocast to bfloat16. A context in which autocast is off.
-    """
-    device = weight.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return x, precision, nullcontext()
-    if torch.get_autocast_dtype(device) == torch.bfloat16:
-        precision = "bfloat16"
-    if isinstance(x, torch.Tensor) and x.is_floating_point():
-        x = x.to(weight.dtype)
-    return x, precision, torch.autocast(device, enabled=False)
 
 
 def random_key(*parts: int) -> np.uint64:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from slide.backend import on_device
+from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.channels import (
     Channels,
@@ -32,7 +33,7 @@ from slide.functional.channels import (
 from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.row_gradients import RowGradient, check_leaves, hand_over
-from slide.runtime import outside_autocast, untraced
+from slide.runtime import untraced
 
 # Number of floats in a vector register of processors with AVX-512.
 _LANES = 16

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from slide import checks
 from slide.backend import on_device, plain
+from slide.functional.autocast import outside_autocast
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.plain_csr_product import PlainMatrix, PlainProduct
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import gather_entries
-from slide.runtime import array_view, check_together, outside_autocast, untraced
+from slide.runtime import array_view, check_together, untraced
 from slide.sparse import CSR, check_pattern
 
 # Number of the matrix's rows in a block of its transpose. A block reads that many numbers of the

@@ -9,6 +9,7 @@ from torch import Tensor
 from slide import checks
 from slide.active_set import ActiveSet, check_sets
 from slide.backend import device_of, on_device, plain
+from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
@@ -18,15 +19,7 @@ from slide.functional.plain_products import PlainPerSampleLinear, exact
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import select_rows
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
-from slide.runtime import (
-    array_view,
-    check_together,
-    has_bfloat16,
-    num_threads,
-    outside_autocast,
-    profiled,
-    untraced,
-)
+from slide.runtime import array_view, check_together, has_bfloat16, num_threads, profiled, untraced
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)

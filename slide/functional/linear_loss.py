@@ -16,6 +16,7 @@ from slide.functional.active_loss import (
     mean_loss,
     scaled,
 )
+from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
@@ -24,7 +25,7 @@ from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import scatter_rows
 from slide.row_gradients import RowGradient, check_leaves, hand_over
-from slide.runtime import outside_autocast, profiled, untraced
+from slide.runtime import profiled, untraced
 
 # Number of scores in a block: they stay in the second-level caches. A block has at least this many
 # samples, because a product of fewer samples is inefficient.

@@ -13,6 +13,7 @@ from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import KERNEL_DTYPES, on_device, on_host
+from slide.functional.autocast import outside_autocast
 from slide.functional.channels import (
     Channels,
     IntPair,
@@ -23,7 +24,7 @@ from slide.functional.channels import (
 from slide.nn.activation import Activation
 from slide.nn.place import check_dtype
 from slide.nn.sampled_layer import SampledLayer
-from slide.runtime import outside_autocast, untraced
+from slide.runtime import untraced
 from slide.sampling import Sampler
 
 # The fractional parts of its first n multiples are spread evenly over [0, 1), for each n.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import CPU, plain
+from slide.functional.autocast import outside_autocast
 from slide.functional.host_rows import fetch_set
 from slide.functional.linear import (
     DTYPES,
@@ -24,7 +25,7 @@ from slide.nn.activation import Activation
 from slide.nn.losses import ActiveLoss
 from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.searched_layer import SearchedLayer
-from slide.runtime import outside_autocast, untraced
+from slide.runtime import untraced
 from slide.sampling import Sampler
 
 

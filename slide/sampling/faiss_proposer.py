@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.kernels.votes import RankedIds
-from slide.runtime import array_view, check_on_cpu, num_threads
+from slide.runtime import array_view, check_on_cpu, library_threads
 from slide.sampling.best_ids import dense, ranked
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import Pattern
@@ -68,7 +68,7 @@ class FaissProposer(Proposer):
         import faiss  # Imported here: it loads slowly, and few runs use it.
 
         check_on_cpu("searches of FAISS (LSHProposer and uniform draws work elsewhere)", weight)
-        faiss.omp_set_num_threads(num_threads())
+        faiss.omp_set_num_threads(library_threads())
         num_rows, width = weight.shape
         rows = np.zeros((num_rows, width + 1), np.float32)
         rows[:, :width] = weight.detach().float().numpy()
@@ -104,7 +104,7 @@ class FaissProposer(Proposer):
             raise RuntimeError("the index is empty; call rebuild first")
         import faiss
 
-        faiss.omp_set_num_threads(num_threads())
+        faiss.omp_set_num_threads(library_threads())
         ones = torch.ones(len(queries), 1)
         augmented = array_view(torch.cat([queries.detach().float(), ones], 1))
         return self.index.search(augmented, k)[1].astype(np.int32)

@@ -27,7 +27,8 @@ class CoreShare:
 
     If threads waited for cores in two looks in a row, it takes as many as could run at the same
     time. When these hardly wait, all threads are tried again: after 5 seconds, then after 10, up to
-    a minute. Results do not depend on the number of threads. Where the system does not count, the
+    a minute. Another number of threads may change the last bits of torch's products, but not in
+    deterministic mode (`slide.runtime.set_deterministic`). Where the system does not count, the
     number stays as it is.
 
     Args:
@@ -89,7 +90,7 @@ class CoreShare:
             self._said = True
             say(
                 f"other processes use the cores, so {threads} of {self.most} threads are used for "
-                "now; results do not depend on it"
+                "now"
             )
         self.threads, self._crowded = threads, 0
         runtime.set_threads(threads)

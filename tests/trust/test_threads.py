@@ -1,6 +1,9 @@
 """Deterministic runs have the same bits for any number of threads, with the re-ranker."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from helpers import job
@@ -14,7 +17,7 @@ pytestmark = [
 SIZES = {
     "num_features": 2_000,
     "num_labels": 3_000,
-    "train_samples": 1_300,
+    "train_samples": 5 * 256 + 7,  # Sums of the last, short batch differ between threads of torch.
     "test_samples": 100,
     "nonzeros": 30,
 }
@@ -50,3 +53,47 @@ def test_any_number_of_threads(tmp_path, case):
     job.assert_same(two[0], one[0])
     assert two[1] == one[1]
     assert two[2] == one[2]
+
+
+# Shapes at which products of torch differ between 1, 2, 3 and 4 threads.
+STEPS = """
+import hashlib, itertools, numpy as np, torch
+from functools import partial
+import slide
+from slide import runtime
+
+def digest(threads, hidden, active, batch, precision):
+    runtime.set_deterministic(True, seed=3)
+    runtime.set_threads(threads)
+    sampler = partial(slide.ActiveSampler, active=active)
+    network = slide.SlideNetwork(500, [hidden], 4000, sampler, precision=precision)
+    optimizer = slide.RowSparseAdam(network.parameters())
+    for step in range(4):
+        rng = np.random.default_rng(step)
+        x = torch.from_numpy(rng.random((batch, 500), np.float32))
+        labels = [rng.choice(4000, 3, replace=False).tolist() for _ in range(batch)]
+        loss, _ = network.output.loss(network.encode(x), labels, slide.ActiveLoss("softmax"))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = hashlib.sha256()
+    for parameter in network.parameters():
+        found.update(parameter.detach().numpy().tobytes())
+    return found.hexdigest()
+
+SHAPES = (256, 2048, 5), (256, 2048, 7), (100, 1001, 33), (1500, 100, 33)
+for shape, precision in itertools.product(SHAPES, ("float32", "bfloat16")):
+    found = {threads: digest(threads, *shape, precision) for threads in (1, 2, 3, 4)}
+    assert len(set(found.values())) == 1, (shape, precision, found)
+    assert runtime.num_threads() == 4
+    runtime.set_deterministic(False, seed=3)
+    assert torch.get_num_threads() == 4
+print("equal")
+"""
+
+
+def test_more_threads_and_other_shapes():
+    environment = os.environ | {"NUMBA_NUM_THREADS": "4"}
+    words = [sys.executable, "-c", STEPS]
+    ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout == "equal\n", ran.stderr
