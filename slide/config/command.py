@@ -128,11 +128,11 @@ def _run(
     except LostProcessError as error:
         raise LostExit(f"error: {error}") from error
     try:
-        with memory_errors():
+        with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
-        write_run_model(trainer)
-        if config.report and ranks.leads:
-            write_run_report(trainer)
+            write_run_model(trainer)
+            if config.report and ranks.leads:
+                write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
     except (DivergenceError, OSError) as error:
         sys.exit(f"error: {checks.error_message(error)}")

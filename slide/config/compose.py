@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,11 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
 
 
 @contextmanager
-def memory_errors() -> Iterator[None]:
+def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
     """Ends the process with a message if the system does not give the memory that is asked for.
+
+    Args:
+        advice: says how to go on, after the message; None: nothing is said.
 
     Example:
         >>> from slide.config.compose import memory_errors
@@ -70,15 +73,18 @@ def memory_errors() -> Iterator[None]:
         said = _no_memory(error.__cause__ if isinstance(error, InstantiationException) else error)
         if said is None:
             raise
-        sys.exit(f"error: {said}")
+        sys.exit(f"error: {said}" + (f"; {advice()}" if advice else ""))
 
 
 def _no_memory(error: BaseException | None) -> str | None:
     """A sentence about memory that the system did not give; None for another error."""
-    # PyTorch raises a RuntimeError, whose first line is a place in its sources.
+    # PyTorch raises a RuntimeError. On the CPU its first line is a place in its sources.
     needed = re.search(r"tried to allocate (\d+) bytes", str(error))
+    of_device = re.search(r"out of memory\. Tried to allocate ([\d.]+ \w+)", str(error))
     if isinstance(error, RuntimeError) and needed:
         what = f"{int(needed[1]) / 2**30:,.1f} GiB were asked for at once"
+    elif isinstance(error, RuntimeError) and of_device:
+        what = f"{of_device[1]} were asked for at once on the device"
     elif isinstance(error, MemoryError):
         what = str(error) or "a request for memory failed"
     else:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slide.bars import say
 from slide.distributed import Group
 from slide.files import comes_in_sight
 from slide.nn import SlideNetwork
+from slide.runtime import versions
 from slide.states import join_state, split_state
 from slide.tensor_folder import (
     FolderKind,
@@ -152,7 +154,23 @@ def read_states(
             )
         if found[name] != own:
             raise ValueError(f"{folder} is of another run: its {name} is {found[name]}, not {own}")
+    if facts is not None:
+        _tell_versions(folder, content.get("versions", {}))
     return states
+
+
+def _tell_versions(folder: Path, wrote: Mapping[str, str]) -> None:
+    """Say which versions differ from those that wrote a checkpoint."""
+    others = [
+        f"{name} {wrote[name]}, and not {own}"
+        for name, own in versions().items()
+        if wrote.get(name, own) != own
+    ]
+    if others:
+        say(
+            f"warning: {folder} was written by {'; '.join(others)}: the run goes on, but numbers "
+            "may be rounded in another way than in a run without a break"
+        )
 
 
 def read_checked(kind: FolderKind, folder: Path, group: Group) -> dict[str, Any]:
