@@ -2,10 +2,11 @@
 
     python tests/benchmarks/roofline.py
 
-Counts, for a shared and a per-sample step at Amazon-670K's shape, the bytes that each part must
-move and the floating-point operations that it must do, and divides by what a copy of rows picked
-at random and a matrix product reach in the same run. The quotient of that least time and the
-measured time is the part's efficiency. Writes results/benchmarks/roofline.{json,md}.
+Counts, for steps at Amazon-670K's shape, the bytes that each part must move and the floating-point
+operations that it must do, and divides by what a copy of rows picked at random and a matrix product
+reach in the same run. The quotient of that least time and the measured time is the part's
+efficiency. A dense step of the same run tells how many times faster a step of these least times
+would be. Writes results/benchmarks/roofline.{json,md}.
 """
 
 import argparse
@@ -17,12 +18,14 @@ import numpy as np
 import torch
 from report import publish, table
 from step import milliseconds, milliseconds_by_part
-from workload import CASES, make_trainer, our_step
+from workload import BATCH, CASES, make_trainer, our_step
+from workload import dense_step as make_dense_step
 
 from slide import runtime
 from slide.kernels.adam import AdamHyper, AdamRows, adam_rows
 
-REPEATS = 40
+REPEATS, DENSE_STEPS = 40, 8
+MEASURED = ("lsh, shared", "uniform, shared, batch 512, bfloat16", "lsh, per sample")
 
 
 def best_seconds(call: Callable[[], object], repeats: int = 7) -> float:
@@ -88,16 +91,25 @@ def needs(trainer) -> dict[str, tuple[float, float]]:
     }
 
 
+def dense_milliseconds() -> float:
+    """Time of a dense step of PyTorch with `BATCH` rows."""
+    step = make_dense_step(make_trainer(["sampler=uniform"]))
+    milliseconds(step, 2)
+    return statistics.median(milliseconds(step, DENSE_STEPS, 2))
+
+
 def measure(name: str, limits: dict[str, float]) -> list[dict]:
     trainer = make_trainer(CASES[name])
+    rounded = trainer.network.output.precision == "bfloat16"
+    product = limits["bfloat16_product_gflops" if rounded else "product_gflops"]
     step = our_step(trainer)
     milliseconds(step, 10)
     times, parts = milliseconds_by_part(step, REPEATS, 10)
     rows = []
     for part, (moved, flops) in needs(trainer).items():
-        least = max(
-            moved / limits["random_rows_gb_s"] / 1e6, flops / limits["product_gflops"] / 1e6
-        )
+        # Only the products of a shared set are rounded.
+        rate = product if part == "output layer" else limits["product_gflops"]
+        least = max(moved / limits["random_rows_gb_s"] / 1e6, flops / rate / 1e6)
         spent = parts[part]
         rows.append(
             {
@@ -111,18 +123,30 @@ def measure(name: str, limits: dict[str, float]) -> list[dict]:
             }
         )
         print(rows[-1], flush=True)
+    whole, least = statistics.median(times), sum(row["least_ms"] for row in rows)
+    per_row = limits["dense_ms"] / BATCH * trainer.options.batch_size
     rows.append(
-        {"case": name, "part": "whole step", "measured_ms": round(statistics.median(times), 2)}
+        {
+            "case": name,
+            "part": "whole step",
+            "least_ms": round(least, 2),
+            "measured_ms": round(whole, 2),
+            "efficiency": round(least / whole, 2),
+            "least_to_dense": round(per_row / least),
+            "to_dense": round(per_row / whole),
+        }
     )
+    print(rows[-1], flush=True)
     return rows
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     runtime.set_threads(0)
-    limits = {key: round(value, 1) for key, value in machine_limits().items()}
+    found = machine_limits() | {"dense_ms": dense_milliseconds()}
+    limits = {key: round(value, 1) for key, value in found.items()}
     print(limits)
-    rows = [row for name in ("lsh, shared", "lsh, per sample") for row in measure(name, limits)]
+    rows = [row for name in MEASURED for row in measure(name, limits)]
     publish("roofline", {"limits": limits, "rows": rows}, page)
 
 
@@ -136,6 +160,8 @@ def page(found: dict) -> str:
         "least_ms": "least, ms",
         "measured_ms": "measured, ms",
         "efficiency": "least / measured",
+        "to_dense": "times dense",
+        "least_to_dense": "times dense, in its least time",
     }
     cells = [{title: row.get(key, "") for key, title in titles.items()} for row in found["rows"]]
     return (
@@ -145,7 +171,12 @@ def page(found: dict) -> str:
         f"{limits['adam_rows_gb_s']} GB/s, a 256 x 128 x 4,096 product reaches "
         f"{limits['product_gflops']} GFLOP/s ({limits['bfloat16_product_gflops']} in bfloat16). "
         "The least time of a part is the larger of its bytes and its operations at these rates. "
-        "Parts that stay in cache can beat the rate of random rows.\n\n" + table(cells)
+        "Parts that stay in cache can beat the rate of random rows.\n\n"
+        f"A dense step of {BATCH} rows took {limits['dense_ms']} ms in the same run. The last "
+        "column is what a step would reach whose input layer, output layer and Adam took their "
+        "least times, and in which nothing else took any time: no batch, no choice of outputs, no "
+        "Python. So it is a bound for this way to compute a step, on this machine.\n\n"
+        + table(cells)
     )
 
 

@@ -34,6 +34,9 @@ CASES = {
         *("trainer.batch_size=1024", "network.precision=bfloat16")
     ],
     "uniform, shared": ["sampler=uniform"],
+    "uniform, shared, batch 512, bfloat16": [
+        *("sampler=uniform", "trainer.batch_size=512", "network.precision=bfloat16")
+    ],
     "lsh, per sample": [
         *("sampler.mode=per_sample", "sampler.active=1000", "trainer.batch_size=128")
     ],
