@@ -3,14 +3,14 @@
 import numpy as np
 
 from slide.data.dataset import Split
-from slide.data.known_labels import KnownLabels, lists_all_labels
+from slide.data.known_labels import KnownLabels, lists_all_labels, row_keys
 from slide.sparse import CSR, Pattern
 
 __all__ = ["OwnItems", "are_items", "find_known", "kind_of", "labels_and_items"]
 
-# Rows are items if chance would give so many pairs of a row and a label that is its feature, and
-# there is at most this share of them, in so many rows.
-_EXPECTED, _SHARE, _ROWS = 30, 0.05, 20_000
+# Rows are items if chance would give so many pairs of a row and a label that is its feature, of so
+# many labels, and there is at most this share of them, in so many rows.
+_EXPECTED, _SPREAD, _SHARE, _ROWS = 30, 15, 0.05, 20_000
 # From here on there are no numbers of items.
 _NO_ITEM = 2**31
 
@@ -43,7 +43,8 @@ def are_items(train: Split) -> bool:
     So it is in a recommender: places visited are features, places visited later are labels, each
     place has one number for both, and a place that was visited is no answer. It is assumed if
     chance alone would make a feature a label of its row, too, at least 30 times, and it occurs at
-    most a twentieth as often, in 20,000 rows at most.
+    most a twentieth as often, in 20,000 rows at most. What chance would do must not hang on a few
+    labels, because a feature may be an answer that never holds, or on rows that are copies.
 
     Args:
         train: training rows.
@@ -61,12 +62,17 @@ def are_items(train: Split) -> bool:
     # Files may be sorted, so the rows come from all of them.
     rows = np.linspace(0, len(train) - 1, min(len(train), _ROWS)).astype(np.int64)
     train, width = train.take(rows), min(train.num_features, train.num_labels)
+    train = train.take(np.sort(np.unique(row_keys(train.features), return_index=True)[1]))
     features, labels = (
         np.bincount(ids, minlength=width)[:width].astype(np.float64)
         for ids in (train.features.indices, train.labels.indices)
     )
-    expected = float(features @ labels) / max(len(train), 1)
-    return expected >= _EXPECTED and _own_labels(train) <= _SHARE * expected
+    chances = features * labels / max(len(train), 1)
+    expected = chances.sum()
+    # As many equal chances would have this ratio.
+    if expected < _EXPECTED or expected**2 < _SPREAD * (chances**2).sum():
+        return False
+    return bool(_own_labels(train) <= _SHARE * expected)
 
 
 class OwnItems:

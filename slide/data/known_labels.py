@@ -4,12 +4,15 @@ import numpy as np
 
 from slide.data.dataset import Split, take_labels
 from slide.data.transform_steps import mix_bits
-from slide.sparse import CSR, Pattern, hits
+from slide.sparse import CSR, Pattern, hits, row_bounds
 
 __all__ = ["KnownLabels", "first_unknown", "lists_all_labels", "row_keys"]
 
-# Rows with more non-zeros on average describe one object each, such as a text.
+# Rows with more non-zeros describe one object each, such as a text.
 _SHORT = 4
+# Share of the rows that repeat others by chance. Of more, labels must be repeated at most this
+# share as often as by chance, where that is at least so often.
+_FEW_REPEATED, _SHARE, _EXPECTED = 0.01, 0.05, 30
 _BLOCK = 1 << 16
 
 
@@ -48,13 +51,20 @@ def row_keys(features: CSR) -> np.ndarray:
 
 
 def lists_all_labels(train: Split) -> bool:
-    """Whether each row lists all known labels of its features, as in a knowledge graph.
+    """Whether rows list the known labels of their features, as in a knowledge graph.
 
-    It is assumed if rows are short (4 non-zeros on average at most, and at most half of the
-    features), no two rows are equal, and some have several labels: a row stands for head and
-    relation, and its labels for all known tails. Rows to come may repeat the features of a training
-    row, and ask for further labels. Rows of a few measurements are dense, and rows of a
-    classification have one label each: an equal row has the same answer there.
+    There a row stands for a question, such as head and relation, and its labels for all known
+    answers. Rows to come may repeat the features of a training row, and ask for further labels. It
+    is assumed if
+
+    * rows have the same number of non-zeros, 4 at most and at most half of the features, and these
+      fill slots: no feature is a head in one row and a relation in another (`_fill_slots`);
+    * some features have several labels, in one row or in several;
+    * rows repeat no pair of features and label, although chance would repeat many, or hardly any
+      row repeats the features of another one.
+
+    Short texts have no slots, rows of a few measurements are dense, and rows of a classification
+    have one label each: an equal row has the same answer there.
 
     Args:
         train: training rows.
@@ -63,7 +73,7 @@ def lists_all_labels(train: Split) -> bool:
         >>> import numpy as np
         >>> from slide.data import Split, lists_all_labels
         >>> from slide.sparse import CSR, Pattern
-        >>> for rows in [[0, 5], [0, 6], [1, 5]], [[0, 5], [0, 6], [0, 5]]:
+        >>> for rows in [[0, 5], [0, 6], [1, 5]], [[0, 5], [0, 6], [5, 6]]:
         ...     features = CSR(*Pattern.from_lists(rows), np.ones(6, np.float32))
         ...     labels = Pattern.from_lists([[2, 1], [0], [3]])
         ...     lists_all_labels(Split(features, labels, num_features=7, num_labels=4))
@@ -73,9 +83,58 @@ def lists_all_labels(train: Split) -> bool:
     rows, nonzeros = len(train), len(train.features.indices)
     if not 0 < nonzeros <= rows * min(_SHORT, train.num_features / 2):
         return False
-    if np.diff(train.labels.indptr).max() < 2:
+    sizes = np.diff(train.features.indptr)
+    if sizes.min() < sizes.max() or not _fill_slots(train.features, train.num_features):
         return False
-    return len(np.unique(row_keys(train.features))) == rows
+    groups = np.unique(row_keys(train.features), return_inverse=True)[1]
+    return _are_lists(groups, train.labels, train.num_labels)
+
+
+def _fill_slots(features: CSR, num_features: int) -> bool:
+    """Whether each feature belongs to one slot, and each row has a feature of each slot.
+
+    Two slots may have any numbers: features that stand together in a row are then the two sides of
+    a bipartite graph. Three or more slots are ranges of numbers, as encoders make them.
+    """
+    from scipy.sparse import coo_array  # Imported here, so that `import slide` stays fast.
+    from scipy.sparse.csgraph import connected_components
+
+    columns = np.sort(features.indices.reshape(features.num_rows, -1), axis=1)
+    if columns.shape[1] != 2:
+        return bool((columns.max(0)[:-1] < columns.min(0)[1:]).all())
+    # Each feature twice, for each side, joined with the other side of its neighbours: the two
+    # copies are connected where a ring of odd length goes through a feature.
+    one, other = columns.T.astype(np.int64)
+    ends = np.concatenate([one, other]), np.concatenate([other, one]) + num_features
+    joined = coo_array((np.ones(len(ends[0]), np.int8), ends), (2 * num_features,) * 2)
+    _, parts = connected_components(joined, directed=False)
+    used = np.unique(columns)
+    return bool((parts[used] != parts[used + num_features]).all())
+
+
+def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
+    """Whether rows of equal features list further labels, and do not repeat those of each other.
+
+    Args:
+        groups: ``(R,)`` a number of each row, equal for equal rows.
+        labels: of the rows.
+        num_labels: N.
+    """
+    sizes = np.diff(labels.indptr).astype(np.float64)
+    pairs = np.sort(groups[labels.entry_rows()] * np.int64(num_labels) + labels.indices)
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # In less time than `np.unique`.
+    distinct = np.bincount(pairs // num_labels, minlength=groups.max() + 1)
+    if distinct.max(initial=0) < 2:
+        return False
+    repeated = len(groups) - len(distinct)
+    if repeated <= _FEW_REPEATED * len(groups):
+        return True
+    # How many labels chance would repeat between rows of equal features.
+    frequency = np.bincount(labels.indices, minlength=num_labels) / max(len(labels.indices), 1)
+    both = np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)
+    expected = both.sum() / 2 * (frequency**2).sum()
+    found = len(labels.indices) - len(pairs)
+    return bool(expected >= _EXPECTED and found <= _SHARE * expected)
 
 
 class KnownLabels:
@@ -85,7 +144,7 @@ class KnownLabels:
     al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2.
 
     Args:
-        train: training rows. If several of them are equal, one of them counts.
+        train: training rows; equal ones count together.
 
     Attributes:
         keys: ``(R,)`` uint64, `row_keys` of the training rows, ascending.
@@ -117,14 +176,11 @@ class KnownLabels:
     def of(self, features: CSR) -> Pattern:
         """The known labels of R rows of features: R rows, empty for features that are new."""
         wanted = row_keys(features)
-        sizes = np.zeros(len(wanted) + 1, np.int64)
-        if not len(self.keys):
-            return Pattern(sizes, np.empty(0, np.int32))
-        places = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        found = np.flatnonzero(self.keys[places] == wanted)
-        labels = take_labels(self.labels, self.rows[places[found]])
-        sizes[found + 1] = np.diff(labels.indptr)
-        return Pattern(np.cumsum(sizes), labels.indices)
+        first, end = (np.searchsorted(self.keys, wanted, side) for side in ("left", "right"))
+        bounds = row_bounds(end - first)
+        places = np.arange(bounds[-1]) + np.repeat(first - bounds[:-1], end - first)
+        labels = take_labels(self.labels, self.rows[places])
+        return Pattern(labels.indptr[bounds], labels.indices)
 
 
 def first_unknown(ids: np.ndarray, known: Pattern, count: int) -> np.ndarray:

@@ -57,6 +57,21 @@ def test_few_rows_say_nothing():
     assert not are_items(Split(matrix([]), Pattern.from_lists([]), 30, 30))
 
 
+def test_few_labels_say_nothing():
+    """A class that is the number of a column, by accident, and one that never stands beside it."""
+    rng = np.random.default_rng(0)
+    rows = matrix([[int(a), 3 + int(b)] for a, b in rng.integers(3, size=(3000, 2))])
+    classes = Pattern.from_lists(((rows.indices[::2] + 1) % 3)[:, None].tolist())
+    distinct = CSR(rows.indptr, rows.indices, rng.random(6000, np.float32))
+    assert not are_items(Split(distinct, classes, 8, 3))
+
+
+def test_copies_of_rows_say_nothing():
+    few = baskets(rows=35)
+    assert not are_items(few), "chance would not do it often enough"
+    assert not are_items(few.take(np.arange(3500) % 35))
+
+
 def test_labels_that_have_nothing_to_do_with_features_are_no_items():
     split = baskets(rising=1)
     assert not are_items(Split(split.features, baskets(seed=1, rising=1).labels, 30, 30))

@@ -81,12 +81,42 @@ def test_a_knowledge_graph_lists_all_labels():
     assert lists_all_labels(graph(100))
     assert not lists_all_labels(graph(100, most=1)), "no row has two labels"
     assert not lists_all_labels(texts(100)), "rows are long"
-    assert not lists_all_labels(split([[1, 2], [3], [2, 1]], 9)), "two rows are equal"
-    rows = [[0, 1], [1, 2], [0, 2]]
+    assert not lists_all_labels(split([[1, 2], [3], [1, 4]], 9)), "rows differ in length"
+    rows = [[0, 1], [0, 3], [2, 1]]
     assert lists_all_labels(split(rows, 4))
     assert not lists_all_labels(split(rows, 3)), "rows have most of the features"
     assert not lists_all_labels(split([], 9))
     assert not lists_all_labels(split([[]], 9))
+
+
+def test_features_of_a_knowledge_graph_have_a_slot():
+    assert lists_all_labels(split([[0, 5], [8, 5], [0, 7], [8, 7]], 9)), "in any order"
+    assert not lists_all_labels(split([[0, 5], [5, 7], [0, 7]], 9)), "a ring of three"
+    assert not lists_all_labels(split([[0, 1], [1, 2], [2, 3], [3, 4], [4, 0]], 11)), "of five"
+    assert lists_all_labels(split([[0, 3, 6], [1, 3, 7], [2, 4, 6]], 8))
+    assert not lists_all_labels(split([[0, 3, 6], [1, 3, 7], [2, 6, 7]], 8)), "6 has two slots"
+    assert lists_all_labels(split([[0], [2], [3]], 5))
+
+
+def triples(count, repeats=0, seed=0):
+    """Rows of head and relation with one of 60 tails, none of them twice, then some once more."""
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(12 * 5 * 60)[:count]
+    chosen = np.concatenate([chosen, chosen[:repeats]])
+    questions, tails = chosen // 60, chosen % 60
+    features = matrix(np.stack([questions // 5, 12 + questions % 5], 1).tolist())
+    return Split(features, Pattern.from_lists(tails[:, None].tolist()), 50, 60)
+
+
+def test_a_row_for_each_triple_is_a_knowledge_graph():
+    """Chance would repeat about 80 triples of so many rows."""
+    assert lists_all_labels(triples(760))
+    assert lists_all_labels(triples(760, repeats=3))
+    assert not lists_all_labels(triples(760, repeats=6)), "triples are repeated"
+    assert not lists_all_labels(triples(300)), "so few say nothing"
+    few = graph(200)
+    assert lists_all_labels(few.take(np.array([*range(200), 7, 9]))), "two copies among 200 rows"
+    assert not lists_all_labels(few.take(np.array([*range(200), 7, 9, 11])))
 
 
 @pytest.mark.parametrize(
@@ -142,11 +172,12 @@ def test_pairs_are_held_out_with_one_probability():
     assert (np.diff(train.labels.indptr) == 0).sum() == (np.diff(split.labels.indptr) == 0).sum()
 
 
-def test_the_known_labels_are_those_of_the_equal_row():
-    train = Split(matrix([[4, 9], [1], [7, 2]]), Pattern.from_lists([[5, 3], [], [8]]), 10, 9)
+def test_the_known_labels_are_those_of_the_equal_rows():
+    rows = matrix([[4, 9], [1], [7, 2], [4, 9]])
+    train = Split(rows, Pattern.from_lists([[5, 3], [], [8], [1]]), 10, 9)
     known = KnownLabels(train).of(matrix([[9, 4], [4], [1], [2, 7], []]))
-    assert known.indptr.tolist() == [0, 2, 2, 2, 3, 3]
-    assert known.indices.tolist() == [5, 3, 8]
+    assert known.indptr.tolist() == [0, 3, 3, 3, 4, 4]
+    assert known.indices.tolist() == [5, 3, 1, 8], "of all equal rows"
     nothing = KnownLabels(train.slice(0, 0)).of(matrix([[4], [1]]))
     assert (nothing.indptr.tolist(), len(nothing.indices)) == ([0, 0, 0], 0)
 

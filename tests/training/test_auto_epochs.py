@@ -135,13 +135,15 @@ def graph_data(rows=60):
 
 
 def test_the_kind_is_that_of_all_rows(tmp_path, monkeypatch):
-    """Where one row is held out of the only two that are equal, the others look like a graph."""
-    rows = 1000
-    pattern = Pattern.from_lists([[row % 30, 30 + row // 30, 64] for row in [*range(999), 998]])
-    labels = Pattern.from_lists([[row % 12, 12] for row in range(rows)])
-    split = Split(CSR(*pattern, np.ones(3 * rows, np.float32)), labels, 65, 13)
-    data = SparseDataset("nearly", split, split, 65, 13)
-    first, last = np.arange(999), np.array([999])
+    """Where two of a dozen copies of rows are held out, the others look like a graph."""
+    rows = 1100
+    numbers = [*range(rows - 12), *range(rows - 24, rows - 12)]
+    pattern = Pattern.from_lists([[row % 30, 30 + row // 30, 67] for row in numbers])
+    labels = Pattern.from_lists([[row % 12, 12] for row in numbers])
+    split = Split(CSR(*pattern, np.ones(3 * rows, np.float32)), labels, 68, 13)
+    data = SparseDataset("nearly", split, split, 68, 13)
+    assert kind_of(split) == "other"
+    first, last = np.arange(rows - 2), np.arange(rows - 2, rows)
     assert kind_of(split.take(first)) == "graph"
     parts = split.take(first), split.take(last)
     monkeypatch.setattr("slide.training.trainer.validation_split", lambda *_: parts)
