@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slide import checks
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
 from slide.kernels.ragged import select_rows
 from slide.names import Names
 from slide.sparse import CSR, Pattern
 
-__all__ = ["PROPENSITY", "Block", "SparseDataset", "Split", "holdout"]
+__all__ = ["PROPENSITY", "ROW_KINDS", "Block", "SparseDataset", "Split", "holdout"]
+
+# What rows can be; see `slide.data.kind_of`.
+ROW_KINDS = ("auto", "graph", "items", "dense", "other")
 
 # a and b of Jain et al. 2016, for sets that are not from Amazon or Wikipedia.
 PROPENSITY = (0.55, 1.5)
@@ -49,9 +53,11 @@ class Split:
         num_features: number of feature columns.
         num_labels: number of labels.
         weights: ``(N,)`` float64, how much each row counts in training; None: all count the same.
+        kind: what rows are, one of `ROW_KINDS`; ``"auto"``: `slide.data.kind_of` finds it out.
 
     Raises:
-        ValueError: features, labels and weights differ in their number of rows.
+        ValueError: features, labels and weights differ in their number of rows, or there is no such
+            kind.
 
     Example:
         >>> import numpy as np
@@ -68,8 +74,10 @@ class Split:
     num_features: int
     num_labels: int
     weights: np.ndarray | None = None
+    kind: str = "auto"
 
     def __post_init__(self) -> None:
+        checks.one_of("kind", self.kind, ROW_KINDS)
         if self.features.num_rows != self.labels.num_rows:
             raise ValueError(
                 f"features have {self.features.num_rows} rows, labels {self.labels.num_rows}"
@@ -94,6 +102,7 @@ class Split:
             self.num_features,
             self.num_labels,
             None if self.weights is None else self.weights[start:stop],
+            self.kind,
         )
 
     def blocks(self, rows: int = SLICE_ROWS, entries: int = SLICE_ENTRIES) -> Iterator["Split"]:
@@ -134,6 +143,7 @@ class Split:
             self.num_features,
             self.num_labels,
             None if self.weights is None else self.weights[rows],
+            self.kind,
         )
 
 

@@ -6,7 +6,7 @@ from slide.data.dataset import Split
 from slide.data.known_labels import KnownLabels, lists_all_labels, row_keys
 from slide.sparse import CSR, Pattern
 
-__all__ = ["OwnItems", "are_items", "find_known", "kind_of", "labels_and_items"]
+__all__ = ["OwnItems", "are_items", "find_known", "is_graph", "kind_of", "labels_and_items"]
 
 # Rows are items if chance would give so many pairs of a row and a label that is its feature, of so
 # many labels, and there is at most this share of them, in so many rows.
@@ -19,8 +19,9 @@ def kind_of(train: Split) -> str:
     """What training rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"``.
 
     Args:
-        train: training rows. `slide.data.lists_all_labels` holds for a graph, `are_items` for
-            items. Dense rows have more than half of the features, such as measurements.
+        train: training rows, and what they are said to be (`slide.data.Split.kind`), or else:
+            `slide.data.lists_all_labels` holds for a graph, `are_items` for items; dense rows have
+            more than half of the features, such as measurements.
 
     Example:
         >>> import numpy as np
@@ -30,11 +31,18 @@ def kind_of(train: Split) -> str:
         >>> kind_of(Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4))
         'graph'
     """
+    if train.kind != "auto":
+        return train.kind
     if lists_all_labels(train):
         return "graph"
     if are_items(train):
         return "items"
     return "dense" if 2 * len(train.features.indices) > len(train) * train.num_features else "other"
+
+
+def is_graph(train: Split) -> bool:
+    """Whether training rows are a knowledge graph, as in `kind_of`."""
+    return train.kind == "graph" or (train.kind == "auto" and lists_all_labels(train))
 
 
 def are_items(train: Split) -> bool:

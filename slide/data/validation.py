@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from slide.data.dataset import Split, holdout
-from slide.data.known_labels import lists_all_labels
+from slide.data.kind import is_graph
 
 # Held-out rows: the share of all rows, the largest number, and the number for small sets with the
 # largest share of these.
@@ -49,9 +49,9 @@ def held_rows(rows: int) -> int:
 def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     """Divides training rows into rows to learn from, and rows that are like rows to come.
 
-    Where `lists_all_labels` holds, these are not whole rows but pairs of a row and a label, each
-    with the same probability: a held-out row has the features of its row and only the held-out
-    labels. A row that loses all its labels is not among the others.
+    In a knowledge graph (`slide.data.kind_of`), these are not whole rows but pairs of a row and a
+    label, each with the same probability: a held-out row has the features of its row and only the
+    held-out labels. A row that loses all its labels is not among the others.
 
     Args:
         split: at least two rows.
@@ -73,7 +73,7 @@ def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
         >>> len(train), len(held)
         (70, 30)
     """
-    if len(split) > 1 and len(split.labels.indices) > 1 and lists_all_labels(split):
+    if len(split) > 1 and len(split.labels.indices) > 1 and is_graph(split):
         labelled = np.count_nonzero(np.diff(split.labels.indptr))  # Only these can be held out.
         return _divide_pairs(split, max(round(share * labelled), 1), seed)
     return holdout(split, share, seed)

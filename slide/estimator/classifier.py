@@ -50,6 +50,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             recommender, otherwise the labels of training rows with the same features. ``"keep"``
             does not. ``"auto"`` does where rows look like those of a recommender or a knowledge
             graph (`slide.data.kind_of`), with a warning.
+        kind: what the rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"`` (see
+            `slide.training.TrainingOptions`); ``"auto"``: `slide.data.kind_of` finds it out.
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
@@ -92,6 +94,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
     ranker: Any = "ensemble"
     label_weights: Any = None
     known: str = "auto"
+    kind: str = "auto"
     threshold: float = 0.5
     search: Any = None
     tf_idf: bool = False
@@ -138,7 +141,11 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                 trainer.inverse = trainer.inverse if weights is None else weights
                 self.summary_ = trainer.fit()
             if self.known == "auto" and trainer.ranker and trainer.ranker.known_labels is not None:
-                warnings.warn(f"{trainer.ranker.notes[0]}; known='keep' keeps them", stacklevel=2)
+                warnings.warn(
+                    f"{trainer.ranker.notes[0]}; known='keep' keeps them, and kind= says what the "
+                    "rows are",
+                    stacklevel=2,
+                )
             self._keep(Model(trainer.network, trainer.ranker, data.steps), targets)
             self.model_.optimizer = trainer.learner.optimizer
             if self.run_dir is not None:
@@ -219,7 +226,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
 
     def _recipe(self) -> Recipe:
         same = ("hidden", "sampler", "active", "ranker", "epochs", "max_epochs", "max_minutes")
-        same += ("batch_size", "lr", "input_rate", "dropout", "search", "known")
+        same += ("batch_size", "lr", "input_rate", "dropout", "search", "known", "kind")
         objective = "p" if self.label_weights is None else "psp"
         return Recipe(**{name: getattr(self, name) for name in same}, objective=objective)
 

@@ -44,6 +44,7 @@ class Recipe:
     search: str | None = None
     objective: str = "p"
     known: str = "auto"
+    kind: str = "auto"
 
     def network(self, num_features: int, num_labels: int, seed: int) -> SlideNetwork:
         """A network with its first weights."""
@@ -87,6 +88,7 @@ class Recipe:
             epochs=self.epochs,
             max_epochs=self.max_epochs,
             max_minutes=self.max_minutes,
+            kind=self.kind,
             evaluation=self.search or default_search(data.num_labels, ranked),
             seed=seed,
         )

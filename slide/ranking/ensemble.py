@@ -24,12 +24,17 @@ from slide.sparse import CSR, hits
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
-# What is left out of the answers for each kind of data.
+# What is left out of the answers for each kind of data, and what shows the kind.
 _KNOWN = {
-    "graph": "no answers to rows that repeat the features of a training row, because rows are "
-    "short, no two training rows are equal, and some have several labels",
-    "items": "no answers to rows that have them as features, because no training row asks for its "
-    "own features; labels and features of the nearest rows are votes",
+    "graph": (
+        "no answers to rows that repeat the features of a training row",
+        "rows are questions of few features, and training rows do not repeat each other's labels",
+    ),
+    "items": (
+        "no answers to rows that have them as features, and labels and features of the nearest "
+        "rows are votes",
+        "no training row asks for its own features",
+    ),
 }
 # Held-out rows for the choice of the neighbours' weights, and labels of each of them.
 _TRIAL_ROWS, _TRIAL_PLACES = 1000, 100
@@ -149,7 +154,7 @@ class EnsembleRanker:
         """
         self.kind, self.notes = kind_of(train if every is None else every), []
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
-        self._count(train, self._excludes())
+        self._count(train, self._excludes(train))
         self.neighbours = Neighbours(self.num_near or num_near_rows(train, self.kind))
         self.neighbours = self._choose_neighbours(train, held)
         self._fit_classifiers(train)
@@ -243,10 +248,12 @@ class EnsembleRanker:
         sizes = train.num_features, train.num_labels
         self.classifiers.fit(train.features, train.labels, negatives, *sizes, train.weights)
 
-    def _excludes(self) -> bool:
+    def _excludes(self, train: Split) -> bool:
         """Whether known labels are left out of the answers."""
         if self.known == "auto" and self.kind in _KNOWN:
-            self.notes.append(f"known labels: {_KNOWN[self.kind]}")
+            what, shown = _KNOWN[self.kind]
+            found = f", because {shown}" if train.kind == "auto" else ""
+            self.notes.append(f"known labels: {what}{found}")
             return True
         return self.known == "exclude"
 

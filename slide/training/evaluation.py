@@ -1,6 +1,7 @@
 """Evaluation of a network: precision on a split, and recall of its active sets."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,7 +24,9 @@ _BATCH = 1024
 _TOP = 5
 
 
-def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Split]:
+def choose_rows(
+    data: SparseDataset, share: float, seed: int, kind: str = "auto"
+) -> tuple[Split, Split]:
     """Rows to train on, and rows to evaluate on.
 
     Args:
@@ -31,11 +34,16 @@ def choose_rows(data: SparseDataset, share: float, seed: int) -> tuple[Split, Sp
         share: share of the training rows that is set aside for evaluation; 0: the test rows are
             used for evaluation.
         seed: seed of the choice of these rows.
+        kind: what the rows are; see `slide.data.Split`.
 
     Raises:
         ValueError: if there are no rows to train or evaluate on, or none to train on has a label.
     """
-    train, judged = divide(data.train, share, seed) if share else (data.train, data.test)
+    train, judged = data.train, data.test
+    if kind != "auto":
+        train = replace(train, kind=kind)
+    if share:
+        train, judged = divide(train, share, seed)
     if not len(train):
         raise ValueError("the data set has no training rows")
     if not len(train.labels.indices):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slide import checks
+from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
 
 _MOST_EPOCHS = 20
@@ -38,6 +39,10 @@ class TrainingOptions:
         evaluation: ``"exact"`` scores all outputs, ``"index"`` the few that an index over the
             weights brings up, ``"sampler"`` the candidates of the sampler's index; see
             `slide.SampledLinear.top_k`.
+        kind: what the rows are: ``"graph"`` (each lists the known answers to a question, and rows
+            to come ask for others), ``"items"`` (labels are items, too, and those of the row itself
+            are no answers), ``"dense"`` (measurements) or ``"other"``; ``"auto"``:
+            `slide.data.kind_of` finds it out.
         seed: seed of the order of the rows, and of the choice of the holdout.
         share_cores: whether training takes fewer threads while other processes keep cores busy; see
             `slide.training.sharing.CoreShare`.
@@ -69,6 +74,7 @@ class TrainingOptions:
     recall_every: int = 100
     holdout: float = 0.0
     evaluation: str = "exact"
+    kind: str = "auto"
     seed: int = 0
     share_cores: bool = True
 
@@ -93,6 +99,7 @@ class TrainingOptions:
         checks.whole("seed", self.seed, 0)
         checks.share("holdout", self.holdout)
         checks.one_of("evaluation", self.evaluation, SEARCHES)
+        checks.one_of("kind", self.kind, ROW_KINDS)
         checks.flag("share_cores", self.share_cores)
 
     @property

@@ -103,7 +103,7 @@ class Trainer:
         group = group or Group.alone()
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
-        rows, self.eval_split = choose_rows(data, options.holdout, options.seed)
+        rows, self.eval_split = choose_rows(data, options.holdout, options.seed, options.kind)
         self.train_split, self.held_split, self.every_split = rows, None, rows
         self.held_rows: HeldRows | None = None
         if options.auto or options.patience or ranker is not None:

@@ -1,5 +1,7 @@
 """What training rows are, and which labels of rows to come are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from slide.data import (
     find_known,
     kind_of,
     labels_and_items,
+    row_keys,
+    validation_split,
 )
 from slide.sparse import CSR, Pattern
 
@@ -136,3 +140,19 @@ def test_labels_and_items_are_joined():
         own = set(split.take(np.array([row])).labels.indices.tolist())
         own |= set(split.features.indices[6 * row : 6 * row + 6].tolist())
         assert joined.indices[a:b].tolist() == sorted(own)
+
+
+@pytest.mark.parametrize("kind", ["graph", "items", "dense", "other"])
+def test_what_rows_are_said_to_be_counts(kind):
+    split = replace(baskets(), kind=kind)
+    assert kind_of(baskets()) == "items"
+    assert [kind_of(part) for part in (split, split.take(np.arange(9)), split.slice(2, 9))] == [
+        kind
+    ] * 3
+    # Only in a graph a held-out row may have the features of another one.
+    train, held = validation_split(split, seed=0)
+    assert (train.kind, held.kind) == (kind, kind)
+    both = set(row_keys(train.features).tolist()) & set(row_keys(held.features).tolist())
+    assert bool(both) == (kind == "graph")
+    with pytest.raises(ValueError, match="kind must be one of auto, graph"):
+        replace(split, kind="table")

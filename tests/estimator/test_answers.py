@@ -77,7 +77,7 @@ def test_a_row_without_any_answer_gets_the_most_frequent_class():
     X = scipy.sparse.lil_array((600, 40), dtype=np.float32)
     for row, own in enumerate(items):
         X[row, own[own != y[row]]] = 1
-    model = SlideClassifier(**FEW).fit(X, y)
+    model = SlideClassifier(**FEW, kind="items").fit(X, y)
     every = np.ones((1, 40), np.float32)
     assert model.model_.ranker.kind == "items"
     assert model.predict_top_k(every, k=1).labels.tolist() == [[None]]

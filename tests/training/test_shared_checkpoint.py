@@ -1,10 +1,12 @@
-"""Checkpoints in a folder that a network file system shows in different states."""
+"""Checkpoints that others wrote: several processes, other versions; and folders seen late."""
 
 import threading
 
+from helpers import job
 from helpers.ranks import run_ranks, several
 
-from slide import files
+from slide import files, tensor_folder
+from slide.training import shared_checkpoint
 
 STALE = """
 import pathlib
@@ -90,6 +92,21 @@ def test_what_is_left_is_removed_before_the_others_write(tmp_path):
     found = run_ranks(SLOW.replace("RUNS", str(tmp_path / "run")), tmp_path, 2)[2]
     assert found == [[[left.name], []], []]
     assert (left.parent / "1-step-3/rank-1.safetensors").exists()
+
+
+def test_a_checkpoint_of_other_versions(tmp_path, monkeypatch, capsys):
+    now = tensor_folder.versions()
+    job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1).fit()
+    own = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
+    own.monitor.close()
+    own.checkpoint.read()
+    assert "written by" not in capsys.readouterr().err
+    monkeypatch.setattr(shared_checkpoint, "versions", lambda: now | {"torch": "9.1", "slide": "7"})
+    assert own.checkpoint.read().step == 1
+    said = capsys.readouterr().err
+    assert (
+        f"written by slide {now['slide']}, and not 7; torch {now['torch']}, and not 9.1: " in said
+    )
 
 
 def test_a_file_that_comes_in_sight_late(tmp_path, monkeypatch):
