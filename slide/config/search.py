@@ -83,7 +83,8 @@ def choose_settings(
         others = variants(config, given)[key]
         found = race({name: partial(make, other, steps) for name, other in others.items()})
         best = max(found, key=lambda name: found[name].end)
-        better = found[best].end > standing.end * (1 + config.search.least_gain)
+        # A loss that is not finite counts -1.
+        better = found[best].end > max(standing.end, 0) * (1 + config.search.least_gain)
         rivals = {_present(config, key): standing.end, best: found[best].end}
         sentences.append(f"{key}: {_sentence(rivals, better)} after {steps} steps")
         say(sentences[-1])

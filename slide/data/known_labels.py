@@ -122,18 +122,19 @@ def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
     """
     sizes = np.diff(labels.indptr).astype(np.float64)
     pairs = np.sort(groups[labels.entry_rows()] * np.int64(num_labels) + labels.indices)
-    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # In less time than `np.unique`.
-    distinct = np.bincount(pairs // num_labels, minlength=groups.max() + 1)
+    first = np.flatnonzero(np.diff(pairs, prepend=-1))  # In less time than `np.unique`.
+    times = np.diff(first, append=len(pairs)).astype(np.float64)
+    distinct = np.bincount(pairs[first] // num_labels, minlength=groups.max() + 1)
     if distinct.max(initial=0) < 2:
         return False
     repeated = len(groups) - len(distinct)
     if repeated <= _FEW_REPEATED * len(groups):
         return True
-    # How many labels chance would repeat between rows of equal features.
+    # How many two rows of equal features have one label, by chance and in truth.
     frequency = np.bincount(labels.indices, minlength=num_labels) / max(len(labels.indices), 1)
     both = np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)
     expected = both.sum() / 2 * (frequency**2).sum()
-    found = len(labels.indices) - len(pairs)
+    found = (times * (times - 1)).sum() / 2
     return bool(expected >= _EXPECTED and found <= _SHARE * expected)
 
 

@@ -40,6 +40,7 @@ def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
         "bias": ranker.classifiers.solver.bias,
         "judge_base": ranker.judge.base,
         "judge_slope": ranker.judge.slope,
+        "judge_trust": list(map(float, ranker.judge.trust)),
     }
 
 
@@ -96,6 +97,7 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     ranker.classifiers.num_features = len(near.weights)
     ranker.judge.base = settings["judge_base"]
     ranker.judge.slope = settings.get("judge_slope", 1.0)
+    ranker.judge.trust = settings.get("judge_trust", ranker.judge.trust)
     if "judge.roots" in arrays:
         ranker.judge.trees = _taken(Trees, "judge", arrays)
     ranker.kind = settings["kind"]

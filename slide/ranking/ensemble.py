@@ -142,8 +142,8 @@ class EnsembleRanker:
             inverse: ``(N,)`` inverse propensities, for ``objective="psp"``; None: all are 1.
             search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
             every: the rows of both. If it is given, held-out rows are neighbours, too, in the end,
-                and their labels are known; if they are more than an eighth of all rows, the
-                classifiers also learn from them.
+                and their labels are known; if they are more than an eighth of all rows, or too few
+                for the judge, the classifiers also learn from them.
 
         Returns:
             The ranker itself.
@@ -173,7 +173,7 @@ class EnsembleRanker:
         del columns, right
         if every is not None:
             self._take_rows(every, self.neighbours.idf, self.known_labels is not None)
-            if len(held) > _WORTH_LEARNING * len(every):
+            if len(held) > _WORTH_LEARNING * len(every) or self.judge.trees is None:
                 self._fit_classifiers(every)
         return self
 

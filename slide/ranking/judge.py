@@ -39,6 +39,7 @@ class Judge:
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
+            Columns with -1 are ranks, 0 for the best candidate of a row.
 
     Example:
         >>> import numpy as np
@@ -52,7 +53,9 @@ class Judge:
     def __init__(self, signs: list[int]):
         self.signs = signs
         self.trees: Trees | None = None
-        self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * column 0.
+        self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * the merit.
+        self._ranks = [column for column, sign in enumerate(signs) if sign < 0]
+        self.trust = [1.0] * len(self._ranks)  # Of each rank, in the merit.
         self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
 
     def fit(
@@ -66,13 +69,17 @@ class Judge:
             weights: ``(pairs,)``, how much each counts; None: all the same.
 
         Returns:
-            The judge itself. With too few hits it has no trees, and ranks by column 0, which a
-            logistic regression turns into probabilities (Platt 1999, "Probabilistic outputs for
-            support vector machines", section 2).
+            The judge itself. With too few hits it has no trees, and ranks by a weighted sum of the
+            reciprocal ranks (as Cormack et al. 2009, "Reciprocal rank fusion outperforms Condorcet
+            and individual rank learning methods"), which a logistic regression turns into
+            probabilities (Platt 1999, "Probabilistic outputs for support vector machines",
+            section 2). A rank counts by the log-odds that its best candidate is right (Littlestone
+            and Warmuth 1994, "The weighted majority algorithm").
         """
         self.trees, self.base, self.slope = None, 0.0, 1.0
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
-            self._scale(columns[:, :1], hits, weights)
+            self.trust = self._trust(columns, hits)
+            self._scale(self._merit(columns), hits, weights)
             return self
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
         few, draws = hits.sum() < _FEW_HITS, np.random.default_rng(0)
@@ -93,23 +100,37 @@ class Judge:
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:
         """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
-        if self.trees is None:  # In float32, different large scores would become equal.
-            return _sigmoid(self.base + self.slope * columns[:, 0].astype(np.float64))
+        if self.trees is None:
+            return _sigmoid(self.base + self.slope * self._merit(columns))
         if self._splits is None or self._splits[0] is not self.trees:
             self._splits = self.trees, splits_of(self.trees, len(self.signs))
         log_odds = np.empty(len(columns), np.float32)
         sum_trees(np.ascontiguousarray(columns), self._splits[1], self.base, log_odds)
         return _sigmoid(log_odds.astype(np.float64))
 
-    def _scale(self, column: np.ndarray, hits: np.ndarray, weights: np.ndarray | None) -> None:
-        """Fit slope and base to a few hits, if there are any."""
+    def _merit(self, columns: np.ndarray) -> np.ndarray:
+        """The weighted sum of the reciprocal ranks of each candidate, float64."""
+        return (self.trust / (1 + columns[:, self._ranks].astype(np.float64))).sum(1)
+
+    def _trust(self, columns: np.ndarray, hits: np.ndarray) -> list[float]:
+        """How much each rank counts; all the same where none is right more often than wrong."""
+        best = columns[:, self._ranks] == 0
+        right = (1 + (best & hits[:, None]).sum(0)) / (2 + best.sum(0))
+        odds = np.maximum(np.log(right / (1 - right)), 0)
+        return list(odds) if odds.any() else [1.0] * len(odds)
+
+    def _scale(self, merit: np.ndarray, hits: np.ndarray, weights: np.ndarray | None) -> None:
+        """Fit slope and base to a few hits."""
         from sklearn.linear_model import LogisticRegression
 
         if len(np.unique(hits)) == 2:
-            model = LogisticRegression().fit(column, hits, weights)
+            model = LogisticRegression(C=10).fit(merit[:, None], hits, weights)
             slope, base = float(model.coef_[0, 0]), float(model.intercept_[0])
             if slope > 0:  # Else it would turn the order round.
                 self.slope, self.base = slope, base
+        elif len(hits):  # All are right or all are wrong: one in twice as many would not have been.
+            odds = (hits.sum() + 0.5) / ((~hits).sum() + 0.5)
+            self.base = float(np.log(odds) - self.slope * merit.mean())
 
 
 def _sigmoid(log_odds: np.ndarray) -> np.ndarray:

@@ -55,6 +55,12 @@ def test_a_small_gain_does_not_count():
         assert found.network.dropout == expected
 
 
+def test_where_no_loss_is_finite_nothing_is_chosen():
+    config = read_config(["search=quick"])
+    assert choose(config, lambda _: -1).loss == config.loss
+    assert choose(config, lambda each: 0.1 if each.loss != config.loss else -1).loss != config.loss
+
+
 def test_what_a_user_fixed_stays():
     config = read_config(["search=quick"])
     found = choose(config, lambda each: 1 - each.network.dropout, given={"network.dropout"})

@@ -102,24 +102,63 @@ def test_more_evidence_never_speaks_against_a_label(pairs):
     assert (np.diff(judge.probabilities(line)) <= 0).all()
 
 
-def test_too_few_hits_leave_the_order_of_the_first_column(pairs):
-    columns, _, _ = pairs
-    few = np.arange(6000) < 49
-    judge = Judge([1, -1, 0]).fit(columns, few)
+def ranked_pairs(rows, right_of_first, right_of_second, seed=0):
+    """Ten candidates of each row, ranked by two experts, and which of them are right.
+
+    ``right_of_first`` is the share of rows in which the best one of the first expert is right.
+    """
+    rng = np.random.default_rng(seed)
+    columns, hits = np.zeros((rows, 10, 3), np.float32), np.zeros((rows, 10), bool)
+    for row in range(rows):
+        hits[row, 0] = True
+        for column, share in enumerate((right_of_first, right_of_second)):
+            place = 0 if rng.random() < share else rng.integers(1, 10)
+            order = np.concatenate([[0], 1 + rng.permutation(9)])
+            ranks = np.argsort(np.roll(order, place))
+            columns[row, :, column] = ranks
+    return columns.reshape(-1, 3), hits.ravel()
+
+
+def best_are_right(judge, columns, hits):
+    found = judge.probabilities(columns).reshape(-1, 10)
+    return hits.reshape(-1, 10)[np.arange(len(found)), found.argmax(1)].mean()
+
+
+def test_too_few_hits_make_a_vote_of_the_ranks():
+    few = ranked_pairs(40, 0.9, 0.3)
+    judge = Judge([-1, -1, 0]).fit(*few)
     assert judge.trees is None
-    order = np.argsort(judge.probabilities(columns), kind="stable")
-    np.testing.assert_array_equal(order, np.argsort(columns[:, 0], kind="stable"))
+    assert judge.trust[0] > 1 > judge.trust[1] == 0
+    columns, hits = ranked_pairs(500, 0.9, 0.3, seed=1)
+    assert best_are_right(judge, columns, hits) > 0.85
+    turned = Judge([-1, -1, 0]).fit(few[0][:, [1, 0, 2]], few[1])
+    assert best_are_right(turned, columns[:, [1, 0, 2]], hits) > 0.85
+    # A column that is no rank does not count.
+    columns[:, 2] = np.random.default_rng(0).random(len(columns))
+    assert best_are_right(judge, columns, hits) > 0.85
 
 
-def test_too_few_hits_still_give_probabilities(pairs):
-    """The scores of a squared hinge are between -1 and 1: their sigmoid is no probability."""
-    columns, _, _ = pairs
-    columns = columns[:900].copy()
-    columns[:, 0] = -1 + 0.1 * columns[:, 0]
-    few = np.arange(900) < 30
-    columns[:25, 0] = 0.8
-    probabilities = Judge([1, -1, 0]).fit(columns, few).probabilities(columns)
-    assert probabilities.sum() == pytest.approx(30, rel=0.1)
-    assert probabilities[:25].mean() > 0.5 > 0.05 > probabilities[30:].mean()
-    none = Judge([1, -1, 0]).fit(columns, few & False)
-    assert (none.slope, none.base) == (1, 0)
+def test_without_any_hit_all_ranks_count_the_same():
+    columns, hits = ranked_pairs(300, 0.7, 0.7)
+    judge = Judge([-1, -1, 0]).fit(columns, hits & False)
+    assert judge.trust == [1, 1]
+    best = np.array([[0, 3], [1, 1], [2, 0]])
+    found = judge.probabilities(np.column_stack([best, [0, 0, 0]]).astype(np.float32))
+    np.testing.assert_array_equal(np.argsort(-found), [2, 0, 1])
+    assert judge.probabilities(columns).max() < 0.01
+
+
+def test_too_few_hits_still_give_probabilities():
+    columns, hits = ranked_pairs(45, 0.8, 0.5)
+    probabilities = Judge([-1, -1, 0]).fit(columns, hits).probabilities(columns)
+    assert probabilities.sum() == pytest.approx(45, rel=0.1)
+    best = columns[:, 0] == 0
+    assert probabilities[best].mean() == pytest.approx(hits[best].mean(), abs=0.15)
+    assert probabilities[~best].mean() < 0.08
+
+
+def test_answers_that_are_all_right_are_nearly_certain():
+    columns = np.zeros((30, 3), np.float32)
+    found = Judge([-1, -1, 0]).fit(columns, np.ones(30, bool)).probabilities(columns)
+    np.testing.assert_allclose(found, 30.5 / 31)
+    assert 0 < Judge([-1, 0, 0]).fit(columns[:0], np.ones(0, bool)).probabilities(columns)[0] < 1
