@@ -79,7 +79,7 @@ def in_gib(size: float) -> str:
         >>> in_gib(5 << 29), in_gib(3 << 20)
         ('2.5 GiB', '3 MiB')
     """
-    return f"{size / GIB:,.1f} GiB" if size >= GIB / 2 else f"{size / 2**20:,.0f} MiB"
+    return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / 2**20:,.0f} MiB"
 
 
 def _available() -> int | None:

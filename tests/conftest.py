@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import damage
 from numba.core import config as numba_config
 
 from slide import runtime
@@ -53,6 +54,12 @@ def pytest_configure(config):
         # Fewer trees, because their sums are slow in plain Python.
         judge._FEW["max_iter"] = judge._ENOUGH["max_iter"] = 30
         judge._MODELS_OF_FEW = 1
+
+
+def pytest_terminal_summary(terminalreporter):
+    if damage.REPEAT > 1:
+        words = f"SLIDE_FUZZ={damage.REPEAT:g} SLIDE_FUZZ_SEED={damage.SEED}"
+        terminalreporter.write_line(f"{words} draws the same damaged files again")
 
 
 def runs_kernels(path):

@@ -53,7 +53,7 @@ ONLY = {
     "numba": ("slide.kernels", "slide.runtime", "slide.compilation"),
     "tqdm": ("slide.bars",),
     "faiss": ("slide.sampling.faiss_proposer",),
-    "tensorboard": ("slide.training.monitor",),
+    "tensorboard": ("slide.training.event_file",),
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),
     "omegaconf": ("slide.config",),

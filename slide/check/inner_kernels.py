@@ -17,7 +17,7 @@ from slide.kernels.dual_descent import (
 from slide.kernels.label_counts import count_labels
 from slide.kernels.nonzeros import count_nonzeros, take_nonzeros
 from slide.kernels.ragged import RowRoom
-from slide.kernels.random import random_below
+from slide.kernels.random import random_below, random_bits
 from slide.kernels.read_numbers import read_index, read_number
 from slide.kernels.trees import Trees, splits_of, sum_trees
 from slide.optim import RowSparseAdam
@@ -37,6 +37,7 @@ def _random_numbers(rng: np.random.Generator) -> None:
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
         bound = int(rng.integers(1, 1 << 31))
         expected = (((z ^ (z >> 31)) >> 32) * bound) >> 32
+        equal("random bits", int(random_bits(np.uint64(key), counter)), z ^ (z >> 31))
         equal("a random number", int(random_below(np.uint64(key), counter, bound)), expected)
 
 

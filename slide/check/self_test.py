@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
+from slide.check.choice_kernels import CHOICE_TESTS
 from slide.check.comparing import Test, equal, gradient, near, random_csr
 from slide.check.data_kernels import DATA_TESTS
 from slide.check.inner_kernels import INNER_TESTS
+from slide.check.row_kernels import ROW_TESTS
 from slide.data.dataset import Split
 from slide.functional import CSRMatrix, active_conv2d, active_linear, csr_matmul, loss_on_active
 from slide.hashing import DWTA, HashTables, SimHash
@@ -128,11 +130,19 @@ def _csr_product(rng: np.random.Generator) -> None:
 
 
 def _convolution(rng: np.random.Generator) -> None:
-    x, weight = torch.randn(3, 4, 9, 9), torch.randn(12, 4, 3, 3)
-    ids = torch.from_numpy(np.sort(rng.permutation(12)[:5]))
-    found = active_conv2d(x, weight, out_channels=ids, padding=1)
-    expected = F.conv2d(x, weight[ids], padding=1)
-    near("the convolution", found, expected, 1e-3)
+    """Of some channels of images, which lie in memory by pixels or by channels."""
+    weight = torch.randn(12, 8, 3, 3)
+    outs, ins = (torch.from_numpy(np.sort(rng.permutation(n)[:5])) for n in (12, 8))
+    for layout in (torch.channels_last, torch.contiguous_format):
+        images = torch.randn(3, 8, 9, 9).contiguous(memory_format=layout)
+        own, plain = (images.clone().requires_grad_() for _ in range(2))
+        found = active_conv2d(own, weight, out_channels=outs, in_channels=ins, padding=1)
+        expected = F.conv2d(plain[:, ins], weight[outs][:, ins], padding=1)
+        near("the convolution", found, expected, 1e-3)
+        up = torch.randn_like(found)
+        found.backward(up)
+        expected.backward(up)
+        near("the gradient", gradient(own), gradient(plain), 1e-3)
 
 
 def _adam(rng: np.random.Generator) -> None:
@@ -250,5 +260,7 @@ SELF_TESTS: dict[str, Test] = {
     "index over rows": _index,
     "rows of data": _rows,
     **INNER_TESTS,
+    **CHOICE_TESTS,
+    **ROW_TESTS,
     **DATA_TESTS,
 }

@@ -69,9 +69,10 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     Raises:
         ValueError: if not even the weights fit.
     """
-    sizes, free = run_sizes(config, data, ranks), free_memory()
+    # First: looking for the sizes loads libraries, which are among the parts.
+    held, free = resident_memory(), free_memory()
+    sizes, beside = run_sizes(config, data, ranks), ranks.place.local_size - 1
     parts, others = memory_needs(sizes), peak_memory(sizes._replace(ranker=None))
-    held, beside = resident_memory(), ranks.place.local_size - 1
     needed = sum(parts.values()) + held
     said = f"needs about {in_gib(needed)}"
     if ranks.group.size > 1:

@@ -16,9 +16,9 @@ from slide.data.dataset import Block
 from slide.data.errors import check_not_compressed
 from slide.data.formats.npz_reader import read_npz_blocks, read_npz_shape
 from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
-from slide.model import Model, Names
+from slide.model import Model
 from slide.predict.beginning import Beginning
-from slide.predict.numbering import Numbering
+from slide.predict.numbering import Numbering, number_features, number_labels
 from slide.sparse import CSR, Pattern
 
 ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl")
@@ -205,7 +205,9 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _json_row(row: Any, model: Model, counted: Numbering, unknown: dict[Any, int]) -> _Row:
-    labels = _labels_of(row, model, counted, unknown) if isinstance(row, dict) else []
+    labels = (
+        number_labels(row.get("labels"), model, counted, unknown) if isinstance(row, dict) else []
+    )
     if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
         return row["text"], labels
     if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
@@ -213,71 +215,6 @@ def _json_row(row: Any, model: Model, counted: Numbering, unknown: dict[Any, int
         wanted = '{"features": {feature: value, ...}, "labels": [...]}'
         raise ValueError(f"a line must be {wanted}{known}")
     return number_features(row["features"], model, counted), labels
-
-
-def number_features(
-    given: dict[Any, Any] | list[Any], model: Model, counted: Numbering
-) -> dict[int, float]:
-    """Values by column of the feature; values of the same feature are added up.
-
-    Args:
-        given: values by name or number of the feature, or a list of these: all values are 1.
-            Numbers are those of the training files.
-        model: says how many features there are, and their names.
-        counted: how the training files count.
-
-    Raises:
-        ValueError: for a value that is not finite, or a feature that the model cannot have.
-    """
-    pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
-    features: dict[int, float] = {}
-    columns = model.num_features, counted.first_feature
-    for feature, value in pairs:
-        if not isinstance(value, int | float) or not abs(value) < 3.4e38:
-            raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
-        place = _number_of(feature, model.feature_names, *columns)
-        if place is not None:  # Else a word, for example, that no training row has.
-            features[place] = features.get(place, 0.0) + value
-    return features
-
-
-def _labels_of(
-    row: dict[str, Any], model: Model, counted: Numbering, unknown: dict[Any, int]
-) -> list[int]:
-    labels, columns, given = [], (model.num_labels, counted.first_label), row.get("labels")
-    if given is not None and not isinstance(given, list):
-        raise ValueError(f"labels must be a list of names, not {given!r}")
-    for label in given or []:
-        place = _number_of(label, model.label_names, *columns, strict=False)
-        if place is None:
-            place = model.num_labels + unknown.setdefault(str(label), len(unknown))
-        labels.append(place)
-    return list(dict.fromkeys(labels))  # 5 and "5" are one name.
-
-
-def _number_of(
-    name: Any, names: Names | None, count: int, first: int, strict: bool = True
-) -> int | None:
-    """The column of a feature or label; None if there is none of that name."""
-    if names is not None:
-        if isinstance(name, bool) or not isinstance(name, str | int):
-            raise ValueError(f"{name!r} is neither text nor a whole number")
-        return names.number(str(name) if names.kind == "text" else _whole(name))
-    number = _whole(name)
-    if number is None:
-        raise ValueError(f"{name!r} is no number; the model has no names")
-    if not first <= number < first + count:
-        if strict:
-            raise ValueError(f"feature {number} is not in [{first}, {first + count})")
-        return None
-    return number - first
-
-
-def _whole(name: Any) -> int | None:
-    """A whole number, or the one that a text is; else None."""
-    if isinstance(name, str) and name.removeprefix("-").isdecimal():
-        return int(name)
-    return name if isinstance(name, int) and not isinstance(name, bool) else None
 
 
 def _block(given: list[_Row], model: Model) -> Block:

@@ -6,8 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from slide.model import Model
-from slide.predict.numbering import Numbering
-from slide.predict.rows import number_features
+from slide.predict.numbering import Numbering, number_features
 from slide.serve.schema import Row
 from slide.sparse import CSR, row_bounds
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slide.files import write_text
+from slide.training.event_file import EventFile
 
 # Scores that TensorBoard's page of settings shows.
 SHOWN_SCORES = ("eval/p_at_1", "eval/p_at_5", "reranked/p_at_1", "reranked/p_at_5")
@@ -41,16 +42,14 @@ class Monitor:
 
     def _open(self, lines: list[str], purge_step: int) -> None:
         """Begin both files with these lines; events from ``purge_step`` on are written anew."""
-        # Imported here, because it takes a second.
-        from torch.utils.tensorboard import SummaryWriter
-
-        with self._explained_errors():
+        with self._explained_errors(self._path):
             write_text(self._path, "".join(line + "\n" for line in lines))
             self._file = self._path.open("a", buffering=1)
-            self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
-            for line in lines:
-                if _step_of(line) >= purge_step:
-                    self._add_events(**json.loads(line))
+        with self._explained_errors(self._folder):
+            self._events = EventFile(self._folder, purge_step)
+        for line in lines:
+            if _step_of(line) >= purge_step:
+                self._add_events(**json.loads(line))
 
     def _lines(self) -> list[str]:
         """The lines of the file; bytes that are no text count as a line that a crash cut off."""
@@ -65,19 +64,18 @@ class Monitor:
             OSError: if they cannot be written, for example on a full disk.
         """
         line = {"step": step, **scalars}
-        with self._explained_errors():
-            if tuple(line) in self._again:
-                self._forget(line)
+        if tuple(line) in self._again:
+            self._forget(line)
+        with self._explained_errors(self._path):
             self._file.write(json.dumps(line) + "\n")
-            self._add_events(**line)
-            self._events.flush()
+        self._add_events(**line)
 
     @contextmanager
-    def _explained_errors(self) -> Iterator[None]:
+    def _explained_errors(self, path: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            said = f"cannot write the log {self._path}: {error}; checkpoints are kept"
+            said = f"cannot write the log {path}: {error}; checkpoints are kept"
             raise OSError(said) from error
 
     def _forget(self, line: dict[str, float]) -> None:
@@ -92,8 +90,8 @@ class Monitor:
             self._open(kept, step)
 
     def _add_events(self, step: int, **scalars: float) -> None:
-        for name, value in scalars.items():
-            self._events.add_scalar(name, value, step)
+        with self._explained_errors(self._events.path):
+            self._events.add_scalars(step, scalars)
 
     def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
         """Let TensorBoard show the settings of the run beside its scores (its page HParams).
@@ -107,16 +105,15 @@ class Monitor:
         from torch.utils.tensorboard.summary import hparams
 
         # The scalars of these names are in the log: TensorBoard takes their last values.
-        with self._explained_errors():
-            for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
-                self._events._get_file_writer().add_summary(part)
-            self._events.flush()
+        with self._explained_errors(self._events.path):
+            parts = hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0))
+            self._events.add_summaries(list(parts))
 
     def close(self) -> None:
         """Close both files."""
-        for file in (self._file, self._events):
-            with suppress(OSError):  # Each line was written at once, or its error was raised.
-                file.close()
+        with suppress(OSError):  # Each line was written at once, or its error was raised.
+            self._file.close()
+        self._events.close()
 
 
 class SilentMonitor(Monitor):

@@ -13,8 +13,9 @@ from slide.ranking.row_blocks import MOST_ROOM
 
 # Types of numbers, in bytes.
 _FLOAT, _INT, _LONG = 4, 4, 8
-# What Python, libraries that are imported later, and compiled kernels take beside the arrays.
-_LIBRARIES = 150 << 20
+# What Python, libraries that are imported later, and compiled kernels take beside the arrays; and
+# those of a re-ranker beside them. In a first run compilers take up to 300 MiB more.
+_LIBRARIES, _LIBRARIES_OF_RANKER = 75 << 20, 100 << 20
 # The share of candidates that no other expert of a re-ranker names, too.
 _ALONE = 0.6
 # Bytes of an entry of the rows while near rows take it, and while only its list is made; of a pair
@@ -115,10 +116,11 @@ def memory_needs(sizes: RunSizes) -> dict[str, int]:
         "moments": _moments(sizes),
         "rows": _copied_rows(sizes),
         "index of the sampler": _sampler_index(sizes),
-        "libraries": _LIBRARIES,
     }
     training = {"a step": _step(sizes), "copy for checkpoints": _copies(sizes, always)}
     ending = {"index for prediction": _index(sizes), "re-ranker": _ranker(sizes)}
+    training["libraries"] = _LIBRARIES
+    ending["libraries"] = _LIBRARIES + (_LIBRARIES_OF_RANKER if sizes.ranker else 0)
     most = max(training, ending, key=lambda parts: sum(parts.values()))
     return {name: size for name, size in {**always, **most}.items() if size}
 
@@ -174,6 +176,15 @@ def _sampler_index(sizes: RunSizes) -> int:
     return _INT * tables * (4 * buckets + 3 * sizes.labels + 2 * voted)
 
 
+def _index_state(sizes: RunSizes) -> int:
+    """What of the index of a sampler a checkpoint holds: its rows, or its buckets and codes."""
+    if sizes.vectors:
+        return _FLOAT * sizes.labels * (sizes.hidden[-1] + 1)
+    if sizes.tables is None:
+        return 0
+    return _INT * sizes.tables.tables * (3 * sizes.tables.buckets + 2 * sizes.labels)
+
+
 def _step(sizes: RunSizes) -> int:
     scratch = (_INT + sizes.threads) * sizes.labels
     inputs = sizes.batch * (40 * sizes.entries // max(sizes.rows, 1) + 24 * sum(sizes.hidden))
@@ -186,8 +197,8 @@ def _step(sizes: RunSizes) -> int:
 def _copies(sizes: RunSizes, always: dict[str, int]) -> int:
     if not sizes.checkpoints:
         return 0
-    # The state of tables is a copy by itself.
-    return always["weights"] + always["moments"] + 2 * always["index of the sampler"]
+    # The state of an index is a copy by itself.
+    return always["weights"] + always["moments"] + 2 * _index_state(sizes)
 
 
 def _index(sizes: RunSizes) -> int:

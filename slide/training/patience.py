@@ -187,11 +187,17 @@ class Patience:
             for path in (new, old):
                 shutil.rmtree(path, ignore_errors=True)
         self.group.barrier()
-        if self.group.size > 1:
-            rows, ids = packed_rows(network)
-            write_parts(_KIND, self.group, new, content, state | rows, tensors | ids)
-        else:
-            write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
+        try:
+            if self.group.size > 1:
+                rows, ids = packed_rows(network)
+                write_parts(_KIND, self.group, new, content, state | rows, tensors | ids)
+            else:
+                write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
+        except OSError as error:
+            if leads:
+                shutil.rmtree(new, ignore_errors=True)
+            kept = "those before are kept" if self.path.exists() else "there are none before"
+            raise OSError(f"cannot write the best weights {self.path}: {error}; {kept}") from error
         if leads:
             if self.path.exists() and self._is_needed(previous_step):
                 if self.before.exists():

@@ -1,6 +1,7 @@
 """``python -m slide.check``: what it says of the machine, and that it notices wrong kernels."""
 
 from operator import itemgetter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import torch
 from slide import HashTables, RowSparseAdam, SimHash
 from slide.check import (
     SELF_TESTS,
+    choice_kernels,
     data_kernels,
     describe_machine,
     inner_kernels,
+    row_kernels,
     run_self_tests,
     self_test,
 )
@@ -38,6 +41,15 @@ WRONG = {
     "Adam on rows": ("active_linear", lambda x: -x),
     "rows as text": ("parse_rows", lambda found: (*found[:2], 1, *found[3:])),
     "words that stay": ("subsample_words", lambda count: count - 1),
+    "hashes by maxima": (
+        "DWTA",
+        lambda family: SimpleNamespace(
+            coordinates=family.coordinates, codes=lambda x: family.codes(x) ^ 1
+        ),
+    ),
+    "votes of buckets": ("most_voted_by_all", lambda ids: ids[:-1]),
+    "best ids of lists": ("best_of_voted", lambda ids: ids[:, ::-1]),
+    "counts of ids": ("count_distinct", lambda count: count + 1),
     "votes of near rows": ("top_votes", lambda found: (*found[:2], 1.01 * found[2])),
 }
 # Kernels that write into an array, which is one of their arguments or part of one.
@@ -48,13 +60,23 @@ WRITERS = {
     "entries that are not zero": ("count_nonzeros", itemgetter(1)),
     "generated rows": ("draw_features", itemgetter(11)),
     "evidence of candidates": ("fill_evidence", itemgetter(8)),
+    "weights of drawn ids": ("stratified_log_weights", itemgetter(3)),
+    "largest bounds": ("keep_largest_bounds", itemgetter(5)),
+    "entries of rows": ("gather_entries", itemgetter(2)),
+    "rows of classifiers": ("list_training_rows", itemgetter(5)),
+    "scores of classifiers": ("score_labels", itemgetter(5)),
     "candidates and features": ("relate_candidates", itemgetter(7)),
 }
 
 
 def home_of(name):
     """The module that calls the kernel of a test."""
-    homes = {inner_kernels: inner_kernels.INNER_TESTS, data_kernels: data_kernels.DATA_TESTS}
+    homes = {
+        inner_kernels: inner_kernels.INNER_TESTS,
+        data_kernels: data_kernels.DATA_TESTS,
+        choice_kernels: choice_kernels.CHOICE_TESTS,
+        row_kernels: row_kernels.ROW_TESTS,
+    }
     return next((home for home, tests in homes.items() if name in tests), self_test)
 
 

@@ -32,13 +32,13 @@ def said(capsys):
 def test_enough(tmp_path, free, capsys):
     free(3 << 30)
     job.main(*job.tiny(tmp_path, *LARGE, "ranker=none"))
-    assert re.fullmatch(r"memory    needs about 1\d\d MiB, 3.0 GiB are free", said(capsys))
+    assert re.fullmatch(r"memory    needs about 8\d MiB, 3.0 GiB are free", said(capsys))
 
 
 def test_a_system_that_does_not_tell(tmp_path, free, capsys):
     free(None)
     job.main(*job.tiny(tmp_path, *LARGE, "ranker=none"))
-    assert re.fullmatch(r"memory    needs about 1\d\d MiB", said(capsys))
+    assert re.fullmatch(r"memory    needs about 8\d MiB", said(capsys))
 
 
 def test_too_little(tmp_path, free, capsys):
@@ -47,7 +47,7 @@ def test_too_little(tmp_path, free, capsys):
     words = ["ranker=none", "trainer.checkpoint_every=1"]
     job.main(*job.tiny(tmp_path, *LARGE, *words))
     line = said(capsys)
-    assert "20 MiB are free: libraries 150 MiB, copy for checkpoints 14 MiB" in line
+    assert "20 MiB are free: libraries 75 MiB, copy for checkpoints 14 MiB" in line
     advice = line.partition("To need less: ")[2].split("; ")
     assert advice[0] == "trainer.checkpoint_every=0", "the largest part comes first"
     assert set(advice[1:]) == {"network.hidden=[150]", "optimizer.rowwise=true"}
@@ -116,7 +116,7 @@ def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     )
     assert numbers is not None
     each, leads, there = map(float, numbers.groups())
-    assert each < leads < 2 * each
+    assert each + 100 < leads < 2 * each + 100  # Its libraries take 100.
     assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.
 
 

@@ -2,11 +2,10 @@
 
 import json
 import os
-import random
 
 import pytest
 from helpers.caches import leftovers
-from helpers.damage import REPEAT, flip
+from helpers.damage import REPEAT, flip, rng_of
 from helpers.splits import rows
 
 from slide.data import documents, text, transform
@@ -69,7 +68,7 @@ def test_each_damaged_file_is_noticed_and_written_again(tmp_path, source, damage
     paths = sorted(path for path in paths if path.suffix != ".lock")
     assert len(paths) == {"texts": 29, "skip_grams": 12}[source]
     kept = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
-    rng = random.Random(source)
+    rng = rng_of(source)
     for path, (whole, time) in kept.items():
         for _ in range(max(1, int(2 * REPEAT)) if damage in (flip, cut) else 1):
             capsys.readouterr()

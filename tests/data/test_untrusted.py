@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.caches import blocks_of, open_blocks
-from helpers.damage import REPEAT
+from helpers.damage import fuzzed
 from helpers.limits import more_memory
 from helpers.splits import make_split, rows
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -33,12 +33,6 @@ pytestmark = [
 ]
 
 MEMORY = 256 << 20
-fuzzed = settings(
-    max_examples=max(5, int(60 * REPEAT)),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 sizes = st.one_of(
     st.integers(0, 12), st.sampled_from([2**31 - 2, 2**31 - 1, 2**31, 2**32 - 1, 10**9, 10**12])
 )
@@ -78,7 +72,7 @@ def _compiled(tmp_path_factory):
 
 
 @pytest.mark.parametrize("format", VARIANTS)
-@fuzzed
+@fuzzed(60)
 @given(head=st.lists(sizes, min_size=3, max_size=3), body=st.lists(lines, max_size=4))
 def test_text(tmp_path, format, head, body):
     path, told = tmp_path / "rows.txt", [" ".join(map(str, head))] if format == "xmc" else []
@@ -90,7 +84,7 @@ def test_text(tmp_path, format, head, body):
     check_blocks(lambda: read_text_blocks(path, VARIANTS[format]), [path], *bounds)
 
 
-@fuzzed
+@fuzzed(60)
 @given(
     count=sizes, others=sizes, side=st.sampled_from([28, 27, 2**31]), rest=st.binary(max_size=900)
 )
@@ -111,7 +105,7 @@ def array_bytes(array, shape):
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
-@fuzzed
+@fuzzed(60)
 @given(shape=st.tuples(sizes, sizes), claimed=sizes, at=st.integers(0, 4), place=sizes)
 def test_npz(tmp_path, kind, shape, claimed, at, place):
     numbers = {"csr": (shape[0] + 1, 2), "csc": (shape[1] + 1, 2), "coo": (2, 2)}[kind]
@@ -141,7 +135,7 @@ def test_npz_of_more_rows_than_it_can_hold(tmp_path):
     assert said == f"{path}: matrix has 2147483647 rows, more than a file of {size} bytes can hold"
 
 
-@fuzzed
+@fuzzed(60)
 @given(content=st.binary(max_size=2000), size=sizes, zeros=st.sampled_from([0, 10**6]))
 def test_archives(tmp_path, content, size, zeros):
     """A member that says another size, or becomes large."""
@@ -160,7 +154,7 @@ def test_archives(tmp_path, content, size, zeros):
     assert (tmp_path / "out/rows.txt").read_bytes() == content + bytes(zeros)
 
 
-@settings(fuzzed, max_examples=max(5, int(15 * REPEAT)))
+@fuzzed(15)
 @given(length=sizes, name=st.sampled_from(["feature_indices", "label_indptr", "feature_values"]))
 def test_caches(tmp_path, length, name):
     """An array of a cache whose header lies: the cache is written again."""

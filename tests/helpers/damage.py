@@ -1,13 +1,21 @@
 """Random damage to the bytes of files.
 
-``SLIDE_FUZZ=20`` makes twenty times as many files.
+``SLIDE_FUZZ=20`` makes twenty times as many files, and others in each run. At their end the tests
+say which ``SLIDE_FUZZ_SEED`` draws them again. Without ``SLIDE_FUZZ`` all runs draw the same.
 """
 
 import os
+import random
 import re
+
+import hypothesis
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 REPEAT = float(os.environ.get("SLIDE_FUZZ", "1" if COMPILED else "0.1"))
+SEED = 0
+if REPEAT > 1:  # In the environment, because processes that share the tests must draw the same.
+    drawn = str(random.SystemRandom().randrange(1 << 32))
+    SEED = int(os.environ.setdefault("SLIDE_FUZZ_SEED", drawn))
 SNIPPETS = [
     *(
         b"\0",
@@ -38,6 +46,30 @@ SNIPPETS = [
     *(b"9" * 30, b"0" * 400, b"1" * 5000, b"2147483647", b"2147483648", b"4294967296", b"-1"),
     *(b"1e39", b"1e-400", b"nan", b"-inf", b"0x10", b"1_0", b" 1:1", b" 0:0", b"1,", b" # x"),
 ]
+
+JSON_SNIPPETS = [
+    *(b'"', b"{", b"}", b"[", b"]", b"[]", b"{}", b"null", b"true,", b'"1"', b'"01": 3e38, '),
+    *(b'"1": 2, ', b'"labels": null, ', b'"text": "", ', b"\\ud800", b"\\u0661", b"[" * 3000),
+    *(b"-", b"NaN", b"1e400", b"9" * 5000, b"0.5, ", b'"red", ', b"\xed\xa0\x80"),
+]
+
+
+def rng_of(*names):
+    """Random numbers of a file, or of a test."""
+    return random.Random(" ".join(map(str, (SEED, *names))))
+
+
+def fuzzed(examples):
+    """Hypothesis tries so many examples in a run of usual length."""
+
+    def decorate(test):
+        options = {"max_examples": max(5, int(examples * REPEAT)), "derandomize": REPEAT <= 1}
+        checks = [hypothesis.HealthCheck.function_scoped_fixture]
+        kept = {"deadline": None, "database": None, "suppress_health_check": checks}
+        test = hypothesis.settings(**options, **kept)(test)
+        return hypothesis.seed(SEED)(test) if REPEAT > 1 else test
+
+    return decorate
 
 
 def flip(rng, data):
@@ -76,6 +108,11 @@ def insert(rng, data):
     return data[:at] + rng.choice(SNIPPETS) + data[at:]
 
 
+def insert_json(rng, data):
+    at = rng.randrange(len(data) + 1)
+    return data[:at] + rng.choice(JSON_SNIPPETS) + data[at:]
+
+
 def replace_number(rng, data):
     at = rng.choice([match.span() for match in re.finditer(rb"\d+", data)] or [(0, 0)])
     other = rng.choice([b"0", b"1", b"59", b"60", b"39", b"40", b"12", b"13", b"-1", b"9" * 12])
@@ -95,6 +132,7 @@ def change_line_ends(rng, data):
 
 BINARY = [flip, flip, delete, duplicate, move, truncate, insert]
 TEXTUAL = [*BINARY, insert, insert, replace_number, replace_number, move_line, change_line_ends]
+JSON = [*TEXTUAL, *[insert_json] * 6]
 
 
 def damage(rng, data, ways):

@@ -1,12 +1,10 @@
 """Every kernel has a looped twin in `tests/helpers`, and a test file that compares the two."""
 
-import ast
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+from helpers.broken_kernels import ROOT, find_kernels
 
-ROOT = Path(__file__).parents[2]
 # Kernel: its twin, and the test file in which both are called.
 TWINS = {
     "adam_factored": ("naive.adam_row", "kernels/test_adam.py"),
@@ -91,20 +89,6 @@ TWINS = {
     "read_index": ("naive_numbers.read_index", "kernels/test_read_numbers.py"),
     "read_number": ("naive_numbers.read_number", "kernels/test_read_numbers.py"),
 }
-
-
-def find_kernels():
-    """Public functions that are compiled, and all others in `slide.kernels`."""
-    found = {}
-    for path in sorted((ROOT / "slide").rglob("*.py")):
-        inside = path.parent.name == "kernels" and path.name != "compile.py"
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
-                continue
-            decorators = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
-            if inside or decorators & {"serial", "parallel"}:
-                found.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
-    return found
 
 
 def test_every_kernel_has_a_twin():

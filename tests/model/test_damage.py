@@ -1,6 +1,5 @@
 """Damaged files of a model folder: an error that names the file, and never a wrong model."""
 
-import random
 import shutil
 from functools import partial
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
-from helpers.damage import REPEAT, flip
+from helpers.damage import REPEAT, flip, rng_of
 
 import slide
 from slide import tensor_folder
@@ -69,7 +68,7 @@ def test_the_folder_has_all_kinds_of_files(saved):
 def test_a_damaged_file_is_named(saved, tmp_path, name, damage):
     folder, rows = saved
     shutil.copytree(folder, tmp_path / "m")
-    path, rng = tmp_path / "m" / name, random.Random(name)
+    path, rng = tmp_path / "m" / name, rng_of(name)
     whole = path.read_bytes()
     expected, _ = answers(tmp_path / "m", rows)
     for _ in range(1 if damage is empty else max(2, int(20 * REPEAT))):

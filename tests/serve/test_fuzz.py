@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from helpers.damage import fuzzed
 from helpers.serving import serving_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slide import FullSampler, Model, SlideNetwork
@@ -76,7 +77,7 @@ def test_no_request_is_a_failure(which, request):
     """Bodies of any shape get answers or sentences, never a 500."""
     client, seen = request.getfixturevalue(which), set()
 
-    @settings(max_examples=120, deadline=None, database=None, derandomize=True)
+    @fuzzed(120)
     @given(BODIES)
     def check(body):
         headers = {"Content-Type": "application/json"}
@@ -90,7 +91,7 @@ def test_no_request_is_a_failure(which, request):
     assert seen >= {200, 422}
 
 
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@fuzzed(60)
 @given(content=st.binary(max_size=60), type=st.sampled_from(["application/json", "text/plain"]))
 def test_no_bytes_are_a_failure(client, content, type):
     answer = client.post(data=content, headers={"Content-Type": type})

@@ -4,7 +4,6 @@ import copy
 import errno
 import gc
 import math
-import random
 import threading
 from dataclasses import fields
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 import torch
 from filelock import FileLock, Timeout
 from helpers import job
-from helpers.damage import BINARY, REPEAT, damage
+from helpers.damage import BINARY, REPEAT, damage, rng_of
 
 from slide import ActiveLoss, tensor_folder
 from slide.files import RUN_LOCK
@@ -273,7 +272,7 @@ def test_damaged_checkpoints_are_never_read(tmp_path):
     """Flipped bits, and files that are cut, moved or mixed up: an error that names a file."""
     trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
     trainer.fit()
-    folder, rng = trainer.checkpoint.last(), random.Random(0)
+    folder, rng = trainer.checkpoint.last(), rng_of("checkpoints")
     whole = {path: path.read_bytes() for path in sorted(folder.iterdir())}
     expected = read_checkpoint(folder)
     for _ in range(int(300 * REPEAT)):

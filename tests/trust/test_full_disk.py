@@ -1,6 +1,7 @@
 """Runs on a disk that gets full: a sentence, and the last checkpoint stays.
 
-The limit of the size of a file stands for the disk, because a small disk can rarely be mounted.
+The limit of the size of a file stands for the disk: it needs no rights. `test_small_disk.py` mounts
+a disk, where that is allowed.
 """
 
 import pytest

@@ -153,28 +153,45 @@ def _count(paths: dict[str, Path], options: TextOptions) -> _Counted:
 
     def texts() -> Iterator[str]:
         document = None
-        for document in _read(paths["train"], "counting words of"):
+        for document in read_documents(paths["train"], "counting words of"):
             labels.update(document.labels)
             yield document.text
         if document is None:
             raise DataError(f"{paths['train']}: there are no rows")
 
     vectorizer = TextVectorizer.fit(texts(), options)
-    for document in _read(paths["test"], "counting labels of"):
+    for document in read_documents(paths["test"], "counting labels of"):
         labels.update(document.labels)
     return _Counted(vectorizer, Names.of(sorted(labels)))
 
 
 def _rows(path: Path, counted: _Counted) -> Iterator[Block]:
     numbers = {label: number for number, label in enumerate(counted.labels)}
-    waiting = _read(path, "reading")
+    waiting = read_documents(path, "reading")
     while part := list(islice(waiting, _ROWS)):
         features = counted.vectorizer.rows([document.text for document in part])
         labels = [[numbers[label] for label in document.labels] for document in part]
         yield Block(features, Pattern.from_lists(labels))
 
 
-def _read(path: Path, doing: str) -> Iterator[Document]:
+def read_documents(path: Path, doing: str) -> Iterator[Document]:
+    """The documents of a file, one after the other.
+
+    Args:
+        path: of lines of JSON; empty ones do not count.
+        doing: what the bar says.
+
+    Raises:
+        DataError: a line is malformed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data.sources.documents import read_documents
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
+        >>> _ = path.write_text('{"text": "a fox"}')
+        >>> list(read_documents(path, "reading"))
+        [Document(text='a fox', labels=[])]
+    """
     size = path.stat().st_size
     with (
         path.open("rb") as file,

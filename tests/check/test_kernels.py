@@ -1,0 +1,25 @@
+"""Each kernel has a test in `slide.check` that notices when it is broken."""
+
+import json
+import os
+import subprocess
+import sys
+
+from helpers.broken_kernels import ROOT, find_kernels
+
+# They ask for memory ahead of time, and have no result that could be wrong.
+WITHOUT_RESULT = {"prefetch_entries", "prefetch_row"}
+
+
+def test_each_broken_kernel_is_noticed():
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "helpers.broken_kernels"],
+        env=os.environ | {"PYTHONPATH": paths, "NUMBA_DISABLE_JIT": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert set(found) == set(find_kernels())
+    assert {kernel for kernel, tests in found.items() if not tests} == WITHOUT_RESULT
