@@ -15,6 +15,7 @@ from slide.inputs import as_csr
 from slide.nn import Activation
 from slide.runtime import random_key, untraced
 from slide.sampling import FullSampler
+from slide.shared_parameters import mark_shared
 from slide.sparse import check_pattern
 
 
@@ -81,6 +82,7 @@ class ShardedInputLinear(nn.Module):
         x = as_csr(x, self.in_features)
         # Here, so that all ranks raise: one that raised alone would leave the others waiting.
         check_pattern("features", x, None, self.in_features)
+        mark_shared(self.group, self.weight)
         own = self.shares.own(x)
         sums = F.sparse_linear(own, self.weight, None)
         if self.group.size > 1:

@@ -21,6 +21,7 @@ from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory
 from slide.runtime import random_key, untraced
 from slide.sampling import ActiveSampler, Sampler
+from slide.shared_parameters import mark_shared
 from slide.sparse import Pattern, check_labels
 
 
@@ -102,6 +103,7 @@ class ShardedOutputLinear(nn.Module):
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
         """The scores of this rank's active set, by local numbers; see `slide.SampledLinear`."""
+        mark_shared(self.group, self.weight, self.bias)
         return self.local(x, None if labels is None else self._own_labels(x, labels)[0])
 
     @untraced
@@ -126,6 +128,7 @@ class ShardedOutputLinear(nn.Module):
         """
         local, group = self.local, self.group
         check_loss_of_group(loss, group)
+        mark_shared(group, self.weight, self.bias)
         x, precision, outside = outside_autocast(x, local.weight, local.precision)
         with outside:
             own, counts = self._own_labels(x, labels)

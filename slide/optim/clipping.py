@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from slide import checks
+from slide.backend import CPU
 from slide.row_gradients import FactoredRowGradient, RowGradient, take_row_gradients
+from slide.shared_parameters import sharing_group
 
 _Tensors = Tensor | Iterable[Tensor]
 
@@ -26,20 +28,24 @@ def clip_grad_norm_(
     for sparse gradients and ignores the row gradients that layers of slide leave on their weights.
     The gradients of several backward passes on one weight are added up first.
 
+    Layers of `slide.distributed` mark the parameters of which each process has other rows. Their
+    norm is that of the rows of all processes, so all of these must call this; gradients of other
+    parameters must be equal on all of them.
+
     Args:
         parameters: one tensor or several; their gradients are scaled.
         max_norm: largest total norm, above 0.
         norm_type: the p of the p-norm, above 0; ``inf`` means the largest magnitude.
-        sharded: parameters that differ between processes, such as those of
-            `slide.distributed.ShardedSampledLinear`. The others are equal on all of them.
-        group: the `slide.distributed.Group` of the processes, all of which must call this; None:
-            there is only one.
+        sharded: more parameters, which differ between processes: those of layers of your own,
+            which mark none.
+        group: the `slide.distributed.Group` of the processes that share out ``sharded``; None:
+            that of their mark.
 
     Returns:
         The total norm before the scaling, a scalar.
 
     Raises:
-        ValueError: for a number that is not above 0, or sharded parameters without a group.
+        ValueError: for a number that is not above 0, or sharded parameters without group and mark.
 
     Example:
         >>> import slide, torch
@@ -53,17 +59,48 @@ def clip_grad_norm_(
     checks.positive("max_norm", max_norm)
     if norm_type != float("inf"):
         checks.positive("norm_type", norm_type)
-    found, own = _gradients(parameters), _gradients(sharded)
-    total = _norm([values for values, _ in found], norm_type)
-    if group is not None:
-        norms = group.all_gather(_norm([values for values, _ in own], norm_type).cpu()[None])
-        total = _norm([total, *(norm.to(total.device) for norm in norms)], norm_type)
-    elif own:
-        raise ValueError("sharded parameters need the group of the processes that share them out")
+    several, found, norms = _by_group(parameters, sharded, group), [], []
+    for sharers, own in several.items():
+        gradients = [pair for parameter in own if (pair := _values(parameter)) is not None]
+        found += gradients
+        norm = _norm([values for values, _ in gradients], norm_type)
+        # A process may have no gradient of its rows, but the others wait for its norm.
+        norms += [norm] if sharers is None else _of_all(norm.to(_device(own)), sharers)
+    if len(norms) > 1:
+        norms = [_norm([norm.to(norms[0].device) for norm in norms], norm_type)]
+    total = norms[0] if norms else torch.tensor(0.0)
     scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
-    for _, rows in [*found, *own]:
+    for _, rows in found:
         rows.mul_(scale.to(rows.dtype))
     return total
+
+
+def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, list[Tensor]]:
+    """Parameters by the group that shares out their rows; None: each process has all of them."""
+    found: dict[Any, list[Tensor]] = {} if group is None else {group: []}
+    for parameter in _several(parameters):
+        found.setdefault(sharing_group(parameter), []).append(parameter)
+    for parameter in _several(sharded):
+        sharers = sharing_group(parameter) if group is None else group
+        if sharers is None:
+            raise ValueError(
+                "sharded parameters need the group of the processes that share them out"
+            )
+        found.setdefault(sharers, []).append(parameter)
+    return found
+
+
+def _several(tensors: _Tensors) -> Iterable[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else tensors
+
+
+def _device(tensors: list[Tensor]) -> torch.device:
+    return tensors[0].device if tensors else CPU
+
+
+def _of_all(norm: Tensor, group: Any) -> list[Tensor]:
+    """The norms of all processes, by rank."""
+    return [each.squeeze(0) for each in group.all_gather(norm[None], [1] * group.size)]
 
 
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
@@ -72,12 +109,6 @@ def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
         return torch.tensor(0.0)
     norms = [torch.linalg.vector_norm(values, norm_type).float() for values in tensors]
     return torch.linalg.vector_norm(torch.stack(norms), norm_type)
-
-
-def _gradients(parameters: _Tensors) -> list[tuple[Tensor, Tensor]]:
-    """`_values` of the parameters that have a gradient."""
-    several = [parameters] if isinstance(parameters, Tensor) else parameters
-    return [pair for p in several if (pair := _values(p)) is not None]
 
 
 def _values(parameter: Tensor) -> tuple[Tensor, Tensor] | None:

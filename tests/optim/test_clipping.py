@@ -74,12 +74,13 @@ class TestClipping:
 
 
 RANKS = """
-import torch
+import copy, torch
 from torch import nn
-from slide import ActiveLoss, clip_grad_norm_
-from slide.distributed import ShardedSampledLinear
+from slide import ActiveLoss, FullSampler, clip_grad_norm_
+from slide.distributed import ShardedNetwork, ShardedSampledLinear
+from slide.row_gradients import dense_gradient
 
-def work(group):
+def of_layer(group, marked):
     found = []
     for norm_type in (1.0, 2.0, float("inf")):
         torch.manual_seed(0)
@@ -90,26 +91,51 @@ def work(group):
         layer.loss(encoder(x[own]), labels[own], ActiveLoss("bce"))[0].backward()
         for p in encoder.parameters():  # As DistributedDataParallel does it.
             group.all_reduce(p.grad).div_(group.size)
-        more = {"norm_type": norm_type, "sharded": [*layer.parameters()], "group": group}
-        before = clip_grad_norm_(encoder.parameters(), 0.1, **more)
-        after = clip_grad_norm_(encoder.parameters(), 0.1, **more)
+        parameters, more = [*encoder.parameters()], {"norm_type": norm_type}
+        if marked:
+            parameters += layer.parameters()
+        else:
+            more |= {"sharded": [*layer.parameters()], "group": group}
+        before = clip_grad_norm_(parameters, 0.1, **more)
+        after = clip_grad_norm_(parameters, 0.1, **more)
         gradient = torch.cat([p.grad.flatten() for p in encoder.parameters()])
         found.append([before.item(), after.item(), *gradient.tolist()])
     return found
+
+def of_network(group):
+    network = ShardedNetwork(50, [4, 3], 30, FullSampler, group, seed=5)
+    network = copy.deepcopy(network)  # A copy has parameters of its own.
+    hidden = network.encode(torch.linspace(-1, 1, 200).view(4, 50))
+    network.output.loss(hidden, [[0], [7, 29], [], [3]], ActiveLoss("softmax"))[0].backward()
+    before = clip_grad_norm_(network.parameters(), 0.1)
+    after = clip_grad_norm_(network.parameters(), 0.1)
+    whole = [p for name, p in network.named_parameters() if name not in network.shared_rows()]
+    gradient = torch.cat([dense_gradient(p).flatten() if p.grad is None else p.grad.flatten()
+                          for p in whole])
+    return [[before.item(), after.item(), *gradient.tolist()]]
+
+def work(group):
+    layer = of_layer(group, marked=False)
+    return {"layer": layer, "marked": of_layer(group, marked=True), "network": of_network(group)}
 """
 
 
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return run_ranks(RANKS, tmp_path_factory.mktemp("ranks"), 2, 3)
+
+
 @several
-def test_parameters_that_processes_share_out(tmp_path):
+@pytest.mark.parametrize("name", ["layer", "marked", "network"])
+def test_parameters_that_processes_share_out(ranks, name):
     """Norms and gradients are those of one process with all rows, and equal on all ranks."""
-    found = run_ranks(RANKS, tmp_path, 2, 3)
-    alone = np.array(found[1][0])
+    alone = np.array(ranks[1][0][name])
     assert (alone[:, 0] > 0.11).all()
     np.testing.assert_allclose(alone[:, 1], 0.1, rtol=1e-4)
     for size in (2, 3):
-        for rank in found[size]:
-            assert rank == found[size][0]
-            np.testing.assert_allclose(rank, alone, rtol=1e-4, atol=1e-7)
+        for rank in ranks[size]:
+            assert rank[name] == ranks[size][0][name]
+            np.testing.assert_allclose(rank[name], alone, rtol=1e-4, atol=1e-7)
 
 
 def test_shards_without_a_group():
