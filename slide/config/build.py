@@ -182,6 +182,7 @@ def build_trainer(
         assert isinstance(noted, DictConfig)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
         trainer.monitor.note_settings(_scalars(noted))
+    ranks.group.patient.barrier()  # They read checkpoints at different speeds.
     return trainer
 
 

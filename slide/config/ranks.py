@@ -180,7 +180,7 @@ def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
             said = [str(make()), ""]
         except (ValueError, OSError) as error:  # All end with this error.
             said = ["", str(error)]
-    name, wrong = ranks.group.broadcast(said)
+    name, wrong = ranks.group.patient.broadcast(said)  # They draw first weights before.
     if wrong:
         raise ValueError(wrong)
     check_shared(ranks, Path(name))
@@ -224,7 +224,7 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     for name, split in (("training", data.train), ("test", data.test)):
         own[f"the number of {name} rows"] = f"{len(split):,}"
         own[f"the checksum of the {name} rows"] = fingerprint(split)
-    found = ranks.group.gather(own)
+    found = ranks.group.patient.gather(own)  # They have read all data.
     for rank, other in enumerate(found):
         # Those that others follow from have the shortest names.
         for key in sorted({**found[0], **other}, key=lambda key: key.count(".")):

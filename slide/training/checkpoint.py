@@ -255,7 +255,8 @@ class Checkpoint:
     def _install(
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
-        group, leads = self.group, self.group.rank == 0
+        # The first process may remove old files for long, and one may write longer than another.
+        group, leads = self.group.patient, self.group.rank == 0
         if leads:  # Before the others know the name: it could remove what they make.
             clear_unfinished(self.run)
         folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))

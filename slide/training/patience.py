@@ -173,6 +173,7 @@ class Patience:
             except ValueError as error:
                 raise OSError(f"the best weights cannot be read: {error}") from error
             load_network_state(network, state_for(states, network)["network"])
+            self.group.patient.barrier()  # They read at different speeds.
             say(f"the weights of step {self.best_step} are kept")
         if self.group.rank == 0:  # The last checkpoint is later than both.
             shutil.rmtree(self.before, ignore_errors=True)
@@ -186,7 +187,7 @@ class Patience:
         if leads:
             for path in (new, old):
                 shutil.rmtree(path, ignore_errors=True)
-        self.group.barrier()
+        self.group.patient.barrier()
         try:
             if self.group.size > 1:
                 rows, ids = packed_rows(network)
@@ -208,7 +209,7 @@ class Patience:
             new.rename(self.path)
             sync_folder(self.path.parent)
             shutil.rmtree(old, ignore_errors=True)
-        self.group.barrier()
+        self.group.patient.barrier()
 
     def _is_needed(self, step: int) -> bool:
         """Whether a run that goes on from the last checkpoint needs the best of this ``step``."""

@@ -61,6 +61,7 @@ def write_parts(
     Raises:
         OSError: if one of them could not write, on all of them.
     """
+    group = group.patient  # One may write much longer than another.
     _raise_together(group, _tried(lambda: folder.mkdir(parents=True, exist_ok=True)))
     own: list[Written] = []
     said = _tried(lambda: own.append(write_file(folder, _FILE.format(group.rank), tensors)))
@@ -186,7 +187,7 @@ def read_checked(kind: FolderKind, folder: Path, group: Group) -> dict[str, Any]
         check_files(kind, folder, content, list(content["files"])[group.rank :: group.size])
     except (ValueError, OSError) as error:
         said = str(error)
-    for each in group.gather(said):
+    for each in group.patient.gather(said):  # One may have read much more than another.
         if each:
             raise ValueError(each)
     return content

@@ -29,6 +29,7 @@ def several(gather=None, size=2):
     """Processes of which only the first one is there; ``gather`` says what the others answer."""
     group = SimpleNamespace(rank=0, size=size, barrier=lambda: None, broadcast=lambda value: value)
     group.gather = gather or (lambda value: [value] * size)
+    group.patient = group
     return Ranks(Place(0, size, 0, size), group)
 
 
@@ -109,6 +110,13 @@ def test_they_must_have_the_same_settings_and_data(data, key, value, said):
         return
     with pytest.raises(ValueError, match=said):
         check_same(several(gather), config, data)
+
+
+def test_who_reads_longer_is_waited_for(data):
+    ranks = several()
+    ranks.group.patient = SimpleNamespace(gather=ranks.group.gather)
+    del ranks.group.gather  # Its waits have a bound.
+    check_same(ranks, job.compose(), data)
 
 
 def test_more_processes_than_labels(data):

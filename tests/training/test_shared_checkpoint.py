@@ -109,6 +109,41 @@ def test_a_checkpoint_of_other_versions(tmp_path, monkeypatch, capsys):
     )
 
 
+PATIENT = """
+import pathlib
+from slide import FullSampler, RowSparseAdam
+from slide.distributed import Group, ShardedNetwork
+from slide.training.checkpoint import Checkpoint
+from slide.training.checkpoint_folders import last_checkpoint
+from slide.training.progress import Counters
+from slide.training.shared_checkpoint import read_states
+
+def work(group):
+    if group.size == 1:
+        return None
+    group.patient = Group()
+    network = ShardedNetwork(30, [4], 20, FullSampler, group)
+    parts = network, RowSparseAdam(network.parameters()), None, None, 2, group
+    checkpoint, found = Checkpoint(pathlib.Path("RUNS"), *parts), []
+    checkpoint.write(Counters(step=3))
+    found.append(dict(group.calls))
+    read_states(last_checkpoint(checkpoint.run), None, group)
+    return [*found, dict(group.calls), dict(group.patient.calls)]
+"""
+
+
+@several
+def test_who_writes_or_reads_longer_is_waited_for(tmp_path):
+    """The only wait with a bound is that for the decision whether there is anything to write."""
+    (tmp_path / "run").mkdir()
+    for written, read, patient in run_ranks(
+        PATIENT.replace("RUNS", str(tmp_path / "run")), tmp_path, 2
+    )[2]:
+        assert written == read == {"all_gather": 2}
+        assert patient["barrier"] == 1
+        assert patient["all_gather"] >= 2 * (1 + 1 + 2 + 1 + 1)
+
+
 def test_a_file_that_comes_in_sight_late(tmp_path, monkeypatch):
     writer = threading.Timer(0.3, (tmp_path / "file").touch)
     writer.start()
