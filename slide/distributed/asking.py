@@ -25,14 +25,17 @@ def asked_by_first(network: Any, group: Group) -> Iterator[Any]:
 
     Args:
         network: a `slide.distributed.ShardedNetwork`; with one process, any network.
-        group: the processes; its time-out bounds the time between two questions.
+        group: the processes; its time-out bounds the time between two questions. Answers are
+            exchanged in the group of the network.
 
     Yields:
         What the first process asks, an `AskedNetwork`; None on the others. With one process,
         ``network``.
 
     Raises:
-        RuntimeError: on the others, before they enter, if the first process fails.
+        RuntimeError: on the others, before they enter, if the first process fails between two
+            questions. Within one they wait for its part of the answer, and raise
+            `slide.distributed.group.LostProcessError` when it ends.
 
     Example:
         >>> import torch, slide
@@ -51,11 +54,14 @@ def asked_by_first(network: Any, group: Group) -> Iterator[Any]:
         _answer(network, group)
         yield None
     else:
+        asked = AskedNetwork(network, group)
         try:
-            yield AskedNetwork(network, group)
+            yield asked
         except Exception as error:
-            with suppress(Exception):  # The others may be gone.
-                _tell(group, _FAILED, said=str(error))
+            # Those that answer do not listen: to tell them would be to wait for them.
+            if not asked.output.answering:
+                with suppress(Exception):  # The others may be gone.
+                    _tell(group, _FAILED, said=str(error))
             raise
         _tell(group, _END)
 
@@ -80,31 +86,48 @@ class AskedNetwork:
 
 
 class AskedOutput:
-    """The last layer of an `AskedNetwork`; it takes only what ``embed`` has returned last."""
+    """The last layer of an `AskedNetwork`; it takes only what ``embed`` has returned last.
+
+    Args:
+        network, group: see `AskedNetwork`.
+
+    Attributes:
+        answering: whether the others answer a question, also after it has failed here.
+    """
 
     def __init__(self, network: ShardedNetwork, group: Group):
-        self._network, self._group = network, group
+        self._network, self._group, self.answering = network, group, False
         self._hidden: Tensor | None = None
         self.out_features = network.output.out_features
 
     def embed(self, features: Any) -> Tensor:
         """See `AskedNetwork`."""
         rows = as_csr(features, self._network.first.in_features)
-        _tell(self._group, "embed", rows)
-        self._hidden = self._network.embed(rows)
+        with self._asked("embed", rows):
+            self._hidden = self._network.embed(rows)
         return self._hidden
 
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
         """See `slide.distributed.ShardedOutputLinear.top_k`."""
         self._check(x)
-        _tell(self._group, "top_k", k=k, search=search)
-        return self._network.output.top_k(x, k, search)
+        with self._asked("top_k", k=k, search=search):
+            return self._network.output.top_k(x, k, search)
 
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
         """See `slide.distributed.ShardedOutputLinear.scores_of`."""
         self._check(x)
-        _tell(self._group, "scores_of", [ids])
-        return self._network.output.scores_of(x, ids)
+        with self._asked("scores_of", [ids]):
+            return self._network.output.scores_of(x, ids)
+
+    @contextmanager
+    def _asked(
+        self, question: str, arrays: Sequence[np.ndarray] = (), **options: Any
+    ) -> Iterator[None]:
+        """Inside of it, the others answer a question, and this process must do its part."""
+        _tell(self._group, question, arrays, **options)
+        self.answering = True
+        yield
+        self.answering = False
 
     def _check(self, x: Tensor) -> None:
         if x is not self._hidden:  # The other processes have only that one.

@@ -66,6 +66,39 @@ def test_the_others_do_not_wait_after_an_error(tmp_path):
     }
 
 
+FAILS_WITHIN = """
+import time
+import numpy as np
+from slide import FullSampler
+from slide.distributed import ShardedNetwork
+from slide.distributed.asking import asked_by_first
+from slide.distributed.launch import patient_group
+from helpers.matrices import make_csr
+
+def work(group):
+    if group.size == 1:
+        return None
+    network = ShardedNetwork(40, [8], 30, FullSampler, group)
+    rows, patient = make_csr(np.random.default_rng(0), [3, 1], 40), patient_group()
+    begin = time.time()
+    try:
+        with asked_by_first(network, patient) as asked:
+            hidden = asked.embed(rows)
+            network.output.local.top_k = None  # Not to be called: before the ranks exchange.
+            asked.output.top_k(hidden, 3)
+    except (TypeError, RuntimeError) as error:
+        return [type(error).__name__, time.time() - begin]
+"""
+
+
+@several
+def test_the_others_do_not_wait_for_an_answer_after_an_error(tmp_path):
+    """They would wait in one group, and the first process in the other, for the whole time-out."""
+    (first, _), (other, seconds) = run_ranks(FAILS_WITHIN, tmp_path, 2)[2]
+    assert (first, other) == ("TypeError", "LostProcessError")
+    assert seconds < 30
+
+
 @several
 def test_the_first_one_gets_the_answers_of_all(tmp_path):
     found = run_ranks(WORK, tmp_path, 2, 3)
