@@ -29,10 +29,10 @@ from slide.config.ranks import (
     check_same,
     once_a_machine,
     share_folder,
-    share_threads,
 )
 from slide.config.samplers import proposer_has
 from slide.config.search import choose_settings, race_steps, variants
+from slide.config.threads import share_threads
 from slide.data import Batches, SparseDataset, kind_of, transform, validation_split
 from slide.data.transforms import check_transform
 from slide.files import check_run_dir, hold_folder, make_run_folder, write_text

@@ -16,7 +16,6 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide import runtime
 from slide.bars import hush
 from slide.config.compose import settings
 from slide.config.defaults import run_device
@@ -137,21 +136,6 @@ def one_voice() -> Iterator[None]:
         if isinstance(end.code, str) and not errors.first(end.code, isinstance(end, LostExit)):
             sys.exit(1)
         raise
-
-
-def share_threads(ranks: Ranks, asked: int) -> None:
-    """Give this process its share of the cores of the machine.
-
-    ``torchrun`` tells each process to use one thread, which slide does not follow.
-
-    Args:
-        ranks: the processes of the run.
-        asked: threads of a process; 0: the cores of the machine by its processes.
-    """
-    runtime.set_threads(asked)
-    there = ranks.place.local_size
-    if not asked and there > 1:
-        runtime.set_threads(max(runtime.num_threads() // there, 1))
 
 
 def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
