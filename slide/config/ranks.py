@@ -16,7 +16,8 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide.bars import hush
+from slide.bars import hush, say
+from slide.config.arithmetic import arithmetic, package_versions
 from slide.config.compose import settings
 from slide.config.defaults import run_device
 from slide.data import SparseDataset, fingerprint
@@ -191,7 +192,10 @@ def check_shared(ranks: Ranks, folder: Path) -> None:
 
 
 def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
-    """Raise ValueError unless all processes have the same settings and the same data.
+    """Raise ValueError unless all processes have the same settings, data and packages.
+
+    Weights that all of them keep stay the same because all compute them in the same way. Where one
+    may round otherwise, a warning says so.
 
     Args:
         ranks: the processes of the run.
@@ -204,20 +208,21 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     if ranks.group.size == 1:
         return
     keys = [key for key in settings(config) if key not in OWN]
-    own = {key: str(OmegaConf.select(config, key)) for key in keys}
+    own = package_versions() | {key: str(OmegaConf.select(config, key)) for key in keys}
     for name, split in (("training", data.train), ("test", data.test)):
         own[f"the number of {name} rows"] = f"{len(split):,}"
         own[f"the checksum of the {name} rows"] = fingerprint(split)
-    found = ranks.group.patient.gather(own)  # They have read all data.
-    for rank, other in enumerate(found):
-        # Those that others follow from have the shortest names.
-        for key in sorted({**found[0], **other}, key=lambda key: key.count(".")):
-            here, there = found[0].get(key, "not set"), other.get(key, "not set")
-            if here != there:
-                raise ValueError(
-                    f"the processes of a run must agree, but {key} is {here} on rank 0 and {there} "
-                    f"on rank {rank}: start all of them with the same words and the same data"
-                )
+    group = ranks.group.patient  # They have read all data.
+    for said in _differences(group.gather(own)):
+        raise ValueError(
+            f"the processes of a run must agree, but {said}: start all of them with the same "
+            "words, the same data and the same packages"
+        )
+    for said in _differences(group.gather(arithmetic(run_device(config)))):
+        say(
+            f"warning: {said}: sums may be rounded in other ways, and weights that all ranks keep "
+            "may drift apart"
+        )
     for name, number in (("labels", data.num_labels), ("features", data.num_features)):
         if ranks.group.size > number:
             raise ValueError(
@@ -253,6 +258,18 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
         raise ValueError(
             f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
         )
+
+
+def _differences(found: list[dict[str, str]]) -> Iterator[str]:
+    """What another rank has otherwise than the first one, each name once."""
+    told: set[str] = set()
+    for rank, other in enumerate(found):
+        # Those that others follow from have the shortest names.
+        for key in sorted({**found[0], **other}, key=lambda key: key.count(".")):
+            here, there = found[0].get(key, "not set"), other.get(key, "not set")
+            if here != there and key not in told:
+                told.add(key)
+                yield f"{key} is {here} on rank 0 and {there} on rank {rank}"
 
 
 def _ranks(numbers: list[int]) -> str:

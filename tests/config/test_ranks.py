@@ -119,6 +119,34 @@ def test_who_reads_longer_is_waited_for(data):
     check_same(ranks, job.compose(), data)
 
 
+@pytest.mark.parametrize("package", ["slide", "torch", "numpy", "numba"])
+def test_they_must_have_the_same_packages(data, package):
+    name = f"the version of {package}"
+
+    def gather(own):
+        return [own, own | {name: "9"} if name in own else own]
+
+    with pytest.raises(ValueError, match=f"must agree, but {name} is .* and 9 on rank 1: start"):
+        check_same(several(gather), job.compose(), data)
+
+
+@pytest.mark.parametrize(
+    "name", ["the instruction set", "the number of threads", "the version of python"]
+)
+def test_who_may_round_otherwise_is_told(data, name, capsys):
+    def gather(own):
+        return [own, *[own | {name: "another"} if name in own else own] * 2]
+
+    check_same(several(gather, size=3), job.compose(), data)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("warning: ") == 1
+    assert f"warning: {name} is " in said.out + said.err
+    assert "and another on rank 1: sums may be rounded" in said.out + said.err
+    check_same(several(size=3), job.compose(), data)
+    said = capsys.readouterr()
+    assert "warning" not in said.out + said.err
+
+
 def test_more_processes_than_labels(data):
     with pytest.raises(ValueError, match="81 processes cannot share 80 labels: start at most 80"):
         check_same(several(size=81), job.compose(), data)
