@@ -1,7 +1,11 @@
-"""Processes that ``torchrun`` starts again go on with their own run, and with no other."""
+"""Processes that ``torchrun`` starts again go on with their own run, and with no other.
+
+Processes that have other words, or that never come, end with a sentence.
+"""
 
 import json
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -66,6 +70,13 @@ other = [*quick, "trainer.max_steps=6", "seed=5", f"run_dir={folder}/used"]
 found["used"] = [run(other, 2, TORCHELASTIC_RESTART_COUNT=n) for n in (0, 1)]
 found["kept"] = open(f"{folder}/used/config.yaml").read() == before
 
+# Ranks that are given other words, and one that no other joins.
+one = [*quick, f"run_dir={folder}/apart"]
+found["apart"] = run([one, [*one, "optimizer.lr=0.5"]], 2)
+begin = time.perf_counter()
+(alone,) = [Rank([*small, "runtime.timeout=1"], 0, 2, free_port(), f"{folder}/said-alone")]
+found["alone"] = {**alone.wait(), "seconds": time.perf_counter() - begin}
+
 # Two runs without run_dir, one beside the other; a rank of the first is killed.
 def checkpoints():
     return glob.glob(f"{folder}/results/synthetic/*/checkpoints/*-step-*")
@@ -108,6 +119,21 @@ def test_a_folder_of_another_run_is_refused_again(runs):
         assert [rank["status"] for rank in ranks] == [1, 1], ranks
         assert "used holds a run: resume=" in json.dumps(ranks)
     assert runs["kept"]
+
+
+def test_ranks_with_other_words_end(runs):
+    assert [rank["status"] for rank in runs["apart"]] == [1, 1], runs["apart"]
+    said = "".join(rank["said"] for rank in runs["apart"])
+    assert re.search(r"error: .* optimizer\.lr is \S+ on rank 0 and 0\.5 on rank 1: start", said)
+    assert said.count("error: ") == 1
+
+
+def test_a_rank_that_no_other_joins_ends(runs):
+    assert runs["alone"]["status"] == 1
+    told = "error: fewer than 2 processes were there after 1 seconds (runtime.timeout): look at"
+    assert told in runs["alone"]["said"]
+    assert runs["alone"]["said"].count("error: ") == 1
+    assert runs["alone"]["seconds"] < 30
 
 
 def test_a_run_beside_another_goes_on_with_its_own_folder(runs):

@@ -1,5 +1,6 @@
 """Losses and gradients of outputs that ranks share out, against dense formulas in float64."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -10,14 +11,18 @@ from helpers.ranks import run_ranks, several
 from slide.distributed.group import Group
 from slide.distributed.output_linear import ShardedOutputLinear
 from slide.distributed.shares import Shares
+from slide.functional import linear_loss
 from slide.functional.losses import LOSSES, Loss, find_loss
 from slide.nn.losses import ActiveLoss
+from slide.sampling import ActiveSampler
 
 H, N, SEED = 5, 23, 4
 LABELS = [[0, 3, 22], [7], [], [5, 6, 7, 8], [3], [21, 1]]
 B = len(LABELS)
 FACTORS = [1.0, 2.0, 0.5, 0.0, 1.5, 3.0]
-KINDS = ["all", "shared", "per_sample"]
+# Of two ranks, the one with fewer outputs has a complete set of "most".
+ACTIVE = {"shared": 9, "per_sample": 9, "most": 22}
+KINDS = ["all", *ACTIVE]
 SIZES = (1, 2, 3)
 CASES = [*product(LOSSES, KINDS, (1.0, 0.5))]
 COUNTS = {  # all_reduce, all_gather
@@ -37,7 +42,8 @@ from slide.row_gradients import dense_gradient
 def sampler(kind):
     if kind == "all":
         return FullSampler
-    return partial(ActiveSampler, active=9, mode=kind, weighting="stratified")
+    mode = "shared" if kind == "most" else kind
+    return partial(ActiveSampler, active={ACTIVE}[kind], mode=mode, weighting="stratified")
 
 def case(group, name, kind, hard):
     counts = np.arange({N})[::-1] ** 2
@@ -54,7 +60,7 @@ def case(group, name, kind, hard):
     indptr = active.indptr if active.indptr is None else active.indptr.tolist()
     gradients = [dense_gradient(each).tolist() for each in layer.parameters()]
     found = loss.item(), x.grad.tolist(), gradients, [p.tolist() for p in layer.parameters()]
-    return *found, shares.ids.tolist(), (ids, indptr, logs), calls
+    return *found, shares.ids.tolist(), (ids, indptr, logs), calls, active.complete
 
 def work(group):
     return [case(group, *each) for each in {CASES}]
@@ -111,13 +117,33 @@ def test_against_dense_formulas(tmp_path):
             assert part[6] == {call: count for call, count in calls.items() if count}
         for i in (0, 1):
             torch.testing.assert_close(whole(parts, (2, i)), wanted[2 + i], **close)
-        if kind != "all":
+        if kind == "most" and size == 2:
+            assert {part[7] for part in parts} == {True, False}
+        if kind in ("shared", "per_sample"):
             chosen = sum(len(part[5][0]) for part in parts)
             assert chosen < N * (B if kind == "per_sample" else 1)
 
 
 def make_layer(**options):
     return ShardedOutputLinear(H, Shares("labels", N, 0, 1), Group.alone(), **options)
+
+
+@pytest.mark.kernels_only
+@pytest.mark.parametrize("name", ["bce", "squared_hinge"])
+def test_the_exchange_goes_on_while_the_gradient_of_the_weight_is_computed(name, monkeypatch):
+    done = []
+
+    def noted(what, function):
+        return lambda *arguments: done.append(what) or function(*arguments)
+
+    begin = noted("begin", lambda group, tensor: noted("end", lambda: tensor))
+    monkeypatch.setattr(Group, "begin_all_reduce", begin)
+    weights = noted("weight", linear_loss.weight_gradient)
+    monkeypatch.setattr(linear_loss, "weight_gradient", weights)
+    layer = make_layer(sampler=partial(ActiveSampler, active=9))
+    x = torch.randn(B, H).requires_grad_()
+    layer.loss(x, LABELS, ActiveLoss(name))[0].backward()
+    assert done == ["begin", "weight", "end"]
 
 
 def test_without_gradients():
