@@ -17,7 +17,10 @@ _OPERATIONS = ("sum", "max")
 
 
 # What gloo and NCCL say when another process is gone.
-_LOST = ("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe", "remote process")
+_LOST = (
+    *("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe", "remote process"),
+    *("No route to host", "connection abort"),
+)
 _SENTENCE = "another process of the run has ended, or did not answer in time (runtime.timeout)"
 
 

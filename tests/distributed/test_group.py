@@ -4,9 +4,10 @@ import json
 
 import pytest
 import torch
+import torch.distributed as dist
 from helpers.ranks import run_ranks, several
 
-from slide.distributed.group import Group
+from slide.distributed.group import Group, LostProcessError
 
 EVERY = """
 import torch
@@ -57,6 +58,39 @@ def test_alone():
     assert group.broadcast({"a": 1}) == {"a": 1}
     group.barrier()
     assert (group.rank, group.size, group.seconds, group.calls) == (0, 1, 0, {})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Connection closed by peer [127.0.0.1]:37123",
+        "Read error [10.0.0.2]:29400: Connection reset by peer",
+        "Timed out waiting 8000ms for recv operation to complete",
+        "writev [10.0.0.2]:29400: Broken pipe",
+        "Read error [10.0.0.2]:29400: No route to host",
+        "writev [10.0.0.2]:29400: Software caused connection abort",
+    ],
+)
+def test_a_lost_process(monkeypatch, said):
+    def fail(*_, **__):
+        raise RuntimeError(f"[pair.cc:547] {said}")
+
+    group = Group.alone()
+    group.size = 2
+    monkeypatch.setattr(dist, "all_reduce", fail)
+    with pytest.raises(LostProcessError, match="has ended, or did not answer in time"):
+        group.all_reduce(torch.ones(1))
+
+
+def test_other_errors_are_left_as_they_are(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("Invalid scalar type")
+
+    group = Group.alone()
+    group.size = 2
+    monkeypatch.setattr(dist, "all_reduce", fail)
+    with pytest.raises(RuntimeError, match=r"^Invalid scalar type$"):
+        group.all_reduce(torch.ones(1))
 
 
 def test_bad_use():
