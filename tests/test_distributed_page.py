@@ -1,10 +1,12 @@
 """The benchmark of several processes: its model of a step, its page, and what it measures."""
 
 import importlib
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from slide.distributed import Group
 
@@ -60,6 +62,30 @@ def test_a_link_adds_delays_and_bytes(bench, work):
     assert extra == pytest.approx(2 * 6 * 0.5 + 8 * 1.5 * 262_144 / 1e6)
 
 
+def test_work_hides_one_message(bench, work):
+    """The gradient of the weight takes 0.4 ms of one process, and less of each of several."""
+    beside = bench.step_time.fit(run(1), run(2, hiding_ms=0.2))
+    ms, link = bench.step_time.exchange_ms, bench.links.Link("slow", bits=1e9, delay=5e-4)
+    assert beside.hiding == pytest.approx(0.4)
+    for processes in (2, 4):
+        for way in (None, link):
+            saved = ms(work, processes, way) - ms(beside, processes, way)
+            assert saved == pytest.approx(0.4 / processes)
+    long = beside._replace(hiding=100.0)  # It cannot hide the other message.
+    assert ms(long, 4, link) == pytest.approx(ms(work, 4, link) / 2)
+    assert ms(long, 1) == 0
+
+
+def test_the_work_that_hides_a_message_is_measured(bench):
+    group = Group.alone()
+    found = bench.rank_steps.watch(group)
+    end = group.begin_all_reduce(torch.ones(2))
+    assert found == []
+    time.sleep(0.01)
+    assert end().tolist() == [1, 1]
+    assert 0.01 <= found[0] < 10
+
+
 def test_where_it_stops_paying(bench):
     assert bench.step_time.pays_until([(1, 100), (2, 52), (4, 40), (8, 39), (16, 10)]) == 4
     assert bench.step_time.pays_until([(1, 100), (2, 99)]) == 1
@@ -80,6 +106,25 @@ def test_the_page(bench, tmp_path, reason):
     assert "Nothing here is measured" in text
     bench.distributed_page.draw_curves(found, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+    titles = ("points are measured", "there are no measured points")
+    assert [each in bench.distributed_page.title(found) for each in titles] == [
+        not reason,
+        bool(reason),
+    ]
+    assert text.count(titles[bool(reason)]) == 1
+    assert titles[not reason] not in text
+
+
+def test_the_page_says_what_of_the_exchange_is_counted(bench):
+    found = {"cases": {"a": {"batch": 256}}, "cores": 2, "steps": 3, "no_links": "", "commit": "a"}
+    before = bench.distributed_page.page({**found, "runs": [run(1), run(2)]})
+    after = bench.distributed_page.page({**found, "runs": [run(1), run(2, hiding_ms=0.2)]})
+    assert "In this version nothing else was done meanwhile." in before
+    assert "is in the work" not in before
+    assert "counts only as far" not in before
+    assert "bytes. The message that goes on while" in after
+    assert "It counts begin and end of each message" in after
+    assert "nothing else was done" not in after
 
 
 def test_the_page_anew(bench, tmp_path, monkeypatch):

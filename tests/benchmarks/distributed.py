@@ -79,7 +79,7 @@ def together(ranks: list[dict], samples: int) -> dict:
     """The figures of all ranks as those of the run: the slowest one, the largest one, means."""
     most = ("step_ms", "memory", "peak_mb")
     found = {name: max(rank[name] for rank in ranks) for name in most}
-    for name in ("exchange_ms", "compute_ms", "bytes_sent", "calls"):
+    for name in ("exchange_ms", "compute_ms", "hiding_ms", "bytes_sent", "calls"):
         found[name] = sum(rank[name] for rank in ranks) / len(ranks)
     numbers = ranks[0]["message_ms"]
     found["message_ms"] = {n: max(rank["message_ms"][n] for rank in ranks) for n in numbers}

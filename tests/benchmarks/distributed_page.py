@@ -133,17 +133,16 @@ uniformly; batch 256 where no other is named. Runs of {found["steps"]} steps, of
 counts, alternate; medians over {len(found["runs"][0]["rounds"])} rounds. One process is the \
 ordinary network. Processes with a network each exchange nothing: what they fall short of their \
 number is what the machine's memory and caches take, and no division of work can get it back. \
-Memory is that of weights, moments and indexes, without Python and its libraries. The exchange \
-includes waiting for the slower process.
+Memory is that of weights, moments and indexes, without Python and its libraries. {exchange(found)}
 
 {table(measured(found))}
 ## Networks, and a model of the time of a step
 
 A step is work that the processes share out, work that each does in full, and messages. An \
 all-reduce of b bytes on p processes that stand in a ring passes numbers on 2 (p - 1) times, and \
-each process sends 2 b (p - 1) / p bytes. Work and the handling of messages are fitted to one and \
-two processes on this machine; rate and delay of a link are put in, not fitted. With more \
-processes than cores, work takes longer by their ratio.
+each process sends 2 b (p - 1) / p bytes.{beside(found)} Work and the handling of messages are \
+fitted to one and two processes on this machine; rate and delay of a link are put in, not fitted. \
+With more processes than cores, work takes longer by their ratio.
 
 {links}
 ## A prediction
@@ -156,8 +155,46 @@ that were measured. Machines pay as long as twice as many make steps at least 1.
 {FAR:,} labels need this memory for weights and moments, whatever the speed:
 
 {table(memory())}
-![Measured points, and the model's prediction](distributed.png)
+![{title(found)}](distributed.png)
 """
+
+
+def exchange(found: dict) -> str:
+    """What the column of the exchange counts."""
+    said = "The exchange includes waiting for the slower process."
+    if not _hides(found):
+        return f"{said} In this version nothing else was done meanwhile."
+    return (
+        f"{said} It counts begin and end of each message: what of the gradient of the hidden layer "
+        "is sent while the gradient of the weight is computed is in the work."
+    )
+
+
+def beside(found: dict) -> str:
+    """What the model says of the message that goes on beside work."""
+    return _hides(found) * (
+        " The message that goes on while the gradient of the weight is computed counts only as far "
+        "as it takes longer than that."
+    )
+
+
+def _hides(found: dict) -> bool:
+    """Whether these are figures of a version that does other work during an exchange."""
+    return any("hiding_ms" in run for run in found["runs"])
+
+
+def points_of(found: dict, case: str, link: str) -> list[tuple[int, float]]:
+    """Processes and samples a second of the runs over a link that had a core each."""
+    runs = runs_of(found, case, link)
+    return [(p, run["samples_s"]) for p, run in runs.items() if p <= found["cores"]]
+
+
+def title(found: dict) -> str:
+    """The title of the plot."""
+    links = [link.name for link in LINKS]
+    if any(points_of(found, case, link) for case in found["cases"] for link in links):
+        return "A prediction by the model; points are measured"
+    return "A prediction by the model; there are no measured points"
 
 
 def draw_curves(found: dict, path: Path) -> None:
@@ -171,8 +208,7 @@ def draw_curves(found: dict, path: Path) -> None:
             work, color = work_of(found, case), f"C{number}"
             speed = [1e3 * sizes["batch"] / step_ms(work, p, link) for p in powers()]
             axes.plot(powers(), speed, "--", color=color, label=f"{case} (prediction)")
-            runs = runs_of(found, case, link.name)
-            points = [(p, run["samples_s"]) for p, run in runs.items() if p <= found["cores"]]
+            points = points_of(found, case, link.name)
             if points:
                 axes.plot(*zip(*points, strict=True), "o", color=color)
         axes.set_xscale("log", base=2)
@@ -181,7 +217,7 @@ def draw_curves(found: dict, path: Path) -> None:
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("samples/s")
     panels[0].legend(fontsize=7)
-    figure.suptitle("A prediction by the model; points are measured")
+    figure.suptitle(title(found))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -7,6 +7,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,26 @@ def build(case: dict[str, Any], group: Group) -> SlideNetwork:
     return ShardedNetwork(*shape, group, dropout=0.3, **counts)
 
 
+def watch(group: Group) -> list[float]:
+    """The seconds of work between begin and wait of each exchange that hides behind work."""
+    begin, found = group.begin_all_reduce, []
+
+    def watched(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        end, begun = begin(tensor), time.perf_counter()
+
+        def wait() -> torch.Tensor:
+            found.append(time.perf_counter() - begun)
+            return end()
+
+        return wait
+
+    group.begin_all_reduce = watched
+    return found
+
+
 def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
-    """Seconds of steps, of the exchange in them, and memory."""
-    before = resident_memory()
+    """Seconds of steps, of the exchange in them, of the work that hides some of it, and memory."""
+    before, hiding = resident_memory(), watch(group)
     network = build(case, group)
     optimizer, loss = Recipe().optimizer(network), Recipe().loss()
     for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
@@ -77,6 +95,7 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
     for step in range(case["warm"] + case["steps"]):
         if step == case["warm"]:
             sent, calls = group.bytes_sent, sum(group.calls.values())
+            hiding.clear()
         features, labels = batches[step % len(batches)]
         begin, told = time.perf_counter(), group.seconds
         mean, _ = network.output.loss(network.encode(features), labels, loss)
@@ -92,6 +111,7 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
         "step_ms": 1e3 * statistics.median(steps),
         "exchange_ms": 1e3 * statistics.median(exchange),
         "compute_ms": 1e3 * statistics.median(compute),
+        "hiding_ms": 1e3 * statistics.median(hiding or [0.0]),
         "memory": resident_memory() - before,
         "peak_mb": peak_memory_mb(),
         "bytes_sent": (group.bytes_sent - sent) / made,

@@ -17,6 +17,8 @@ class Work(NamedTuple):
         numbers: bytes of all messages of a step, before they are sent to others.
         handling: milliseconds of one message without a network, for each pair of passes.
         copying: milliseconds for a megabyte that a process sends, without a network.
+        hiding: milliseconds of the work, shared out like ``shared`` and a part of it, during which
+            one of the messages goes on; 0: each is waited for.
     """
 
     shared: float
@@ -25,6 +27,7 @@ class Work(NamedTuple):
     numbers: float
     handling: float
     copying: float
+    hiding: float = 0.0
 
 
 def passes(processes: int) -> int:
@@ -33,7 +36,9 @@ def passes(processes: int) -> int:
 
 
 def exchange_ms(work: Work, processes: int, link: Link | None = None) -> float:
-    """Milliseconds of all messages of a step: handling, delays and bytes.
+    """Milliseconds that a step waits for its messages: handling, delays and bytes.
+
+    The message that goes on beside work counts as far as it takes longer than this work.
 
     Args:
         work: of a step.
@@ -46,7 +51,8 @@ def exchange_ms(work: Work, processes: int, link: Link | None = None) -> float:
     found = work.calls * work.handling * hops / passes(2) + work.copying * sent / 1e6
     if link is not None:
         found += work.calls * 1e3 * link.delay * hops + 1e3 * 8 * sent / link.bits
-    return found
+    # All messages of a step have about the same size.
+    return found - min(work.hiding / processes, found / max(work.calls, 1))
 
 
 def step_ms(
@@ -75,7 +81,9 @@ def fit(single: dict, pair: dict) -> Work:
         (int(numbers), ms) for numbers, ms in pair["message_ms"].items()
     )
     copying = max(whole - handling, 0.0) / (4 * (large - small) / 1e6)
-    return Work(shared, common, pair["calls"], pair["bytes_sent"], handling, copying)
+    # Figures of before messages went on beside work have no such time.
+    hiding = 2 * pair.get("hiding_ms", 0.0)
+    return Work(shared, common, pair["calls"], pair["bytes_sent"], handling, copying, hiding)
 
 
 def pays_until(times: Sequence[tuple[int, float]], gain: float = 1.2) -> int:
