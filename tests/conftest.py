@@ -2,7 +2,11 @@
 
 Tests in the folders and files of `KERNEL_TESTS` get the marker ``kernels``. Continuous integration
 runs them once more as plain Python, where an index beyond its array is an error. Tests that are too
-slow there have the marker ``compiled_only``; those of ranking and search run with checked bounds.
+slow there have the marker ``compiled_only``, or ``not_as_python`` if they are only slow, or run no
+kernels; those of ranking and search run with checked bounds.
+
+Processes of xdist take the files of `FIRST` before all others, so that none of them is left alone
+with a slow file at the end.
 """
 
 from pathlib import Path
@@ -43,9 +47,29 @@ KERNEL_TESTS = (
     "test_scratch.py",
     "test_testing.py",
 )
+# Slow files. Of the first two, one compiles most kernels, and the other one has no use for them.
+FIRST = (
+    "test_docstrings.py",
+    "config/test_wheel.py",
+    "test_cost.py",
+    "test_imports.py",
+    "test_benchmarks.py",
+    "distributed/test_runs.py",
+    "estimator/test_scikit_learn.py",
+    "config/test_restarts.py",
+    "test_published.py",
+    "distributed/test_torchrun.py",
+    "nn/test_inside_pytorch.py",
+    "training/test_needs.py",
+    "test_docs.py",
+    "test_prediction_page.py",
+    "trust/test_kills.py",
+)
 
 
 def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # xdist would begin with files of many tests.
     if not COMPILED:
         # The random kernels count on 64-bit integers that wrap, as they do when compiled.
         config.addinivalue_line(
@@ -62,22 +86,39 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"{words} draws the same damaged files again")
 
 
+def turn(item):
+    """The place of a test's file in `FIRST`, or behind all of them."""
+    place = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+    return FIRST.index(place) if place in FIRST else len(FIRST)
+
+
 def runs_kernels(path):
     """Whether a test file, or one of its folders, is among `KERNEL_TESTS`."""
+    if not path.is_relative_to(TESTS):
+        return False
     place = path.relative_to(TESTS)
     return any(part.as_posix() in KERNEL_TESTS for part in (place, *place.parents))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out files without tests of kernels: importing them takes 13 s a process."""
+    only_kernels = config.option.markexpr.split(" and ")[0] == "kernels"
+    if only_kernels and collection_path.suffix == ".py" and not runs_kernels(collection_path):
+        return True
 
 
 # Before pytest selects by marker.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=turn)
     for item in items:
-        if item.path.is_relative_to(TESTS) and runs_kernels(item.path):
+        if runs_kernels(item.path):
             item.add_marker("kernels")
     if not COMPILED:
-        large = [item for item in items if item.get_closest_marker("compiled_only")]
-        config.hook.pytest_deselected(items=large)
-        items[:] = [item for item in items if item not in large]
+        names = ("compiled_only", "not_as_python")
+        others = [item for item in items if any(map(item.get_closest_marker, names))]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     if plain():
         special = [item for item in items if item.get_closest_marker("kernels_only")]
         config.hook.pytest_deselected(items=special)

@@ -1,6 +1,7 @@
 """What may import what, read from the source."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -244,13 +245,32 @@ def test_the_estimator_needs_no_configuration():
     assert run.stdout.strip() == "set()"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_rooms_of_the_guides_are_there_after_the_import():
     """The guides name `slide.training.CoreShare` and others in full."""
     import slide
 
-    for name in slide._ROOMS:
-        code = f"import slide; slide.{name}.__name__"
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-        assert name in dir(slide)
+    # Each room in a process where nothing of slide has been imported before; but they share the
+    # import of the large packages.
+    code = """
+import os, sys, numba, scipy.sparse, sklearn.base, torch
+
+for name in sys.argv[1:]:
+    assert "slide" not in sys.modules
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            import slide
+
+            getattr(slide, name).__name__
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
+    words = [sys.executable, "-W", "ignore", "-c", code, *slide._ROOMS]
+    subprocess.run(words, cwd=ROOT, check=True)
+    assert set(slide._ROOMS) <= set(dir(slide))
     with pytest.raises(AttributeError, match="no attribute 'trainings'"):
         _ = slide.trainings

@@ -23,7 +23,7 @@ EXPECTED = {
 
 
 @parametrize_with_checks(
-    [SlideClassifier(random_state=0)], expected_failed_checks=lambda _: EXPECTED
+    [SlideClassifier(max_epochs=20, random_state=0)], expected_failed_checks=lambda _: EXPECTED
 )
 def test_checks(estimator, check):
     check(estimator)

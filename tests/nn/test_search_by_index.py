@@ -103,6 +103,7 @@ def test_copies_make_their_own():
     assert agreement(layer) > 0.95
 
 
+@pytest.mark.not_as_python
 def test_threads_may_search_at_the_same_time():
     layer, x = make_layer(), inputs()
     with ThreadPoolExecutor(4) as pool:

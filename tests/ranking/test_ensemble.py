@@ -31,6 +31,7 @@ def fitted(data, network):
     return EnsembleRanker(depth=20, voted=20).fit(network, train, held)
 
 
+@pytest.mark.not_as_python
 def test_it_is_better_than_its_parts(data, network, fitted):
     """The network is untrained; the others know something, and the judge learns whom to trust."""
     features, labels = data.test.features, data.test.labels
@@ -44,6 +45,7 @@ def test_it_is_better_than_its_parts(data, network, fitted):
     assert precision["all"] > 0.85 * precision["votes"]
 
 
+@pytest.mark.not_as_python
 def test_answers_are_the_most_probable_labels(data, network, fitted):
     found = fitted.rank(network, data.test.features, 7)
     assert found.scores.shape == found.ids.shape == found.network_ids.shape == (200, 7)
@@ -55,6 +57,7 @@ def test_answers_are_the_most_probable_labels(data, network, fitted):
     assert all(len(set(row)) == 7 for row in found.ids.tolist())
 
 
+@pytest.mark.not_as_python
 def test_a_row_of_few_candidates_has_as_many_places(data, network, fitted):
     """There are 80 labels."""
     every, found = (fitted.rank(network, data.test.features, k) for k in (80, 85))
@@ -82,8 +85,8 @@ def test_psp_favours_rare_labels(data, network):
     np.testing.assert_allclose(found.scores, -weighted, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("known", "left_out"), [("auto", True), ("keep", False)])
 @pytest.mark.compiled_only
+@pytest.mark.parametrize(("known", "left_out"), [("auto", True), ("keep", False)])
 def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
     """Rows of two features, no two of them equal; each row is asked for again."""
     rng = np.random.default_rng(0)
@@ -109,6 +112,7 @@ def test_rare_labels_have_fewer_near_rows(rows, many, kind, count, monkeypatch):
     assert num_near_rows(Split(features, labels, 5, 8), kind) == count
 
 
+@pytest.mark.not_as_python
 @pytest.mark.parametrize("known", ["auto", "keep"])
 def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known):
     """Each row has ten items next to one another: six are features, four labels."""
@@ -140,6 +144,7 @@ def test_rows_of_a_text_keep_their_labels(data, network, fitted):
     assert "held-out rows" in note
 
 
+@pytest.mark.not_as_python
 def test_the_better_neighbours_are_chosen(data, network, monkeypatch):
     train, held = holdout(data.train, 0.3, 0)
     found = {}
@@ -153,6 +158,7 @@ def test_the_better_neighbours_are_chosen(data, network, monkeypatch):
     assert found[True] != found[False]
 
 
+@pytest.mark.not_as_python
 def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
     """Files may be sorted."""
     train, held = holdout(data.train, 0.3, 0)
@@ -171,6 +177,7 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.not_as_python
 def test_with_few_held_out_rows_all_experts_vote(data, network):
     train, held = holdout(data.train, 0.01, 0)
     ranker = EnsembleRanker().fit(network, train, held, every=data.train)

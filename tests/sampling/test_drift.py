@@ -17,7 +17,13 @@ FAMILY = FAMILIES["simhash"]
 every_limit_of_rehashing = pytest.mark.parametrize("after", [0, 2, None])
 
 
-@pytest.fixture(autouse=True, params=BACKENDS)
+@pytest.fixture(
+    autouse=True,
+    params=[
+        name if name == "kernels" else pytest.param(name, marks=pytest.mark.not_as_python)
+        for name in BACKENDS
+    ],
+)
 def _backend(request):
     with backend(request.param):
         yield

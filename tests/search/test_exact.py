@@ -30,6 +30,7 @@ def test_exact_in_blocks(rows, queries, k, has_bias, monkeypatch):
     torch.testing.assert_close(full.gather(1, ids), scores)
 
 
+@pytest.mark.not_as_python
 def test_exact_in_the_blocks_that_are_used():
     x, weight, bias = draw(num_rows=40_000, width=2, num_queries=600, dtype=torch.float32)
     scores, ids = exact_top_k(x, weight, bias, 3)
