@@ -65,7 +65,8 @@ def test_a_set_with_files_is_measured_with_each_seed(folder):
         assert run["train_seconds"] > 0
     mean = 100 * np.mean([run["p_at_1"] for run in ours["runs"]])
     page = (folder / "results" / "published.md").read_text()
-    assert f"| **ours** | {mean:.1f} ±" in page.partition("## xmc")[2]
+    told = page.partition("## xmc")[2].partition("| **ours** | ")[2].partition(" ±")[0]
+    assert float(told) == pytest.approx(mean, abs=0.05 + 1e-9)  # 28.75 is told as 28.7 or as 28.8.
 
 
 @pytest.mark.compiled_only
