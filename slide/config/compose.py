@@ -73,7 +73,13 @@ def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
         said = _no_memory(error.__cause__ if isinstance(error, InstantiationException) else error)
         if said is None:
             raise
-        sys.exit(f"error: {said}" + (f"; {advice()}" if advice else ""))
+        keys = ["network.hidden", "hash.num_tables", "trainer.batch_size"]
+        if advice is None:
+            keys[1:1] = ["dataset.num_features", "sampler.active"]
+            sys.exit(f"error: {said}: lower {', '.join(keys[:-1])} or {keys[-1]}")
+        # A resumed run may not change the others.
+        new = f"begin a new run with a smaller {', '.join(keys[:-1])} or {keys[-1]}"
+        sys.exit(f"error: {said}: lower sampler.active, or {new}; {advice()}")
 
 
 def _no_memory(error: BaseException | None) -> str | None:
@@ -89,10 +95,7 @@ def _no_memory(error: BaseException | None) -> str | None:
         what = str(error) or "a request for memory failed"
     else:
         return None
-    return (
-        f"there is not enough memory ({what}): lower network.hidden, dataset.num_features, "
-        "sampler.active, hash.num_tables or trainer.batch_size"
-    )
+    return f"there is not enough memory ({what})"
 
 
 def find_conf() -> Path:

@@ -178,6 +178,7 @@ class KnownLabels:
         """The known labels of R rows of features: R rows, empty for features that are new."""
         wanted = row_keys(features)
         first, end = (np.searchsorted(self.keys, wanted, side) for side in ("left", "right"))
+        end = np.where(np.diff(features.indptr) > 0, end, first)  # A row without any asks nothing.
         bounds = row_bounds(end - first)
         places = np.arange(bounds[-1]) + np.repeat(first - bounds[:-1], end - first)
         labels = take_labels(self.labels, self.rows[places])

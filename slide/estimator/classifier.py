@@ -51,7 +51,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             does not. ``"auto"`` does where rows look like those of a recommender or a knowledge
             graph (`slide.data.kind_of`), with a warning.
         kind: what the rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"`` (see
-            `slide.training.TrainingOptions`); ``"auto"``: `slide.data.kind_of` finds it out.
+            `slide.training.TrainingOptions`; for items, y is a matrix with their numbers);
+            ``"auto"``: `slide.data.kind_of` finds it out.
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
@@ -140,7 +141,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                 trainer = self._recipe().trainer(data, seed, folder)
                 trainer.inverse = trainer.inverse if weights is None else weights
                 self.summary_ = trainer.fit()
-            if self.known == "auto" and trainer.ranker and trainer.ranker.known_labels is not None:
+            guessed = self.known == self.kind == "auto"
+            if guessed and trainer.ranker and trainer.ranker.known_labels is not None:
                 warnings.warn(
                     f"{trainer.ranker.notes[0]}; known='keep' keeps them, and kind= says what the "
                     "rows are",

@@ -100,6 +100,11 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     ranker.judge.trust = settings.get("judge_trust", ranker.judge.trust)
     if "judge.roots" in arrays:
         ranker.judge.trees = _taken(Trees, "judge", arrays)
+    elif "judge_trust" not in settings:
+        raise ValueError(
+            "this model is of an earlier slide, which ranked in another way after few hits: make "
+            "it again, or open it with that one"
+        )
     ranker.kind = settings["kind"]
     if settings["excludes_known"] and ranker.kind == "items":
         ranker.known_labels = OwnItems(num_labels, arrays.get("known.items"))

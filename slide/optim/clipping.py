@@ -78,9 +78,14 @@ def clip_grad_norm_(
 def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, list[Tensor]]:
     """Parameters by the group that shares out their rows; None: each process has all of them."""
     found: dict[Any, list[Tensor]] = {} if group is None else {group: []}
+    given = list(_several(sharded))
+    twice = {
+        id(parameter) for parameter in given
+    }  # Those of a layer may be among those of a model.
     for parameter in _several(parameters):
-        found.setdefault(sharing_group(parameter), []).append(parameter)
-    for parameter in _several(sharded):
+        if id(parameter) not in twice:
+            found.setdefault(sharing_group(parameter), []).append(parameter)
+    for parameter in given:
         sharers = sharing_group(parameter) if group is None else group
         if sharers is None:
             raise ValueError(
@@ -106,7 +111,7 @@ def _of_all(norm: Tensor, group: Any) -> list[Tensor]:
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
     """The norm of all values of the tensors, a scalar; 0 without any."""
     if not tensors:
-        return torch.tensor(0.0)
+        return torch.tensor(0.0, dtype=torch.float32)  # Whatever the default type is.
     norms = [torch.linalg.vector_norm(values, norm_type).float() for values in tensors]
     return torch.linalg.vector_norm(torch.stack(norms), norm_type)
 

@@ -15,7 +15,7 @@ from slide.data import (
 )
 from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
-from slide.ranking.evidence import COLUMNS, Depths, Evidence, Experts, gather
+from slide.ranking.evidence import COLUMNS, RANKED, Depths, Evidence, Experts, gather
 from slide.ranking.judge import Judge, load_learner
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
@@ -113,7 +113,7 @@ class EnsembleRanker:
         self.objective, self.known = objective, known
         self.num_near, self.associations = neighbours, Associations()
         self.neighbours = Neighbours(neighbours or _NEAR["usual"])
-        self.judge = Judge(list(COLUMNS.values()))
+        self.judge = Judge(list(COLUMNS.values()), RANKED)
         self.frequency = self.inverse = np.empty(0)
         self.known_labels: KnownLabels | OwnItems | None = None
         self.kind = "other"

@@ -39,6 +39,10 @@ COLUMNS = {
 }
 
 
+# For each rank, the column of the numbers that it ranks.
+RANKED = [list(COLUMNS).index(n.removesuffix("_rank")) for n in COLUMNS if n.endswith("_rank")]
+
+
 class Experts(NamedTuple):
     """Who names and scores candidates.
 

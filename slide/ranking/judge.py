@@ -23,6 +23,8 @@ _FEW_HITS = 10_000
 _FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
 _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
 _MODELS_OF_FEW = 4
+# How little the slope of a logistic regression with few hits is drawn to 0: votes are small.
+_SOFT = 10.0
 
 
 class Judge:
@@ -39,7 +41,9 @@ class Judge:
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
-            Columns with -1 are ranks, 0 for the best candidate of a row.
+            Columns with -1 are ranks by experts, 0 for the best candidate of a row.
+        ranked: for each of these, the column of the numbers that it ranks. A number of 0 says that
+            the expert knows nothing of the candidate. None: it knows something of each.
 
     Example:
         >>> import numpy as np
@@ -50,12 +54,12 @@ class Judge:
         array([False,  True])
     """
 
-    def __init__(self, signs: list[int]):
-        self.signs = signs
+    def __init__(self, signs: list[int], ranked: list[int] | None = None):
+        self.signs, self.ranked = signs, ranked
         self.trees: Trees | None = None
-        self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * the merit.
+        self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * vote.
         self._ranks = [column for column, sign in enumerate(signs) if sign < 0]
-        self.trust = [1.0] * len(self._ranks)  # Of each rank, in the merit.
+        self.trust = [1.0] * len(self._ranks)  # The weight of each expert in the vote.
         self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
 
     def fit(
@@ -73,13 +77,14 @@ class Judge:
             reciprocal ranks (as Cormack et al. 2009, "Reciprocal rank fusion outperforms Condorcet
             and individual rank learning methods"), which a logistic regression turns into
             probabilities (Platt 1999, "Probabilistic outputs for support vector machines",
-            section 2). A rank counts by the log-odds that its best candidate is right (Littlestone
-            and Warmuth 1994, "The weighted majority algorithm").
+            section 2). An expert counts by the log-odds that its best candidate is right
+            (Littlestone and Warmuth 1994, "The weighted majority algorithm").
         """
         self.trees, self.base, self.slope = None, 0.0, 1.0
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
-            self.trust = self._trust(columns, hits)
-            self._scale(self._merit(columns), hits, weights)
+            counts = np.ones(len(hits)) if weights is None else weights
+            self.trust = self._trust(columns, hits, counts)
+            self._scale(self._vote(columns), hits, counts)
             return self
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
         few, draws = hits.sum() < _FEW_HITS, np.random.default_rng(0)
@@ -101,36 +106,48 @@ class Judge:
     def probabilities(self, columns: np.ndarray) -> np.ndarray:
         """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
         if self.trees is None:
-            return _sigmoid(self.base + self.slope * self._merit(columns))
+            return _sigmoid(self.base + self.slope * self._vote(columns))
         if self._splits is None or self._splits[0] is not self.trees:
             self._splits = self.trees, splits_of(self.trees, len(self.signs))
         log_odds = np.empty(len(columns), np.float32)
         sum_trees(np.ascontiguousarray(columns), self._splits[1], self.base, log_odds)
         return _sigmoid(log_odds.astype(np.float64))
 
-    def _merit(self, columns: np.ndarray) -> np.ndarray:
+    def _vote(self, columns: np.ndarray) -> np.ndarray:
         """The weighted sum of the reciprocal ranks of each candidate, float64."""
-        return (self.trust / (1 + columns[:, self._ranks].astype(np.float64))).sum(1)
+        reciprocal = 1 / (1 + columns[:, self._ranks].astype(np.float64))
+        return (self.trust * reciprocal * self._knows(columns)).sum(1)
 
-    def _trust(self, columns: np.ndarray, hits: np.ndarray) -> list[float]:
-        """How much each rank counts; all the same where none is right more often than wrong."""
-        best = columns[:, self._ranks] == 0
-        right = (1 + (best & hits[:, None]).sum(0)) / (2 + best.sum(0))
+    def _knows(self, columns: np.ndarray) -> np.ndarray:
+        """Whether each expert knows something of each candidate ``(pairs, experts)``.
+
+        Of equal candidates its rank tells one from the other by their numbers alone.
+        """
+        if self.ranked is None:
+            return np.ones((len(columns), len(self._ranks)), bool)
+        return columns[:, self.ranked] != 0
+
+    def _trust(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
+        """The weight of each expert; all the same where none is right more often than wrong."""
+        best = (columns[:, self._ranks] == 0) * self._knows(columns) * counts[:, None]
+        right = (1 + (best * hits[:, None]).sum(0)) / (2 + best.sum(0))
         odds = np.maximum(np.log(right / (1 - right)), 0)
         return list(odds) if odds.any() else [1.0] * len(odds)
 
-    def _scale(self, merit: np.ndarray, hits: np.ndarray, weights: np.ndarray | None) -> None:
+    def _scale(self, votes: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> None:
         """Fit slope and base to a few hits."""
         from sklearn.linear_model import LogisticRegression
 
-        if len(np.unique(hits)) == 2:
-            model = LogisticRegression(C=10).fit(merit[:, None], hits, weights)
+        right, wrong = counts[hits].sum(), counts[~hits].sum()
+        if right and wrong:
+            model = LogisticRegression(C=_SOFT).fit(votes[:, None], hits, counts)
             slope, base = float(model.coef_[0, 0]), float(model.intercept_[0])
             if slope > 0:  # Else it would turn the order round.
                 self.slope, self.base = slope, base
-        elif len(hits):  # All are right or all are wrong: one in twice as many would not have been.
-            odds = (hits.sum() + 0.5) / ((~hits).sum() + 0.5)
-            self.base = float(np.log(odds) - self.slope * merit.mean())
+                return
+        # Their share, as if there had been half a pair more of each.
+        mean = votes.mean() if len(votes) else 0.0
+        self.base = float(np.log((right + 0.5) / (wrong + 0.5)) - self.slope * mean)
 
 
 def _sigmoid(log_odds: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ def run_facts(
     train, judged = splits
     return {
         "data set": data.name,
+        "trainer.kind": options.kind,
         "number of features": data.num_features,
         "number of labels": data.num_labels,
         "number of training rows": len(train),

@@ -178,6 +178,10 @@ def test_the_known_labels_are_those_of_the_equal_rows():
     known = KnownLabels(train).of(matrix([[9, 4], [4], [1], [2, 7], []]))
     assert known.indptr.tolist() == [0, 3, 3, 3, 4, 4]
     assert known.indices.tolist() == [5, 3, 1, 8], "of all equal rows"
+    empty = Split(matrix([[4], []]), Pattern.from_lists([[5], [3]]), 10, 9)
+    assert not len(KnownLabels(empty).of(matrix([[], []])).indices), (
+        "a row without any asks nothing"
+    )
     nothing = KnownLabels(train.slice(0, 0)).of(matrix([[4], [1]]))
     assert (nothing.indptr.tolist(), len(nothing.indices)) == ([0, 0, 0], 0)
 

@@ -162,3 +162,25 @@ def test_answers_that_are_all_right_are_nearly_certain():
     found = Judge([-1, -1, 0]).fit(columns, np.ones(30, bool)).probabilities(columns)
     np.testing.assert_allclose(found, 30.5 / 31)
     assert 0 < Judge([-1, 0, 0]).fit(columns[:0], np.ones(0, bool)).probabilities(columns)[0] < 1
+
+
+def test_an_expert_that_knows_nothing_of_a_candidate_has_no_vote():
+    """Its rank is that of the candidates' numbers."""
+    columns, hits = ranked_pairs(40, 0.6, 0.9)
+    blind = columns.copy()
+    blind[:, 2] = 0
+    judge = Judge([-1, -1, 1], ranked=[2, 0]).fit(blind, hits)
+    assert judge.trust[0] == 0 < judge.trust[1]
+    both = Judge([-1, -1, 1], ranked=[2, 2]).fit(blind, hits)
+    assert both.trust == [1, 1], "nobody was right more often than wrong"
+    assert len(np.unique(both.probabilities(blind))) == 1
+
+
+def test_heavy_rows_count_more_for_few_hits():
+    columns, hits = ranked_pairs(40, 0.9, 0.1)
+    other, right = ranked_pairs(5, 0.0, 1.0, seed=1)
+    columns, hits = np.concatenate([columns, other]), np.concatenate([hits, right])
+    weights = np.repeat([1.0, 100.0], [400, 50])
+    plain, heavy = (Judge([-1, -1, 0]).fit(columns, hits, each) for each in (None, weights))
+    assert plain.trust[0] > plain.trust[1]
+    assert heavy.trust[0] < heavy.trust[1]
