@@ -1,6 +1,8 @@
 """The benchmark of several processes: its model of a step, its page, and what it measures."""
 
 import importlib
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,14 @@ CASE = {"features": 200, "labels": 300, "batch": 8, "warm": 1, "steps": 2}
 @pytest.fixture(scope="module")
 def bench():
     """The modules of the benchmarks, which import each other by their plain names."""
-    names = ("distributed", "distributed_page", "links", "rank_steps", "step_time")
+    names = (
+        "distributed",
+        "distributed_page",
+        "link_relay",
+        "links",
+        "rank_steps",
+        "step_time",
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -55,6 +64,17 @@ def test_it_says_what_it_was_fitted_to(bench, work):
     assert crowded == pytest.approx(2 * 12 + bench.step_time.exchange_ms(work, 4))
 
 
+def test_it_knows_what_two_processes_wait_for_each_other(bench):
+    late = run(2, exchange_ms=run(2)["exchange_ms"] + 3)
+    work = bench.step_time.fit(run(1), late)
+    assert work.waiting == pytest.approx(3)
+    for processes in (2, 4):
+        plain = work._replace(waiting=0.0)
+        more = bench.step_time.step_ms(work, processes) - bench.step_time.step_ms(plain, processes)
+        assert more == pytest.approx(3)
+    assert bench.step_time.exchange_ms(work, 1) == 0
+
+
 def test_a_link_adds_delays_and_bytes(bench, work):
     link = bench.links.Link("slow", bits=1e9, delay=5e-4)
     extra = bench.step_time.exchange_ms(work, 4, link) - bench.step_time.exchange_ms(work, 4)
@@ -64,7 +84,8 @@ def test_a_link_adds_delays_and_bytes(bench, work):
 
 def test_work_hides_one_message(bench, work):
     """The gradient of the weight takes 0.4 ms of one process, and less of each of several."""
-    beside = bench.step_time.fit(run(1), run(2, hiding_ms=0.2))
+    shorter = run(2)["exchange_ms"] - 0.2
+    beside = bench.step_time.fit(run(1), run(2, hiding_ms=0.2, exchange_ms=shorter))
     ms, link = bench.step_time.exchange_ms, bench.links.Link("slow", bits=1e9, delay=5e-4)
     assert beside.hiding == pytest.approx(0.4)
     for processes in (2, 4):
@@ -147,11 +168,61 @@ def test_a_row_has_the_medians_of_its_rounds(bench):
 
 
 def test_machines_of_a_killed_run_are_removed(bench, monkeypatch):
-    said, there = [], "slide-1\nslide-sw (id: 3)\nslide-0 (id: 1)\nslide-x\nvpn\n"
+    said, there = [], "slide-1\nslide-0 (id: 1)\nslide-x\nvpn\n"
     monkeypatch.setattr(bench.links, "_run", lambda *words: said.append(words[2:]) or there)
     bench.links.clear()
-    assert [words[0] for words in said] == ["list", "del", "del", "del"]
-    assert {words[1] for words in said[1:]} == {"slide-0", "slide-1", "slide-sw"}
+    assert [words[0] for words in said] == ["list", "del", "del"]
+    assert {words[1] for words in said[1:]} == {"slide-0", "slide-1"}
+
+
+def test_a_wire_has_a_rate_and_a_delay(bench):
+    """1,000 bytes at 8 Mbit/s: a millisecond each, one after the other."""
+    wire = bench.link_relay.Wire(bits=8e6, delay=0.5)
+    assert wire.take(now=9.0) is None
+    packets = [bytes([i]) * 1000 for i in range(3)]
+    for packet, now in zip(packets, (10.0, 10.0, 20.0), strict=True):
+        wire.put(packet, now)
+    for packet, leaves in zip(packets, (10.501, 10.502, 20.501), strict=True):
+        assert wire.due() == pytest.approx(leaves)
+        assert wire.take(leaves - 1e-4) is None
+        assert wire.take(leaves + 1e-4) == packet
+    assert wire.due() == float("inf")
+
+
+def test_packets_find_their_machine(bench):
+    to = bytes([0x45, *range(15), 10, 77, 0, 3])
+    assert bench.link_relay.receiver(to) == 2
+    assert bench.link_relay.receiver(b"\x60" + to[1:]) == -1  # IPv6
+    assert bench.link_relay.receiver(to[:19]) == -1
+
+
+SERVE = "import socket; s = socket.create_server(('10.77.0.1', 7000)); print('up', flush=True)\n"
+ECHO = "c, _ = s.accept()\nwhile data := c.recv(1): c.sendall(data)\n"
+ASK = """
+import socket, time
+c, times = socket.create_connection(("10.77.0.1", 7000)), []
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for _ in range(20):
+    begin = time.perf_counter()
+    c.sendall(b"a")
+    c.recv(1)
+    times.append(time.perf_counter() - begin)
+print(sorted(times)[10])
+"""
+
+
+def test_machines_have_links_between_them(bench):
+    reason = bench.links.missing()
+    if reason:
+        pytest.skip(reason)
+    with bench.links.machines(2, bench.links.Link("slow", 1e8, 0.02)) as places:
+        server = [*places[0], sys.executable, "-c", SERVE + ECHO]
+        with subprocess.Popen(server, stdout=subprocess.PIPE, text=True) as serving:
+            assert serving.stdout.readline() == "up\n"
+            ask = [*places[1], sys.executable, "-c", ASK]
+            said = subprocess.run(ask, check=True, capture_output=True, text=True, timeout=60)
+    assert 0.04 <= float(said.stdout) < 0.4  # There and back.
+    assert not bench.links.machines_there()
 
 
 def test_it_measures_steps(bench):

@@ -12,10 +12,15 @@ FOLDER = Path(__file__).parent / "benchmarks"
 STAMP = {"date": "2026-01-01", "commit": "c", "code": "d", "machine": "m", "threads": 1}
 
 
+def published(name):
+    """What stands behind a page of results."""
+    return json.loads((FOLDER.parents[1] / f"results/{name}.json").read_text())
+
+
 @pytest.fixture(scope="module")
 def bench():
     """The modules of the benchmarks, which import each other by their plain names."""
-    names = ("coverage_page", "mutants", "mutants_page")
+    names = ("coverage_page", "mutants", "mutants_page", "sharing", "soak", "versions")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -83,7 +88,7 @@ def test_survivors_are_judged(bench, tmp_path, monkeypatch):
 
 def test_all_modules_have_been_tried(bench):
     """All in ``MODULES``, each survivor has a verdict, and a share of 85 % is noticed."""
-    rows = json.loads((FOLDER.parents[1] / "results/mutants.json").read_text())["rows"]
+    rows = published("mutants")["rows"]
     assert {row["module"] for row in rows} == set(bench.mutants.MODULES)
     judged = json.loads(bench.mutants_page.JUDGED.read_text())
     for row in rows:
@@ -95,8 +100,55 @@ def test_all_modules_have_been_tried(bench):
 
 
 def test_the_page_of_kills():
-    found = json.loads((FOLDER.parents[1] / "results/trust.json").read_text())
+    found = published("trust")
     assert sum(found["kills"]["phases"].values()) >= 100
     assert found["patience"]["chains"] > 0
     assert found["stall"]["bytes"] >= 3e9
     assert found["stall"]["next"] < 2
+
+
+def test_the_page_of_lines_that_tests_reach(bench):
+    """All rooms, and 95 % of lines and branches."""
+    rows = published("coverage")["rows"]
+    assert {row["room"] for row in rows} == set(bench.coverage_page.rooms())
+    assert float(bench.coverage_page.share(rows)) >= 95
+
+
+def test_the_page_of_a_long_run(bench, monkeypatch):
+    """Two hours: memory within 1 %, speed by the gauge within 5 %."""
+    found = published("soak")
+    assert found["minutes"] >= 120
+    assert "TOO MUCH" not in bench.soak.page(found)
+    parts = bench.soak.parts(found)
+    parts[3]["mib"] *= 1.02
+    monkeypatch.setattr(bench.soak, "parts", lambda _: parts)
+    assert "TOO MUCH" in bench.soak.page(found)
+
+
+def test_the_page_of_busy_processes(bench):
+    """The default keeps at least the share of its speed that it has of the cores."""
+    turns = published("sharing")["turns"]
+
+    def middle(others, figure):
+        every = [t[figure] for t in turns if (t["way"], t["others"]) == ("shared", others)]
+        return sorted(every)[len(every) // 2]
+
+    for others in (1, 2, 4):
+        speed, cores = (middle(others, f) / middle(0, f) for f in ("speed", "cores"))
+        assert speed >= 0.9 * cores, others
+
+
+def test_what_an_interpreter_said(bench):
+    said = """== Python 3.12.1, constraints.txt
+versions: python 3.12.1, slide 0.1.0, torch 2.13.0, numpy 2.4, numba 0.68, faiss-cpu 1.15
+  right  adam (9 trials)
+  right  votes (3 trials)
+P@1 0.5  P@3 0.25  P@5 0.2  run
+"""
+    row = bench.versions.found_in(said)
+    assert (row["python"], row["kernels"], row["run"]) == ("3.12.1", 2, "P@1 0.5")
+    assert row["installed"]["torch"] == "2.13.0"
+    page = bench.versions.page({"rows": [row | {"dependencies": "tested"} | STAMP]})
+    assert "| 3.12.1 | tested | 2.13.0 | 2.4 | 0.68 | 1.15 | all 2 | P@1 0.5 |" in page
+    with pytest.raises(ValueError, match="does not tell all"):
+        bench.versions.found_in(said.replace("right", "WRONG"))

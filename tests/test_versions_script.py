@@ -43,6 +43,11 @@ def test_all_dependencies_have_a_lowest_version(tmp_path, stub):
     assert (done.returncode, done.stdout) == (7, "== Python 0, lowest.txt\n"), done.stderr
 
 
+def test_the_newest_versions(tmp_path, stub):
+    done = run(tmp_path, stub, NEWEST="1")
+    assert (done.returncode, done.stdout) == (7, "== Python 0, newest.txt\n"), done.stderr
+
+
 @pytest.mark.parametrize("other", ["numpy", "numpy==1.26"])
 def test_a_dependency_that_is_not_understood(tmp_path, stub, other):
     listed = f'    "torch>=2.4",\n    "{other}",\n'

@@ -2,7 +2,8 @@
 
 A scaler looks for infinities in the ``grad`` of parameters, and finds no row gradients there. So
 they become sparse tensors in ``grad`` when it asks how an optimizer takes scaled gradients, which
-its ``step`` does first.
+its ``step`` does first. Where processes share out the rows of a parameter, each of them has other
+infinities; then all scalers are to leave the step out and lower their factor, or none.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from slide.row_gradients import take_row_gradients, to_sparse
+from slide.shared_parameters import sharing_group
 
 
 def show_rows(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -22,7 +24,35 @@ def show_rows(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
                 assert gradient is not None
                 p.grad = to_sparse(p, gradient)
                 shown.append(p)
-    return shown
+    return shown + share_infinities(optimizer)
+
+
+def share_infinities(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Make an infinite ``grad`` where another process has one for its rows; returns the parameters.
+
+    A collective operation, if processes share out the rows of a parameter.
+    """
+    of_group: dict[Any, list[torch.Tensor]] = {}
+    for options in optimizer.param_groups:
+        for p in options["params"]:
+            group = sharing_group(p)
+            if group is not None and group.size > 1:
+                of_group.setdefault(group, []).append(p)
+    made = []
+    for group, parameters in of_group.items():
+        own = any(p.grad is not None and _has_infinities(p.grad) for p in parameters)
+        anywhere = group.all_reduce(torch.tensor([float(own)]), "max").item() > 0
+        if anywhere and not own:  # The step is left out, so nothing but the scaler reads it.
+            p = parameters[0]
+            row = p.new_full((1, *p.shape[1:]), torch.inf)
+            p.grad = torch.sparse_coo_tensor(torch.zeros(1, 1).long(), row, p.shape)
+            made.append(p)
+    return made
+
+
+def _has_infinities(gradient: torch.Tensor) -> bool:
+    values = gradient._values() if gradient.is_sparse else gradient
+    return not bool(values.isfinite().all())
 
 
 def scale_factor(optimizer: Any) -> float | None:

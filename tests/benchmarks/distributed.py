@@ -6,10 +6,12 @@
 
 Each process has one thread. First all are on this machine, and beside them stand processes with
 networks of their own, which exchange nothing: they tell what the machine can do. Then, where root
-has ``ip`` and ``tc``, each is on a machine of its own: a network namespace with a link of a rate
-and a delay. Runs alternate, and figures are medians over the rounds. Beside these
-figures stand those of a model of the time of a step, which is fitted to one and two processes on
-this machine. Writes results/benchmarks/distributed.{json,md,png}.
+has ``ip`` and TUN devices, each is on a machine of its own: a network namespace with a link of a
+rate and a delay; no more of them than cores, since each machine needs one. Runs alternate, and
+figures are medians over the rounds. Beside these figures stand those of a model of the time of a
+step, which is fitted to one and two processes on this machine.
+
+Writes results/benchmarks/distributed.{json,md,png}.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from distributed_page import draw_curves, page
-from links import LINKS, Link, machines, missing
+from links import LINKS, Link, device_of, machines, missing
 from report import RESULTS, last, publish
 from rows import commit
 
@@ -54,13 +56,14 @@ def run(
     Raises:
         RuntimeError: if one of them ends with an error.
     """
-    address, device = ("10.77.0.1", "eth0") if places else ("127.0.0.1", "lo")
+    address = "10.77.0.1" if places else "127.0.0.1"
     port = _free_port()
     started = []
     for rank in range(processes):
         told = {"RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": address, "MASTER_PORT": port}
         told |= {"RANK": 0, "WORLD_SIZE": 1} if apart else {}
-        told |= {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GLOO_SOCKET_IFNAME": device}
+        told |= {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        told |= {"GLOO_SOCKET_IFNAME": device_of(rank) if places else "lo"}
         told |= {"PYTHONPATH": ROOT, "NUMBA_NUM_THREADS": 1, "OMP_NUM_THREADS": 1}
         program = Path(__file__).with_name("rank_steps.py")
         before = places[rank] if places else ()
@@ -96,7 +99,7 @@ def measure(
         {"link": link.name, "processes": p, "apart": False}
         for link in links
         for p in counts
-        if p > 1
+        if 1 < p <= cores()
     ]
     known, found = {link.name: link for link in links}, []
     for name, case in cases.items():
@@ -144,7 +147,7 @@ def main() -> None:
     cases = {name: {**case, "steps": steps, "warm": 5} for name, case in cases.items()}
     reason = missing()
     runs = measure(cases, arguments.processes, () if reason else LINKS, arguments.rounds)
-    found = {"cores": len(os.sched_getaffinity(0)), "steps": steps, "no_links": reason}
+    found = {"cores": cores(), "steps": steps, "no_links": reason}
     found |= {"commit": commit(), "cases": cases, "runs": runs}
     write(found, arguments.results)
 
@@ -153,6 +156,11 @@ def write(found: dict, folder: Path) -> None:
     """Write figures, page and plot."""
     publish("distributed", found, page, folder)
     draw_curves(found, folder / "distributed.png")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _free_port() -> int:

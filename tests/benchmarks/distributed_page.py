@@ -140,9 +140,12 @@ Memory is that of weights, moments and indexes, without Python and its libraries
 
 A step is work that the processes share out, work that each does in full, and messages. An \
 all-reduce of b bytes on p processes that stand in a ring passes numbers on 2 (p - 1) times, and \
-each process sends 2 b (p - 1) / p bytes.{beside(found)} Work and the handling of messages are \
-fitted to one and two processes on this machine; rate and delay of a link are put in, not fitted. \
-With more processes than cores, work takes longer by their ratio.
+each process sends 2 b (p - 1) / p bytes.{beside(found)} Work, the handling of messages and the \
+waiting for a slower process are fitted to one and two processes on this machine; rate and delay \
+of a link are put in, not fitted. So the rows of two processes on this machine agree by \
+themselves, and the others are predictions. Processes with a link are in network namespaces, a \
+core each, and a program passes their packets on. With more processes than cores, work takes \
+longer by their ratio; what they wait until they get a core again is not in the model.
 
 {links}
 ## A prediction

@@ -5,7 +5,10 @@
 
 Each way of using threads is a process of its own; they take turns, beside 0, 1, 2 and 4 processes
 that only count, and at last alone in a control group with the time of one core, as in a container;
-groups take the rights of an administrator. Writes results/sharing.{json,md}.
+groups take the rights of an administrator. Two ways more have two Python threads that train a
+network each, and a process made by fork, whose kernels are serial.
+
+Writes results/sharing.{json,md}.
 """
 
 import argparse
@@ -16,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from core_group import group_of_cores
 from numba.core import config
@@ -26,50 +31,101 @@ from train_process import ROOT
 
 import slide
 from slide import runtime
-from slide.data import Batches, synthetic
+from slide.data import Batches, SparseDataset, synthetic
 from slide.training.sharing import CoreShare, run_and_waited
 
 # Busy processes beside the one that trains, and turns of each way.
 OTHERS, TURNS = (0, 1, 2, 4), 3
 # In place of a number of others: the group.
 GROUP = "in a group with the time of one core"
-# Name, what it is in words, number of threads (0: of all cores it has the time of), and whether it
-# looks for others.
-WAYS = (
-    ("fixed", "all threads", config.NUMBA_NUM_THREADS, False),
-    ("shared", "all threads, fewer beside others (the default)", 0, True),
-    ("one", "one thread", 1, False),
-)
+
+
+class Way(NamedTuple):
+    """A way of using threads.
+
+    Attributes:
+        words: what it is.
+        threads: of kernels; 0: one for each core that the process has the time of.
+        watches: whether it takes fewer threads beside others.
+        networks: each is trained by a Python thread of its own.
+        forked: whether the process is a child of one that has used all threads.
+    """
+
+    words: str
+    threads: int
+    watches: bool = False
+    networks: int = 1
+    forked: bool = False
+
+
+ALL = config.NUMBA_NUM_THREADS
+WAYS = {
+    "fixed": Way("all threads", ALL),
+    "shared": Way("all threads, fewer beside others (the default)", 0, watches=True),
+    "one": Way("one thread", 1),
+    "two": Way("two Python threads, a network each", ALL, networks=2),
+    "child": Way("a process made by fork", ALL, forked=True),
+}
 SIZES = {"num_features": 100_000, "num_labels": 100_000, "nonzeros": 30, "test_samples": 10}
 BATCH = 256
 
 
-def train(cache: Path, threads: int, watches: bool) -> None:
-    """Trains for as many seconds as each line of standard input says, and prints what it did."""
-    data = synthetic(cache=cache, train_samples=20_000, **SIZES)
-    runtime.set_threads(threads)
+class Training:
+    """A network that is trained.
 
-    def sampler(inputs: int, outputs: int) -> slide.ActiveSampler:
+    Args:
+        data: what it learns.
+        watches: whether it takes fewer threads beside others.
+    """
+
+    def __init__(self, data: SparseDataset, watches: bool) -> None:
+        self.network = slide.SlideNetwork(
+            data.num_features, [256], data.num_labels, self._sampler, dropout=0.3
+        )
+        self.optimizer = slide.RowSparseAdam(self.network.parameters())
+        self.loss, self.batches = slide.ActiveLoss("squared_hinge"), Batches(data.train, BATCH, 0)
+        self.cores, self.steps = CoreShare(None if watches else 1), 0
+
+    @staticmethod
+    def _sampler(inputs: int, outputs: int) -> slide.ActiveSampler:
         return slide.ActiveSampler(inputs, outputs, active=2048)
 
-    network = slide.SlideNetwork(data.num_features, [256], data.num_labels, sampler, dropout=0.3)
-    optimizer = slide.RowSparseAdam(network.parameters())
-    loss, batches, step = slide.ActiveLoss("squared_hinge"), Batches(data.train, BATCH, 0), 0
-    cores = CoreShare(None if watches else 1)
+    def until(self, end: float) -> None:
+        """Make steps until a time of ``time.perf_counter``."""
+        while time.perf_counter() < end:
+            batch = self.batches.batch(*divmod(self.steps, len(self.batches)))
+            hidden = self.network.encode(batch.features)
+            mean, _ = self.network.output.loss(hidden, batch.labels, self.loss)
+            mean.backward()
+            self.optimizer.step()
+            self.cores.look()
+            self.steps += 1
+
+
+def train(cache: Path, way: Way) -> None:
+    """Trains for as many seconds as each line of standard input says, and prints what it did."""
+    data = synthetic(cache=cache, train_samples=20_000, **SIZES)
+    runtime.set_threads(way.threads)
+    if way.forked:
+        Training(data, way.watches).until(time.perf_counter() + 0.1)
+        if child := os.fork():
+            return sys.exit(os.waitpid(child, 0)[1])
+    trained = [Training(data, way.watches) for _ in range(way.networks)]
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        begin, first, before = time.perf_counter(), step, run_and_waited()
-        while (seconds := time.perf_counter() - begin) < float(line):
-            batch = batches.batch(*divmod(step, len(batches)))
-            mean, _ = network.output.loss(network.encode(batch.features), batch.labels, loss)
-            mean.backward()
-            optimizer.step()
-            cores.look()
-            step += 1
-        after = run_and_waited()
+        begin, before = time.perf_counter(), run_and_waited()
+        first = sum(each.steps for each in trained)
+        end = begin + float(line)
+        if way.networks == 1:
+            trained[0].until(end)
+        else:  # Each Python thread has a number of threads of its own: here the one it begins with.
+            with ThreadPoolExecutor(way.networks) as pool:
+                list(pool.map(Training.until, trained, [end] * way.networks))
+        seconds, after = time.perf_counter() - begin, run_and_waited()
+        steps = sum(each.steps for each in trained) - first
         ran = after[0] - before[0] if before and after else 0.0
-        print(json.dumps({"speed": (step - first) * BATCH / seconds, "cores": ran / seconds}))
+        print(json.dumps({"speed": steps * BATCH / seconds, "cores": ran / seconds}))
         sys.stdout.flush()
 
 
@@ -105,7 +161,7 @@ def _ways(
     """A process for each way, in a group or not, that has warmed up."""
     kids: dict[str, subprocess.Popen] = {}
     try:
-        for name, *_ in WAYS:
+        for name in WAYS:
             words = [sys.executable, "-W", "ignore", __file__, "--train", name, "--cache", cache]
             words += [] if members is None else ["--members", str(members)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -141,8 +197,8 @@ def _turn(kid: subprocess.Popen, seconds: float) -> dict:
 def page(found: dict) -> str:
     """The generated page."""
     rows, quiet = [], {}
-    for name, words, *_ in WAYS:
-        row: dict[str, object] = {"samples in a second": words}
+    for name, way in WAYS.items():
+        row: dict[str, object] = {"samples in a second": way.words}
         for number in (*OTHERS, GROUP):
             turns = [t for t in found["turns"] if (t["way"], t["others"]) == (name, number)]
             best = sorted(turns, key=lambda turn: turn["speed"])[len(turns) // 2]
@@ -162,7 +218,9 @@ def page(found: dict) -> str:
         "all of them up. `trainer.share_cores=true`, the default, takes only as many threads as "
         "get a core, and tries all of them again from time to time. In a control group with the "
         "time of one core, as in a container, two threads have used that time after half of each "
-        "period of 0.1 s, and stand still for the rest; the default is one thread there.\n"
+        "period of 0.1 s, and stand still for the rest; the default is one thread there. Kernels "
+        "that two Python threads call at once share the cores, and in a process made by fork, "
+        "where the threads of its parent are missing, they are serial.\n"
     )
 
 
@@ -177,9 +235,7 @@ def main() -> None:
     if given.train:
         if given.members:
             given.members.write_text("0")
-        (way,) = [each for each in WAYS if each[0] == given.train]
-        train(given.cache, way[2], way[3])
-        return
+        return train(given.cache, WAYS[given.train])
     found = {"seconds": given.seconds, "turns": measure(given.seconds)}
     text = page(found)
     if given.no_page:

@@ -19,6 +19,7 @@ class Work(NamedTuple):
         copying: milliseconds for a megabyte that a process sends, without a network.
         hiding: milliseconds of the work, shared out like ``shared`` and a part of it, during which
             one of the messages goes on; 0: each is waited for.
+        waiting: milliseconds of a step in which a process waits for slower ones.
     """
 
     shared: float
@@ -28,6 +29,7 @@ class Work(NamedTuple):
     handling: float
     copying: float
     hiding: float = 0.0
+    waiting: float = 0.0
 
 
 def passes(processes: int) -> int:
@@ -36,7 +38,7 @@ def passes(processes: int) -> int:
 
 
 def exchange_ms(work: Work, processes: int, link: Link | None = None) -> float:
-    """Milliseconds that a step waits for its messages: handling, delays and bytes.
+    """Milliseconds that a step waits for its messages: handling, delays, bytes, slower processes.
 
     The message that goes on beside work counts as far as it takes longer than this work.
 
@@ -52,7 +54,7 @@ def exchange_ms(work: Work, processes: int, link: Link | None = None) -> float:
     if link is not None:
         found += work.calls * 1e3 * link.delay * hops + 1e3 * 8 * sent / link.bits
     # All messages of a step have about the same size.
-    return found - min(work.hiding / processes, found / max(work.calls, 1))
+    return work.waiting + found - min(work.hiding / processes, found / max(work.calls, 1))
 
 
 def step_ms(
@@ -83,7 +85,8 @@ def fit(single: dict, pair: dict) -> Work:
     copying = max(whole - handling, 0.0) / (4 * (large - small) / 1e6)
     # Figures of before messages went on beside work have no such time.
     hiding = 2 * pair.get("hiding_ms", 0.0)
-    return Work(shared, common, pair["calls"], pair["bytes_sent"], handling, copying, hiding)
+    work = Work(shared, common, pair["calls"], pair["bytes_sent"], handling, copying, hiding)
+    return work._replace(waiting=max(pair["exchange_ms"] - exchange_ms(work, 2), 0.0))
 
 
 def pays_until(times: Sequence[tuple[int, float]], gain: float = 1.2) -> int:
