@@ -32,7 +32,7 @@ from train_process import ROOT
 import slide
 from slide import runtime
 from slide.data import Batches, SparseDataset, synthetic
-from slide.training.sharing import CoreShare, run_and_waited
+from slide.training.sharing import CoreShare
 
 # Busy processes beside the one that trains, and turns of each way.
 OTHERS, TURNS = (0, 1, 2, 4), 3
@@ -114,7 +114,7 @@ def train(cache: Path, way: Way) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        begin, before = time.perf_counter(), run_and_waited()
+        begin, before = time.perf_counter(), time.process_time()
         first = sum(each.steps for each in trained)
         end = begin + float(line)
         if way.networks == 1:
@@ -122,9 +122,8 @@ def train(cache: Path, way: Way) -> None:
         else:  # Each Python thread has a number of threads of its own: here the one it begins with.
             with ThreadPoolExecutor(way.networks) as pool:
                 list(pool.map(Training.until, trained, [end] * way.networks))
-        seconds, after = time.perf_counter() - begin, run_and_waited()
+        seconds, ran = time.perf_counter() - begin, time.process_time() - before
         steps = sum(each.steps for each in trained) - first
-        ran = after[0] - before[0] if before and after else 0.0
         print(json.dumps({"speed": steps * BATCH / seconds, "cores": ran / seconds}))
         sys.stdout.flush()
 
@@ -171,8 +170,7 @@ def _ways(
         yield kids
     finally:
         for kid in kids.values():
-            kid.kill()
-            kid.wait()
+            kid.communicate()  # It ends with its input, and a child of it with it.
 
 
 def _turns(kids: dict[str, subprocess.Popen], others: int | str, seconds: float) -> list[dict]:
