@@ -5,6 +5,7 @@
 A step is everything between two batches: batch assembly, input layer, hashing, look-up, selection,
 products, loss, gradients, both sparse Adams, and rehashing of rows that moved. Full rebuilds are
 timed by themselves and charged by how many the default schedule asks for in the first epoch.
+Each case takes turns with the dense step, and with itself on one core.
 TensorFlow is left out where it is not installed (``pip install tensorflow-cpu``).
 Writes results/benchmarks/step.{json,md}.
 """
@@ -26,7 +27,8 @@ from slide.training.trainer import Trainer
 WARM_UP = 10
 # Steps between two rehashings of rows, at most, among the cases.
 RUN = 8
-DENSE_STEPS = 16
+# Each case takes turns with the dense step: a turn has so many steps of this one.
+DENSE, DENSE_STEPS = "dense PyTorch, Adam(fused)", 2
 # The cases of the README's table.
 README_CASES = (
     "lsh, shared",
@@ -34,7 +36,7 @@ README_CASES = (
     "uniform, shared",
     "uniform, shared, batch 512, bfloat16",
     "lsh, per sample",
-    "dense PyTorch, Adam(fused)",
+    DENSE,
     "sampled softmax, SparseAdam",
 )
 # Part of a step: the range ``slide::name`` of PyTorch's profiler that it is.
@@ -115,22 +117,62 @@ def rebuild_milliseconds(trainer: Trainer) -> float:
     return statistics.median(times)
 
 
-def measure(name: str, repeats: int) -> dict:
+class Dense:
+    """Turns of the dense step; all of them together are a row of the page."""
+
+    def __init__(self, trainer: Trainer):
+        self.step, self.times = PEERS[DENSE](trainer), []
+        milliseconds(self.step, 1)
+
+    def turn(self) -> float:
+        """Milliseconds of a step of this turn."""
+        now = milliseconds(self.step, DENSE_STEPS, len(self.times))
+        self.times += now
+        return statistics.fmean(now)
+
+    def row(self) -> dict:
+        """The row of the page."""
+        mean = statistics.median(self.times)
+        speed = round(1e3 * BATCH / mean)
+        row = {"case": DENSE, "batch": BATCH, **spread(self.times), "mean_ms": round(mean, 2)}
+        return row | {"samples_per_second": speed, "to_dense": 1.0}
+
+
+def compared(batch: int, ours: list[float], dense: list[float]) -> dict:
+    """How many times as many samples a second as dense: of the turns the median, and all.
+
+    Args:
+        batch: samples in one of our steps.
+        ours: of each turn the milliseconds of our step, with its share of rebuilds.
+        dense: of each turn the milliseconds of a dense step.
+    """
+    turns = [batch / BATCH * theirs / own for own, theirs in zip(ours, dense, strict=True)]
+    return {
+        "to_dense": round(statistics.median(turns), 1),
+        "turns_to_dense": [round(turn, 1) for turn in turns],
+    }
+
+
+def measure(name: str, dense: Dense, turns: int, repeats: int) -> dict:
     """One of our cases, with both cores and with one."""
     trainer = make_trainer(CASES[name])
     step, batch = our_step(trainer), trainer.options.batch_size
     milliseconds(step, WARM_UP)
-    times = milliseconds(step, repeats, WARM_UP)
-    total, parts = milliseconds_by_part(step, repeats, WARM_UP + repeats)
+    rebuild = rebuild_milliseconds(trainer)
+    per_step = schedules.backoff(EPOCH) / (EPOCH / batch) * rebuild
+    times, means, alone, of_dense = [], [], [], []
+    for _ in range(turns):
+        now = milliseconds(step, repeats, WARM_UP + len(times))
+        times += now
+        means.append(statistics.fmean(now))
+        runtime.set_threads(1)
+        alone.append(statistics.fmean(milliseconds(step, RUN, WARM_UP)))
+        runtime.set_threads(0)
+        of_dense.append(dense.turn())
+    total, parts = milliseconds_by_part(step, 4 * repeats, WARM_UP + len(times))
     shares = {part: round(value, 2) for part, value in parts.items()}
     shares["rest"] = round(float(np.mean(total)) - sum(shares.values()), 2)
-    rebuild = rebuild_milliseconds(trainer)
     mean = typical_mean(times)
-    per_step = schedules.backoff(EPOCH) / (EPOCH / batch) * rebuild
-    runtime.set_threads(1)
-    milliseconds(step, 3, 0)
-    alone = milliseconds(step, max(repeats // 2, RUN), 3)
-    runtime.set_threads(0)
     return (
         {"case": name, "batch": batch}
         | spread(times)
@@ -139,57 +181,66 @@ def measure(name: str, repeats: int) -> dict:
             "rebuild_ms": round(rebuild, 1),
             "rebuild_share": round(per_step / (mean + per_step), 3),
             "samples_per_second": round(1e3 * batch / (mean + per_step)),
-            "two_cores_to_one": round(typical_mean(alone) / mean, 2),
+        }
+        | compared(batch, [own + per_step for own in means], of_dense)
+        | {
+            "two_cores_to_one": round(
+                statistics.median(one / two for one, two in zip(alone, means, strict=True)), 2
+            ),
             "parts_ms": shares,
         }
     )
 
 
-def measure_peer(name: str, trainer: Trainer, repeats: int) -> dict:
+def measure_peer(name: str, trainer: Trainer, dense: Dense, turns: int, repeats: int) -> dict:
     step = PEERS[name](trainer)
     milliseconds(step, 2)
-    times = milliseconds(step, repeats, 2)
+    times, means, of_dense = [], [], []
+    for _ in range(turns):
+        now = milliseconds(step, repeats, 2 + len(times))
+        times += now
+        means.append(statistics.fmean(now))
+        of_dense.append(dense.turn())
     mean = typical_mean(times)
     return (
         {"case": name, "batch": BATCH}
         | spread(times)
-        | {
-            "mean_ms": round(mean, 2),
-            "samples_per_second": round(1e3 * BATCH / mean),
-        }
+        | {"mean_ms": round(mean, 2), "samples_per_second": round(1e3 * BATCH / mean)}
+        | compared(BATCH, means, of_dense)
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=2 * RUN, help="steps in a turn")
     parser.add_argument("--render", action="store_true", help="only write the pages anew")
     arguments = parser.parse_args()
-    found = last("step") if arguments.render else {"rows": measure_all(arguments.repeats)}
-    publish("step", {"repeats": arguments.repeats} | found, page)
+    counts = {"turns": arguments.turns, "repeats": arguments.repeats}
+    found = last("step") if arguments.render else counts | {"rows": measure_all(**counts)}
+    publish("step", found, page)
     insert(ROOT / "README.md", "speed", summary(last("step")))
 
 
-def measure_all(repeats: int) -> list[dict]:
+def measure_all(turns: int, repeats: int) -> list[dict]:
     runtime.set_threads(0)
-    rows = []
+    trainer = make_trainer(["sampler=uniform"])
+    dense, rows = Dense(trainer), []
     for name in CASES:
-        rows.append(measure(name, repeats))
+        rows.append(measure(name, dense, turns, repeats))
         print(rows[-1], flush=True)
         gc.collect()
-    trainer = make_trainer(["sampler=uniform"])
     for name in PEERS:
+        if name == DENSE:
+            continue
         try:
-            rows.append(measure_peer(name, trainer, DENSE_STEPS if "dense" in name else repeats))
+            rows.append(measure_peer(name, trainer, dense, turns, repeats))
         except ImportError as error:
             print(f"{name}: left out, {error}")
             continue
         print(rows[-1], flush=True)
         gc.collect()
-    dense = next(row for row in rows if "dense" in row["case"])["samples_per_second"]
-    for row in rows:
-        row["to_dense"] = round(row["samples_per_second"] / dense, 1)
-    return rows
+    return [*rows, dense.row()]
 
 
 def summary(found: dict) -> str:
@@ -217,7 +268,11 @@ def page(found: dict) -> str:
             "step, ms (quartiles)": "{} ({} to {})".format(row["ms"], *row["quartiles_ms"]),
             "rebuilds": f"{100 * row['rebuild_share']:.0f} %" if "rebuild_share" in row else "",
             "samples/s": f"{row['samples_per_second']:,}",
-            "to dense": row["to_dense"],
+            "to dense (turns)": "{} ({} to {})".format(
+                row["to_dense"], min(row["turns_to_dense"]), max(row["turns_to_dense"])
+            )
+            if "turns_to_dense" in row
+            else row["to_dense"],
             "two cores to one": row.get("two_cores_to_one", ""),
         }
         for row in found["rows"]
@@ -228,9 +283,11 @@ def page(found: dict) -> str:
         "Shape: 135,909 features, 75 non-zeros a row, 128 hidden units, 670,091 outputs, 4,096 "
         "active where nothing else is said (labels alone: these are some 5,400) or 1,000 per "
         "sample. "
-        f"{found['repeats']} steps a case (dense: {DENSE_STEPS}), after some that do not count. "
-        f"Samples/s follow from the mean step (median over means of {RUN}) and the rebuilds' share "
-        f"of the first epoch ({schedules.backoff(EPOCH)} rebuilds).\n\n"
+        f"{found['turns']} turns a case, each of {found['repeats']} steps, {RUN} steps on one core "
+        f"and {DENSE_STEPS} dense steps, after some that do not count; ratios are those of a turn, "
+        f"of which the median counts. Samples/s follow from the mean step (median over means of "
+        f"{RUN}) and the rebuilds' share of the first epoch ({schedules.backoff(EPOCH)} "
+        "rebuilds).\n\n"
         + table(main)
         + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
         + table(parts)
