@@ -14,7 +14,7 @@ from slide.ranking.row_blocks import MOST_ROOM
 # Types of numbers, in bytes.
 _FLOAT, _INT, _LONG = 4, 4, 8
 # What Python, libraries that are imported later, and compiled kernels take beside the arrays; and
-# those of a re-ranker beside them. In a first run compilers take up to 300 MiB more.
+# those of a re-ranker beside them. In a first run compilers take more, which is not counted.
 _LIBRARIES, _LIBRARIES_OF_RANKER = 75 << 20, 100 << 20
 # The share of candidates that no other expert of a re-ranker names, too.
 _ALONE = 0.6

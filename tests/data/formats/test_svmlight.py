@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from helpers import naive_rows
+from helpers.damage import fuzzed
 from helpers.naive_rows import assert_agrees, read, to_lists
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slide.data import DataError, xmc
@@ -106,7 +107,7 @@ def test_numbers_beyond_int32_are_errors(tmp_path):
         assert_agrees(tmp_path / "data.txt", text, SVMLIGHT)
 
 
-@settings(deadline=None, max_examples=300)
+@fuzzed(300)
 @given(
     st.lists(st.text("0123 ,:.-#\t\rx", max_size=20), max_size=6),
     st.sampled_from([1, 4, 1 << 20]),

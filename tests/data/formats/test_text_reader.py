@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import naive_rows
+from helpers.damage import fuzzed
 from helpers.naive_rows import assert_agrees, read
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slide.data import DataError
@@ -142,7 +143,7 @@ def files(draw):
     return text + (end if not lines or not lines[-1] else draw(st.sampled_from([end, ""])))
 
 
-@settings(deadline=None, max_examples=150)
+@fuzzed(150)
 @given(files(), st.sampled_from([1, 4, 16, 1 << 20]))
 def test_what_is_written_is_read(text, chunk_bytes):
     naive_rows.parse(text.encode())
@@ -150,7 +151,7 @@ def test_what_is_written_is_read(text, chunk_bytes):
         assert_agrees(Path(folder, "data.txt"), text, chunk_bytes=chunk_bytes)
 
 
-@settings(deadline=None, max_examples=300)
+@fuzzed(300)
 @given(files(), st.data())
 def test_damaged_files_fail_in_the_line_in_which_the_naive_parser_fails(text, data):
     start = text.index("\n") + 1

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers.damage import fuzzed
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slide.data import Split, synthetic, write_xmc, xmc
@@ -59,7 +60,7 @@ def splits(draw):
     return make_split(rows, num_features, num_labels)
 
 
-@settings(deadline=None, max_examples=150)
+@fuzzed(150)
 @given(splits(), st.sampled_from(FORMATS))
 def test_any_split_is_read_back_equal(split, variant):
     format, first_feature, first_label = variant
