@@ -1,0 +1,58 @@
+"""A re-ranker as numbers and tensors, and those of earlier versions."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+
+from slide import FullSampler, SlideNetwork
+from slide.data import holdout
+from slide.model.ranker_state import ranker_settings, ranker_tensors, restored_ranker
+from slide.ranking import EnsembleRanker
+
+pytestmark = [pytest.mark.not_as_python, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """Data, a network, and its ranker, whose judge has trees."""
+    data = job.make_data(tmp_path_factory.mktemp("data"), train_samples=600, test_samples=50)
+    torch.manual_seed(0)
+    network = SlideNetwork(60, [8], 80, FullSampler)
+    ranker = EnsembleRanker(depth=20, voted=20).fit(network, *holdout(data.train, 0.3, 0))
+    assert ranker.judge.trees is not None
+    return data, network, ranker
+
+
+def without_trees(tensors):
+    return {name: values for name, values in tensors.items() if not name.startswith("judge.")}
+
+
+def test_it_ranks_as_before(fitted):
+    data, network, ranker = fitted
+    other = restored_ranker(ranker_settings(ranker), ranker_tensors(ranker))
+    one, two = (each.rank(network, data.test.features, 5) for each in (ranker, other))
+    np.testing.assert_array_equal(one.ids, two.ids)
+    np.testing.assert_array_equal(one.scores, two.scores)
+
+
+def test_the_votes_of_a_judge_without_trees_are_kept(fitted):
+    _, _, ranker = fitted
+    settings = ranker_settings(ranker) | {"judge_trust": [0.5, 0.25, 0.125]}
+    other = restored_ranker(settings, without_trees(ranker_tensors(ranker)))
+    assert other.judge.trees is None
+    assert list(other.judge.trust) == [0.5, 0.25, 0.125]
+
+
+def test_an_earlier_model_without_trees_is_refused(fitted):
+    _, _, ranker = fitted
+    settings, tensors = ranker_settings(ranker), ranker_tensors(ranker)
+    del settings["judge_trust"]
+    restored_ranker(settings, tensors)  # With trees it had the same answers.
+    with pytest.raises(ValueError, match="of an earlier slide, which ranked in another way"):
+        restored_ranker(settings, without_trees(tensors))
+
+
+def test_a_ranker_that_is_not_trained_has_no_state():
+    with pytest.raises(RuntimeError, match="not trained: call fit first"):
+        ranker_settings(EnsembleRanker())
