@@ -21,7 +21,7 @@ pytestmark = [
 # ``SLIDE_RANK_KILLS=50`` kills more often.
 KILLS = int(os.environ.get("SLIDE_RANK_KILLS", "1"))
 RUNS = """
-import random, shutil, time
+import os, random, shutil, time
 
 # Ranks inherit the libraries and kernels of the re-ranker.
 bare = [word for word in small if word not in ("ranker=none", "trainer.epochs=2")]
@@ -51,9 +51,13 @@ while len(killed) < KILLS:
         begin = time.perf_counter()
         ended = [rank.wait() for rank in ranks]
         killed.append({**ended[1 - struck], "seconds": time.perf_counter() - begin})
-        if len(killed) == KILLS:
+        done = os.path.exists(f"{folder}/{chain}/summary.json")
+        if done or len(killed) == KILLS:
             break
-    found[chain] = run([*words, f"run_dir={folder}/{chain}"], 2, TORCHELASTIC_RESTART_COUNT=1)
+    # A run that had ended is no run to start again.
+    again = f"resume={folder}/{chain}" if done else f"run_dir={folder}/{chain}"
+    more = [] if done else words
+    found[chain] = run([*more, again], 2, TORCHELASTIC_RESTART_COUNT=0 if done else 1)
 
 # A rank that is killed while the first one trains the re-ranker; then one process judges anew.
 others = [*bare, "trainer.checkpoint_every=5", "runtime.timeout=30"]
