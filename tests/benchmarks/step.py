@@ -33,7 +33,6 @@ DENSE, DENSE_STEPS = "dense PyTorch, Adam(fused)", 2
 README_CASES = (
     "lsh, shared",
     "lsh, shared, batch 512, bfloat16",
-    "uniform, shared",
     "uniform, shared, batch 512, bfloat16",
     "lsh, per sample",
     DENSE,
