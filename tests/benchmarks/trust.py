@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from kills import PATIENT, PHASES, kill_chains, one_process
 from report import RESULTS, last, publish, table
+from sharing import busy
 from train_process import run_train
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
@@ -26,8 +27,7 @@ from slide.training.progress import Counters
 FEATURES, HIDDEN, LABELS = 100_000, 784, 225_000
 # Runs of one seed without runtime.deterministic.
 REPEATED = (
-    *("dataset=synthetic", "dataset.train_samples=10000", "dataset.test_samples=2000"),
-    *("trainer.share_cores=false", "seed=1"),
+    *("dataset=synthetic", "dataset.train_samples=10000", "dataset.test_samples=2000", "seed=1"),
 )
 REPEATS = 5
 
@@ -61,10 +61,14 @@ def measure_stall(home: Path) -> dict[str, float]:
     return found | {"read": time.perf_counter() - begin}
 
 
-def measure_spread() -> dict[str, list[float]]:
-    """P@1 and P@5 of runs that are alike."""
-    runs = [run_train(*REPEATED)[0] for _ in range(REPEATS)]
-    return {name: [run[name] for run in runs] for name in ("p_at_1", "p_at_5")}
+def measure_spread() -> dict[str, dict[str, list[float]]]:
+    """P@1 and P@5 of runs that are alike: with all threads, and beside a busy process."""
+    found = {}
+    for name, others, more in (("all", 0, ("trainer.share_cores=false",)), ("beside", 1, ())):
+        with busy(others):
+            runs = [run_train(*REPEATED, *more)[0] for _ in range(REPEATS)]
+        found[name] = {score: [run[score] for run in runs] for score in ("p_at_1", "p_at_5")}
+    return found
 
 
 def page(found: dict) -> str:
@@ -102,15 +106,12 @@ def page(found: dict) -> str:
             "also what they keep of the best weights.\n"
         )
     if spread := found.get("spread"):
-        shown = " and ".join(
-            f"{label} from {min(values):.4f} to {max(values):.4f} (standard deviation "
-            f"{statistics.stdev(values):.4f})"
-            for label, values in zip(("P@1", "P@5"), spread.values(), strict=True)
-        )
         text += (
-            f"\nWithout `runtime.deterministic=true`, {len(spread['p_at_1'])} runs of one seed "
-            f"({' '.join(REPEATED)}), with all threads, have {shown}. With it they are equal bit "
-            "for bit, with any number of threads (tests/trust/test_threads.py).\n"
+            f"\nWithout `runtime.deterministic=true`, {REPEATS} runs of one seed "
+            f"({' '.join(REPEATED)}), with all threads (`trainer.share_cores=false`), have "
+            f"{shown(spread['all'])}. Beside a busy process, where they change the number of their "
+            f"threads by themselves, they have {shown(spread['beside'])}. With it they are equal "
+            "bit for bit, with any number of threads (tests/trust/test_threads.py).\n"
         )
     if stall:
         size = f"{stall['bytes'] / 1e9:.2f} GB"
@@ -136,17 +137,29 @@ def page(found: dict) -> str:
     return text
 
 
+def shown(spread: dict[str, list[float]]) -> str:
+    """The precision of several runs in words."""
+    return " and ".join(
+        f"{label} from {min(values):.4f} to {max(values):.4f} (standard deviation "
+        f"{statistics.stdev(values):.4f})"
+        for label, values in zip(("P@1", "P@5"), spread.values(), strict=True)
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-page", action="store_true", help="kill runs of a smaller job only")
     parser.add_argument("--without-kills", action="store_true", help="keep the kills of before")
+    parser.add_argument("--spread", action="store_true", help="measure the spread of runs only")
     parser.add_argument("--patience", action="store_true", help="without a page: runs with it")
     given = parser.parse_args()
-    if given.without_kills:
-        with tempfile.TemporaryDirectory() as folder:
-            found = last("trust", RESULTS.parent) | {"stall": measure_stall(Path(folder))}
+    if given.without_kills or given.spread:
+        found = last("trust", RESULTS.parent)
+        if not given.spread:
+            with tempfile.TemporaryDirectory() as folder:
+                found["stall"] = measure_stall(Path(folder))
         found["spread"] = measure_spread()
         kept = {
             name: found[name]
