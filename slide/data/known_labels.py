@@ -13,6 +13,8 @@ _SHORT = 4
 # Share of the rows that repeat others by chance. Of more, labels must be repeated at most this
 # share as often as by chance, where that is at least so often.
 _FEW_REPEATED, _SHARE, _EXPECTED = 0.01, 0.05, 30
+# Fewer pairs of labels of such rows say nothing.
+_PAIRS = 5
 _BLOCK = 1 << 16
 
 
@@ -60,8 +62,8 @@ def lists_all_labels(train: Split) -> bool:
     * rows have the same number of non-zeros, 4 at most and at most half of the features, and these
       fill slots: no feature is a head in one row and a relation in another (`_fill_slots`);
     * some features have several labels, in one row or in several;
-    * rows repeat no pair of features and label, although chance would repeat many, or hardly any
-      row repeats the features of another one.
+    * rows repeat no pair of features and label, although chance would repeat many; or hardly any
+      row repeats the features of another one, and those that do have other labels.
 
     Short texts have no slots, rows of a few measurements are dense, and rows of a classification
     have one label each: an equal row has the same answer there.
@@ -128,13 +130,13 @@ def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
     if distinct.max(initial=0) < 2:
         return False
     repeated = len(groups) - len(distinct)
-    if repeated <= _FEW_REPEATED * len(groups):
-        return True
-    # How many two rows of equal features have one label, by chance and in truth.
-    frequency = np.bincount(labels.indices, minlength=num_labels) / max(len(labels.indices), 1)
-    both = np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)
-    expected = both.sum() / 2 * (frequency**2).sum()
+    # Of pairs of labels of two rows of equal features, how many are equal.
+    both = (np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)).sum() / 2
     found = (times * (times - 1)).sum() / 2
+    if repeated <= _FEW_REPEATED * len(groups):
+        return bool(both < _PAIRS or found <= _SHARE * both)
+    frequency = np.bincount(labels.indices, minlength=num_labels) / max(len(labels.indices), 1)
+    expected = both * (frequency**2).sum()  # By chance.
     return bool(expected >= _EXPECTED and found <= _SHARE * expected)
 
 

@@ -30,7 +30,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
             that is repeated counts again.
         labels: `slide.sparse.Pattern` of all rows, in [0, N). A repeated one counts again.
         longest: only this number of labels of a feature is kept, those with the most rows; of equal
-            ones the first.
+            ones evenly many.
         sums: ``(T, N)`` int32 scratch, zero before and after.
         touched: ``(T, N + 1)`` int32 scratch.
         found: `slide.kernels.ragged.RowRoom` of n features, output.

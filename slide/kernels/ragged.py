@@ -134,7 +134,10 @@ def _copy(indices, values, out, first):
 
 @serial
 def shorten(indices, values, out_indices, out_values):
-    """Keep the entries of the largest magnitude of a row; of equal ones the first, in order.
+    """Keep the entries of the largest magnitude of a row, in order; of equal ones evenly many.
+
+    Entries of a list are often equal, such as those of a feature that says yes or no. The first
+    ones would all come from the same part of a file.
 
     Args:
         indices: ``(n,)`` integers.
@@ -147,20 +150,24 @@ def shorten(indices, values, out_indices, out_values):
             sizes[i] = -1  # NaN is the smallest.
     kept = len(out_indices)
     least = np.partition(sizes, len(sizes) - kept)[len(sizes) - kept]
-    equal = kept
+    left, equal = kept, 0
     for size in sizes:
-        equal -= size > least
-    k = 0
+        left -= size > least
+        equal += size == least
+    k = seen = 0
     for i in range(len(sizes)):
-        if sizes[i] > least or (sizes[i] == least and equal > 0):
-            equal -= sizes[i] == least
+        taken = sizes[i] > least
+        if sizes[i] == least:
+            taken = (seen + 1) * left // equal > seen * left // equal
+            seen += 1
+        if taken:
             out_indices[k], out_values[k] = indices[i], values[i]
             k += 1
 
 
 @parallel
 def shorten_rows(rows, out, num_tasks):
-    """Keep the entries of the largest magnitude of each row; of equal ones the first, in order.
+    """Keep the entries of the largest magnitude of each row, in order; of equal ones evenly many.
 
     Args:
         rows: `slide.sparse.CSR` of N rows.

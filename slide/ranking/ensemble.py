@@ -38,6 +38,8 @@ _KNOWN = {
 }
 # Held-out rows for the choice of the neighbours' weights, and labels of each of them.
 _TRIAL_ROWS, _TRIAL_PLACES = 1000, 100
+# The mean of precision at these places decides.
+_PLACES = (1, 3, 5)
 # Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
 # few labels or rows, all rows are needed for enough candidates.
 RARE, MANY = 10, 10_000
@@ -267,12 +269,14 @@ class EnsembleRanker:
             ids = model.votes(trial.features, min(_TRIAL_PLACES, train.num_labels)).ids
             if self.known_labels is not None:
                 ids = first_unknown(ids, self.known_labels.of(trial.features), ids.shape[1])
-            ids = ids[:, :5]
-            found.append((100 * float(hits(ids, trial.labels).sum()) / max(ids.size, 1), model))
-        (worse, _), (better, model) = sorted(found, key=lambda pair: pair[0])
+            right = hits(ids, trial.labels)
+            # With as many places as labels, all answers are equally good.
+            places = [k for k in _PLACES if k == 1 or k < train.num_labels]
+            found.append((100 * float(np.mean([right[:, :k].mean() for k in places])), model))
+        (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
         self.notes.append(
             f"features of the nearest rows: {'weighted by idf' if model.idf else 'as they are'}, "
-            f"P@5 {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
+            f"precision {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
         )
         return model
 

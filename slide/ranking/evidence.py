@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from slide.backend import on_host
-from slide.data import KnownLabels, OwnItems
+from slide.data import KnownLabels, OwnItems, first_unknown
 from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
 from slide.nn.predicting import check_finite
 from slide.ranking.associations import Associations
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
-from slide.sparse import CSR, hits, row_bounds
+from slide.sparse import CSR, row_bounds
 
 # Each column of the evidence, and whether a larger number can only speak for a label (1), only
 # against it (-1), or both (0).
@@ -41,6 +41,10 @@ COLUMNS = {
 
 # For each rank, the column of the numbers that it ranks.
 RANKED = [list(COLUMNS).index(n.removesuffix("_rank")) for n in COLUMNS if n.endswith("_rank")]
+
+# Known labels are no candidates, so an expert is asked for as many more as a row of the block has,
+# at most for so many.
+_MOST_MORE = 200
 
 
 class Experts(NamedTuple):
@@ -83,7 +87,8 @@ class Evidence(NamedTuple):
     Attributes:
         ids: ``(B, K)`` int64, each label once; -1: no candidate.
         columns: ``(pairs, C)`` float32, a row for each candidate; the columns are `COLUMNS`.
-        network_ids: ``(B, depth)`` int64, the best labels of the network, best first.
+        network_ids: ``(B, depth)`` int64, the best labels of the network that are not known, best
+            first; -1: there are no more.
     """
 
     ids: np.ndarray
@@ -106,12 +111,20 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     network, labels = experts.network, len(experts.frequency)
     hidden = network.embed(features)
     check_finite(hidden)
-    named = on_host(network.output.top_k(hidden, min(depths.network, labels), search)[1])
-    votes = experts.neighbours.votes(features, min(depths.neighbours, labels))
-    _, associated = experts.associations.best(features, min(depths.associations, labels))
-    ids = join(named, votes.ids, associated)
+    blocked, more = None, 0
     if experts.known_labels is not None:
-        ids[hits(ids, experts.known_labels.of(features))] = -1
+        # They would take places of candidates: the nearest rows of a user have his own items.
+        blocked = experts.known_labels.of(features)
+        more = min(int(np.diff(blocked.indptr).max(initial=0)), _MOST_MORE)
+    wanted = Depths(*(min(depth + more, labels) for depth in depths))
+    named = on_host(network.output.top_k(hidden, wanted.network, search)[1])
+    votes = experts.neighbours.votes(features, wanted.neighbours)
+    _, associated = experts.associations.best(features, wanted.associations)
+    if blocked is not None:
+        named = first_unknown(named, blocked, depths.network)
+        votes = votes.without(blocked, depths.neighbours)
+        associated = first_unknown(associated, blocked, depths.associations)
+    ids = join(named, votes.ids, associated)
     known = ids >= 0
     starts = row_bounds(known.sum(1))
     scores = network.output.scores_of(hidden, ids)

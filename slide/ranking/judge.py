@@ -77,8 +77,8 @@ class Judge:
             reciprocal ranks (as Cormack et al. 2009, "Reciprocal rank fusion outperforms Condorcet
             and individual rank learning methods"), which a logistic regression turns into
             probabilities (Platt 1999, "Probabilistic outputs for support vector machines",
-            section 2). An expert counts by the log-odds that its best candidate is right
-            (Littlestone and Warmuth 1994, "The weighted majority algorithm").
+            section 2). An expert counts by the log-odds that its best candidate is right, less
+            those of a choice at random (Zhu et al. 2009, "Multi-class AdaBoost", section 2).
         """
         self.trees, self.base, self.slope = None, 0.0, 1.0
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
@@ -128,10 +128,15 @@ class Judge:
         return columns[:, self.ranked] != 0
 
     def _trust(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
-        """The weight of each expert; all the same where none is right more often than wrong."""
-        best = (columns[:, self._ranks] == 0) * self._knows(columns) * counts[:, None]
-        right = (1 + (best * hits[:, None]).sum(0)) / (2 + best.sum(0))
-        odds = np.maximum(np.log(right / (1 - right)), 0)
+        """The weight of each expert; all the same where none is better than chance."""
+        first = (columns[:, self._ranks] == 0) & self._knows(columns)
+        best = first * counts[:, None]
+        # Each expert has one best candidate a row at most.
+        chance = min(int(first.sum(0).max(initial=0)) / max(len(columns), 1), 0.5) or 0.5
+        # As if each had named two more at random.
+        right = (2 * chance + (best * hits[:, None]).sum(0)) / (2 + best.sum(0))
+        odds = np.log(right / (1 - right)) - np.log(chance / (1 - chance))
+        odds = np.where(odds > 1e-9, odds, 0)
         return list(odds) if odds.any() else [1.0] * len(odds)
 
     def _scale(self, votes: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> None:

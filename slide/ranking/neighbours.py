@@ -7,7 +7,7 @@ import numpy as np
 from slide import checks
 from slide.bars import Bar
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
-from slide.sparse import CSR, Pattern, check_pattern, row_bounds
+from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
 
 # Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
 # negatives need not be as exact, and there is one for each training row.
@@ -30,6 +30,16 @@ class Votes(NamedTuple):
     sharp: np.ndarray
     nearest: np.ndarray
     mean: np.ndarray
+
+    def without(self, known: Pattern, count: int) -> "Votes":
+        """The votes for the first ``count`` labels of each row that are not ``known``."""
+        left = (self.ids >= 0) & ~hits(self.ids, known)
+        order = np.argsort(~left, axis=1, kind="stable")[:, :count]
+        ids, shares, sharp = (
+            np.take_along_axis(array, order, 1)
+            for array in (np.where(left, self.ids, -1), self.shares, self.sharp)
+        )
+        return self._replace(ids=ids.astype(np.int32), shares=shares, sharp=sharp)
 
 
 class Neighbours:

@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import LambdaLR
 WARMUP, WARMUP_SHARE = 50, 0.1
 # Steps of the fall, as a share of the steps before it.
 DECAY_SHARE = 0.5
-# The rate stays up while the next epoch is expected to raise precision by this share of itself.
+# The rate stays up while the next epoch is expected to raise precision by this share of what the
+# network has learnt: of precision, less that of always naming the most frequent labels.
 LEAST_GAIN = 0.06
 # In a knowledge graph the rate stays up for at least so many epochs. A network may learn nothing
 # there for some epochs, until the features of a head and of a relation work together, and it goes
@@ -76,21 +77,26 @@ class Plan:
         """Whether the network is to be evaluated after ``step`` steps."""
         return not self.decay_from and step % evaluation_interval(self.steps_per_epoch) == 0
 
-    def note_score(self, step: int, score: float) -> None:
+    def note_score(self, step: int, score: float, baseline: float = 0.0) -> None:
         """Take down a precision; the rate begins to fall if it is no longer expected to rise.
 
         Gains shrink about geometrically. So the gain of the next epoch is expected to be smaller
         than that of the last one by the same factor as this one was smaller than that before it.
         Where a network begins to learn its rows by heart, an epoch later would be too late.
+
+        Args:
+            step: number of steps done.
+            score: precision of the network, in [0, 1].
+            baseline: precision without any learning, which is no gain of the first epoch.
         """
         self.steps.append(step)
         self.scores.append(score)
         back = -(-self.steps_per_epoch // evaluation_interval(self.steps_per_epoch))
         last = self.scores[::-1][::back]  # Of whole epochs, the last one first.
         if len(last) > 1:
-            gain, before = last[0] - last[1], last[1] - (last[2] if len(last) > 2 else 0.0)
+            gain, before = last[0] - last[1], last[1] - (last[2] if len(last) > 2 else baseline)
             expected = gain * min(gain / before, 1.0) if gain > 0 < before else gain
-            if expected <= LEAST_GAIN * score and step >= self.least_steps:
+            if expected <= LEAST_GAIN * max(score - baseline, 0.0) and step >= self.least_steps:
                 self.begin_decay(step)
 
     def check_limits(self, step: int, seconds: float) -> None:

@@ -34,26 +34,42 @@ class HeldRows:
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
             self.known = find_known(train, kind).of(self.split.features)
+        # With as many places as labels, all answers are equally good.
+        self.places = [k for k in _PLACES if k == 1 or k < train.num_labels]
+        self.baseline = self._judge(self._frequent(train), self.known)
 
     def precision(self, network: SlideNetwork) -> float:
-        """The mean of P@1, P@3 and P@5 by exact search, in [0, 1].
+        """The mean of P@1, P@3 and P@5 by exact search, in [0, 1]; at fewer places than labels.
 
         In a knowledge graph, the predictions for a row leave out the labels of the equal training
         row; in a recommender, its own items (`slide.data.kind_of`).
         """
         labels, found = network.output.out_features, []
         for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
-            depth, known = _PLACES[-1], self._known_of(batch.rows)
-            if known is not None:
-                depth += int(np.diff(known.indptr).max(initial=0))
-            ids = on_host(network.predict(batch.features, min(depth, labels))[1])
-            known = known or Pattern.from_lists([[]] * len(ids))
-            found.append(first_unknown(ids, known, _PLACES[-1]))
-        best = np.concatenate(found)
-        return float(np.mean([precision_at_k(best, self.split.labels, k) for k in _PLACES]))
+            known = self._known_of(batch.rows)
+            depth = min(_PLACES[-1] + _most(known), labels)
+            ids = on_host(network.predict(batch.features, depth)[1])
+            found.append(ids if known is None else first_unknown(ids, known, _PLACES[-1]))
+        return self._judge(np.concatenate(found))
+
+    def _judge(self, ids: np.ndarray, known: Pattern | None = None) -> float:
+        """The precision of answers ``(rows, k)``, without known ones."""
+        best = ids if known is None else first_unknown(ids, known, _PLACES[-1])
+        return float(np.mean([precision_at_k(best, self.split.labels, k) for k in self.places]))
+
+    def _frequent(self, train: Split) -> np.ndarray:
+        """The same answers for each row: the most frequent labels, as many as are needed."""
+        counts = np.bincount(train.labels.indices, minlength=train.num_labels)
+        ids = np.argsort(-counts, kind="stable")[: _PLACES[-1] + _most(self.known)]
+        return np.broadcast_to(ids, (len(self.split), len(ids)))
 
     def _known_of(self, rows: np.ndarray) -> Pattern | None:
         return None if self.known is None else self.known.slice(rows[0], rows[-1] + 1)
+
+
+def _most(known: Pattern | None) -> int:
+    """The most labels of a row; None has none."""
+    return 0 if known is None else int(np.diff(known.indptr).max(initial=0))
 
 
 class Planner:
@@ -86,7 +102,7 @@ class Planner:
             score = self.held.precision(network)
             counters.held_seconds += clock() - begin
             monitor.write(step, {"held/precision": score})
-            plan.note_score(step, score)
+            plan.note_score(step, score, self.held.baseline)
             bar.set_description_str(plan.sentence())
         plan.check_limits(step, self.together.seconds(counters.train_seconds))
         if plan.decay_from:

@@ -156,3 +156,20 @@ def test_what_rows_are_said_to_be_counts(kind):
     assert bool(both) == (kind == "graph")
     with pytest.raises(ValueError, match="kind must be one of auto, graph"):
         replace(split, kind="table")
+
+
+def test_a_table_whose_few_equal_rows_have_equal_labels_is_no_graph():
+    """A class follows from the columns, but for a row of noise."""
+    rng = np.random.default_rng(0)
+    rows = np.unique(rng.integers(0, 40, (3000, 3)) + np.array([0, 40, 80]), axis=0)
+    classes = (rows[:, 0] + rows[:, 1]) % 7
+    again = rng.permutation(len(rows))[:10]
+    every, labels = np.concatenate([rows, rows[again]]), np.concatenate([classes, classes[again]])
+    labels[-1] = (labels[-1] + 1) % 7
+    features = CSR(*Pattern.from_lists(every.tolist()), np.ones(every.size, np.float32))
+    split = Split(features, Pattern.from_lists(labels[:, None].tolist()), 120, 7)
+    assert kind_of(split) == "other"
+    # Where equal rows have other labels, they are questions.
+    labels[-10:] = (classes[again] + 1) % 7
+    other = Split(features, Pattern.from_lists(labels[:, None].tolist()), 120, 7)
+    assert kind_of(other) == "graph"

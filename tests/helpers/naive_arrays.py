@@ -31,14 +31,26 @@ def clear_rows(indptr, rows, values):
     return out
 
 
+def largest_places(sizes, longest):
+    """The places of the largest numbers, in order; of equal ones from all parts of the list."""
+    if len(sizes) <= longest:
+        return list(range(len(sizes)))
+    least = sorted(sizes)[-longest]
+    kept = [i for i, size in enumerate(sizes) if size > least]
+    equal = [i for i, size in enumerate(sizes) if size == least]
+    left = longest - len(kept)
+    # The last place of each of so many parts of about equal length.
+    kept += [equal[-(-(part + 1) * len(equal) // left) - 1] for part in range(left)]
+    return sorted(kept)
+
+
 def shorten_rows(rows, longest):
     """The entries ``[(index, value), ...]`` of each row that stay, in order."""
     found = []
     for a, b in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
         own = list(zip(rows.indices[a:b].tolist(), rows.values[a:b].tolist(), strict=True))
         sizes = [-1.0 if value != value else abs(value) for _, value in own]
-        best = sorted(range(len(own)), key=lambda i: -sizes[i])[:longest]
-        found.append([own[i] for i in sorted(best)])
+        found.append([own[i] for i in largest_places(sizes, longest)])
     return found
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from helpers.naive import random_below
+from helpers.naive_arrays import largest_places
 
 
 def fit_duals(rows, signs, solver, costs=None):
@@ -213,14 +214,15 @@ def count_labels(rows, labels, longest):
     Args:
         rows: a list of numbers of rows for each feature.
         labels: a list of labels for each row.
-        longest: how many labels of a feature are kept; of equal ones the first.
+        longest: how many labels of a feature are kept; of equal ones evenly many.
     """
     found = []
     for own in rows:
         every = [label for row in own for label in labels[row]]
         counts = {label: every.count(label) for label in every}
-        best = sorted(counts, key=lambda label: (-counts[label], label))[:longest]
-        found.append({label: counts[label] for label in sorted(best)})
+        ids = sorted(counts)
+        best = largest_places([counts[label] for label in ids], longest)
+        found.append({ids[place]: counts[ids[place]] for place in best})
     return found
 
 

@@ -1,5 +1,7 @@
 """The evidence on candidates, against plain loops."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from helpers.samplers import lsh_sampler
 from slide import SlideNetwork
 from slide.ranking import Associations, LinearClassifiers, Neighbours
 from slide.ranking.evidence import COLUMNS, Depths, Experts, gather, join
+from slide.sparse import Pattern
 
 FEATURES, LABELS, ROWS = 20, 30, 40
 DEPTHS = Depths(6, 5, 4)
@@ -51,6 +54,29 @@ def test_candidates_are_those_of_all_experts(experts, features):
         own = found.ids[b][found.ids[b] >= 0]
         assert sorted(own) == sorted({*best, *votes.ids[b][votes.ids[b] >= 0], *associated_ids[b]})
     assert found.columns.shape == ((found.ids >= 0).sum(), len(COLUMNS))
+
+
+def test_known_labels_take_no_places_of_candidates(experts, features):
+    """Each expert names as many unknown labels as it would name in all."""
+    rng = np.random.default_rng(3)
+    known = Pattern.from_lists(
+        [np.sort(rng.permutation(LABELS)[:12]).tolist() for _ in rng.random(ROWS)]
+    )
+    blocked = experts._replace(known_labels=SimpleNamespace(of=lambda _: known))
+    found = gather(blocked, features, DEPTHS, "exact")
+    scores = every_score(experts.network, features)
+    # Which of equal ones come first hangs on how many are asked for.
+    votes = experts.neighbours.votes(features, DEPTHS.neighbours + 12).ids
+    associated = experts.associations.best(features, DEPTHS.associations + 12)[1]
+    for b in range(ROWS):
+        own = known.indices[known.indptr[b] : known.indptr[b + 1]]
+        lists = np.argsort(-scores[b]), votes[b], associated[b]
+        parts = [
+            [label for label in ids if label >= 0 and label not in own][:depth]
+            for ids, depth in zip(lists, DEPTHS, strict=True)
+        ]
+        assert found.network_ids[b].tolist() == parts[0]
+        assert set(found.ids[b][found.ids[b] >= 0]) == {label for part in parts for label in part}
 
 
 def test_each_column_says_what_its_name_says(experts, features):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.ranking.neighbours import Neighbours, longest_list
+from slide.ranking.neighbours import Neighbours, Votes, longest_list
+from slide.sparse import Pattern
 
 ROWS, FEATURES, LABELS = 30, 12, 9
 
@@ -98,3 +99,14 @@ def test_impossible_inputs_are_refused(rows):
         Neighbours().fit(x, labels, FEATURES, 2)
     with pytest.raises(ValueError, match=r"features must lie in \[0, 3\)"):
         Neighbours().fit(x, labels, 3, LABELS)
+
+
+def test_votes_without_known_labels():
+    ids = np.array([[4, 2, 7, 1], [5, 3, -1, -1]], np.int32)
+    shares = np.array([[0.4, 0.3, 0.2, 0.1], [0.6, 0.4, 0, 0]], np.float32)
+    votes = Votes(ids, shares, shares**2, np.ones(2), np.ones(2))
+    found = votes.without(Pattern.from_lists([[4, 7], [3, 9]]), 2)
+    assert found.ids.tolist() == [[2, 1], [5, -1]]
+    np.testing.assert_array_equal(found.shares[0], shares[0, [1, 3]])
+    np.testing.assert_array_equal(found.sharp[0], shares[0, [1, 3]] ** 2)
+    assert found.shares[1, 0] == shares[1, 0]

@@ -7,7 +7,7 @@ import pytest
 from helpers.matrices import make_csr, to_dense
 
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
-from slide.sparse import Pattern
+from slide.sparse import CSR, Pattern
 
 # The package has a function of this name.
 module = sys.modules["slide.search.sparse_top_k"]
@@ -40,6 +40,18 @@ def test_only_lists_that_are_too_long_are_shortened():
         assert cut.indices[c:d].tolist() == lists.indices[best].tolist(), "the order stays"
         assert cut.values[c:d].tolist() == lists.values[best].tolist()
     assert shortened(lists, 12) is lists
+
+
+def test_of_equal_entries_some_of_all_parts_stay():
+    """A file may be sorted, and rows of a feature that says yes or no are all alike."""
+    ones = np.ones(1000, np.float32)
+    lists = CSR(np.array([0, 1000]), np.arange(1000, dtype=np.int32), ones)
+    kept = shortened(lists, 10).indices
+    assert np.bincount(kept // 100, minlength=10).tolist() == [1] * 10
+    lists.values[:5] = 2.0
+    kept = shortened(lists, 15).indices
+    assert kept[:5].tolist() == [0, 1, 2, 3, 4]
+    assert np.bincount((kept[5:] - 5) // 100, minlength=10).max() <= 2
 
 
 def test_lists_whose_bounds_do_not_fit_are_refused():

@@ -135,9 +135,9 @@ def graph_data(rows=60):
 
 
 def test_the_kind_is_that_of_all_rows(tmp_path, monkeypatch):
-    """Where two of a dozen copies of rows are held out, the others look like a graph."""
+    """Where the two copies of rows are held out, the others look like a graph."""
     rows = 1100
-    numbers = [*range(rows - 12), *range(rows - 24, rows - 12)]
+    numbers = [*range(rows - 2), *range(rows - 4, rows - 2)]
     pattern = Pattern.from_lists([[row % 30, 30 + row // 30, 67] for row in numbers])
     labels = Pattern.from_lists([[row % 12, 12] for row in numbers])
     split = Split(CSR(*pattern, np.ones(3 * rows, np.float32)), labels, 68, 13)
@@ -191,3 +191,28 @@ def test_other_rows_are_judged_as_they_are(tmp_path, monkeypatch):
     best = network.predict(rows.split.features, 5)[1].numpy()
     expected = np.mean([precision_at_k(best, rows.split.labels, k) for k in (1, 3, 5)])
     assert rows.precision(network) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("num_labels", [2, 4, 9])
+def test_the_baseline_names_the_most_frequent_labels(num_labels):
+    rng = np.random.default_rng(0)
+    labels = np.minimum(rng.geometric(0.4, 90) - 1, num_labels - 1)
+    features = CSR(*Pattern.from_lists([[row] for row in range(90)]), np.ones(90, np.float32))
+    split = Split(features, Pattern.from_lists(labels[:, None].tolist()), 90, num_labels)
+    held = HeldRows(split, split, "other")
+    order = np.argsort(-np.bincount(labels, minlength=num_labels), kind="stable")
+    # As many answers as there are labels are always right.
+    places = [k for k in (1, 3, 5) if k < num_labels]
+    expected = np.mean([np.isin(labels, order[:k]).mean() / k for k in places])
+    assert held.places == places
+    assert held.baseline == pytest.approx(expected)
+
+
+def test_known_labels_are_left_out_of_the_baseline():
+    rows = [[0, 5], [0, 6], [1, 5], [0, 5], [1, 6]]
+    pattern, labels = Pattern.from_lists(rows), [[2], [2], [2], [0], [2]]
+    split = Split(CSR(*pattern, np.ones(10, np.float32)), Pattern.from_lists(labels), 7, 4)
+    held = HeldRows(split.take(np.arange(3)), split.take(np.arange(3, 5)), "graph")
+    # 0 comes next after 2, which is known for the first row; it is right for the other one.
+    assert held.places == [1, 3]
+    assert held.baseline == pytest.approx(np.mean([1.0, 2 / 6]))

@@ -59,6 +59,22 @@ def test_the_rate_falls_when_no_gain_is_expected(scores, epochs):
         assert not plan.wants_score(plan.decay_from + EPOCH)
 
 
+@pytest.mark.parametrize(
+    ("scores", "epochs"),
+    [
+        ([0.6, 0.7], None),  # Learnt: 0.1 and 0.2, not 0.6 and 0.7.
+        ([0.6, 0.61], 2),
+        ([0.4, 0.45], None),  # It is still worse than without any learning.
+        ([0.4, 0.4], 2),
+    ],
+)
+def test_precision_without_learning_is_no_gain(scores, epochs):
+    plan = Plan(EPOCH, 100_000)
+    for count, score in enumerate(scores, 1):
+        plan.note_score(count * EPOCH, score, baseline=0.5)
+    assert plan.decay_from == (0 if epochs is None else epochs * EPOCH)
+
+
 def test_gains_are_those_of_whole_epochs():
     """Each part of an epoch gains little, and the epochs gain much."""
     assert evaluation_interval(6000) == 2000
