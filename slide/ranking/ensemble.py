@@ -269,7 +269,7 @@ class EnsembleRanker:
             ids = model.votes(trial.features, min(_TRIAL_PLACES, train.num_labels)).ids
             if self.known_labels is not None:
                 ids = first_unknown(ids, self.known_labels.of(trial.features), ids.shape[1])
-            right = hits(ids, trial.labels)
+            right = hits(ids[:, : _PLACES[-1]], trial.labels)
             # With as many places as labels, all answers are equally good.
             places = [k for k in _PLACES if k == 1 or k < train.num_labels]
             found.append((100 * float(np.mean([right[:, :k].mean() for k in places])), model))
