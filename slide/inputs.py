@@ -22,8 +22,8 @@ _Cast = Callable[[Any, str], np.ndarray]
 def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CSR:
     """A sparse matrix as `CSR`.
 
-    Entries of dense matrices that are zero are left out. Entries of the same row and column are
-    added up. The order of the entries of a row stays.
+    Entries that are zero are left out, also those that a sparse matrix stores. Entries of the same
+    row and column are added up. The order of the entries of a row stays.
 
     Args:
         x: ``(B, D)``: `CSR` (not copied, and its values are not looked at), a SciPy sparse matrix
@@ -190,7 +190,7 @@ def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast = _
     if not matrix.has_canonical_format and _has_duplicates(matrix):
         matrix = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
         matrix.sum_duplicates()
-    return CSR(*_indexes(matrix, name), cast(matrix.data, name))
+    return CSR(*_indexes(matrix, name), cast(matrix.data, name)).without_zeros()
 
 
 def _is_short(dtype: Any) -> bool:
@@ -218,12 +218,13 @@ def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast
         rows, columns = x.indices().numpy()
         sizes = np.bincount(rows, minlength=x.shape[0])
         bounds = row_bounds(sizes)
-        return CSR(bounds, _whole(columns, np.int32, name), cast(_plain(x.values()), name))
+        columns = _whole(columns, np.int32, name)
+        return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
     if x.layout != torch.sparse_csr:
         return _from_torch(x.to_sparse_coo(), num_columns, name, cast)
     bounds = _whole(x.crow_indices().numpy(), np.int64, name)
     columns = _whole(x.col_indices().numpy(), np.int32, name)
-    return CSR(bounds, columns, cast(_plain(x.values()), name))
+    return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
 
 
 def _plain(values: torch.Tensor) -> np.ndarray:
@@ -243,7 +244,8 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
     rows, columns = np.nonzero(array)
     sizes = np.bincount(rows, minlength=len(array))
     bounds = row_bounds(sizes)
-    return CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
+    found = CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
+    return found.without_zeros()  # Of numbers that are zero in float32.
 
 
 def _nonzeros(matrix: CSR) -> Pattern:

@@ -187,7 +187,7 @@ class Model(LearningMixin):
         if not np.isfinite(x.values).all():  # `as_csr` does not look into a CSR.
             bad = x.values[~np.isfinite(x.values)][0]
             raise ValueError(f"features must be finite float32 values, not {bad}")
-        return x
+        return x.without_zeros()
 
     def _answer_blocks(self, x: CSR, k: int, search: str) -> list[tuple[np.ndarray, np.ndarray]]:
         parts = []
