@@ -184,13 +184,21 @@ def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast = _
     if len(matrix.shape) != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {matrix.shape}")
     _check_columns(matrix.shape[1], num_columns, name)
-    if matrix.format != "csr" and _is_short(matrix.dtype):
-        matrix = matrix.astype(np.float64)  # `tocsr` adds up.
-    matrix = matrix.tocsr()
+    matrix = as_wide(matrix).tocsr()
     if not matrix.has_canonical_format and _has_duplicates(matrix):
         matrix = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
         matrix.sum_duplicates()
     return CSR(*_indexes(matrix, name), cast(matrix.data, name)).without_zeros()
+
+
+def as_wide(matrix: Any) -> Any:
+    """A SciPy matrix that can become CSR, which adds up entries of one place, without overflow.
+
+    Returns:
+        The matrix, with float64 in the place of whole numbers unless it is CSR already.
+    """
+    wide = matrix.format == "csr" or not _is_short(matrix.dtype)
+    return matrix if wide else matrix.astype(np.float64)
 
 
 def _is_short(dtype: Any) -> bool:

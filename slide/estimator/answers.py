@@ -13,7 +13,7 @@ from sklearn.utils.validation import (
 
 from slide import checks
 from slide.estimator.targets import checked_sample_weight, read_targets, without_torch
-from slide.inputs import as_csr
+from slide.inputs import as_csr, as_wide
 from slide.model import Model, Predicted
 from slide.sparse import CSR, hits, row_bounds
 
@@ -128,9 +128,10 @@ class AnswersMixin:
 
     def _read_rows(self, X: Any, reset: bool, **options: Any) -> CSR:
         """Features as they are; the first rows tell their number and names."""
+        X = without_torch(X)
         found: Any = validate_data(
             self,
-            without_torch(X),
+            as_wide(X) if hasattr(X, "tocsr") else X,
             reset=reset,
             accept_sparse="csr",
             dtype="numeric",
