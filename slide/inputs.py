@@ -47,6 +47,7 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
         return x if _is_exact(x) else CSR(*_indexes(x, name), _values(x.values, name))
     if hasattr(x, "tocsr"):
         return _from_scipy(x, num_columns, name)
+    x = without_frame(x)
     if isinstance(x, torch.Tensor):
         x = _on_host(x, name)
         if x.layout != torch.strided:
@@ -86,6 +87,7 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
         return _nonzeros(labels)
     if hasattr(labels, "tocsr"):
         return _nonzeros(_from_scipy(labels, num_columns, name, _marks))
+    labels = without_frame(labels)
     if isinstance(labels, torch.Tensor):
         labels = _on_host(labels, name)
         if labels.layout != torch.strided:
@@ -96,6 +98,14 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
     if isinstance(labels, Iterable) and not isinstance(labels, str | bytes | dict):
         return _from_lists(list(labels), name)
     raise TypeError(f"{name} must be {_LABELS}, not {type(labels).__name__}")
+
+
+def without_frame(x: Any) -> Any:
+    """A table with named columns as an array; anything else as it is."""
+    if not hasattr(x, "columns") or not hasattr(x, "to_numpy"):
+        return x
+    array = x.to_numpy()  # Columns of several types make one of objects.
+    return np.array(array.tolist()) if array.dtype == object and array.ndim == 2 else array
 
 
 def _is_exact(x: CSR | Pattern) -> bool:
@@ -192,11 +202,7 @@ def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast = _
 
 
 def as_wide(matrix: Any) -> Any:
-    """A SciPy matrix that can become CSR, which adds up entries of one place, without overflow.
-
-    Returns:
-        The matrix, with float64 in the place of whole numbers unless it is CSR already.
-    """
+    """A SciPy matrix whose whole numbers are float64, unless it is CSR: `tocsr` adds up."""
     wide = matrix.format == "csr" or not _is_short(matrix.dtype)
     return matrix if wide else matrix.astype(np.float64)
 

@@ -12,7 +12,8 @@ from sklearn.utils.validation import column_or_1d
 
 from slide import checks
 from slide.data import Split
-from slide.inputs import as_csr, as_pattern
+from slide.inputs import as_csr, as_pattern, without_frame
+from slide.names import check_columns
 from slide.sparse import CSR, Pattern
 
 
@@ -48,8 +49,9 @@ def read_targets(y: Any, classes: Any = None) -> Targets:
     """Targets as numbers of labels.
 
     Args:
-        y: a matrix ``(R, N)``, sparse or dense, of zeros and ones; a list of label names (a list,
-            tuple or set) for each row; or one name for each row ``(R,)``.
+        y: a matrix ``(R, N)``, sparse or dense, of zeros and ones, also a frame whose columns are
+            the names; a list of label names (a list, tuple or set) for each row; or one name for
+            each row ``(R,)``.
         classes: the names of all labels; None: those that occur.
 
     Raises:
@@ -58,8 +60,16 @@ def read_targets(y: Any, classes: Any = None) -> Targets:
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
     y = without_torch(y)
-    if isinstance(y, CSR | Pattern) or hasattr(y, "tocsr") or hasattr(y, "columns"):
+    if isinstance(y, CSR | Pattern) or hasattr(y, "tocsr"):
         return _from_matrix(y, classes)
+    if hasattr(y, "columns"):
+        names, y = list(y.columns), without_frame(y)
+        if len(names) != 1:
+            if classes is not None:
+                check_columns("labels", names, classes)
+            return _from_matrix(y, names if classes is None else classes)
+    elif hasattr(y, "to_numpy"):  # A column of a frame.
+        y = y.to_numpy()
     if _holds_lists(y):
         return _from_names([list(row) for row in y], classes, multilabel=True)
     array = np.asarray(y)
@@ -82,8 +92,6 @@ def _holds_lists(y: Any) -> bool:
 
 
 def _from_matrix(y: Any, classes: Any) -> Targets:
-    names = np.asarray(y.columns) if hasattr(y, "columns") else None
-    y = y.to_numpy() if names is not None else y
     if isinstance(y, Pattern | CSR):
         matrix = CSR(y.indptr, y.indices, np.ones(len(y.indices), np.float32))
         width = int(y.indices.max(initial=-1)) + 1 if classes is None else len(classes)
@@ -93,8 +101,8 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
         raise ValueError("Unknown label type: a matrix of labels must hold zeros and ones only")
     if classes is not None and len(classes) != width:
         raise ValueError(f"{len(classes)} classes do not fit a matrix of {width} columns")
-    found = np.asarray(classes) if classes is not None else names
-    return Targets(as_pattern(matrix, width), np.arange(width) if found is None else found, True)
+    found = np.arange(width) if classes is None else np.asarray(classes)
+    return Targets(as_pattern(matrix, width), found, True)
 
 
 def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Targets:

@@ -14,7 +14,7 @@ from slide.inputs import as_csr
 from slide.model.learning import LearningMixin
 from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
-from slide.names import Names
+from slide.names import Names, check_columns
 from slide.nn import SlideNetwork
 from slide.nn.predicting import check_finite
 from slide.nn.searched_layer import SEARCHES as SEARCHES
@@ -180,6 +180,8 @@ class Model(LearningMixin):
         """The raw features of rows or texts."""
         if isinstance(rows, Iterator):
             rows = list(rows)
+        if self.feature_names is not None and hasattr(rows, "columns"):
+            check_columns("features", rows.columns, self.feature_names)
         if _are_texts(rows, self.vectorizer is not None):
             rows = self.rows_of(rows)
         x = as_csr(rows, self.num_features)

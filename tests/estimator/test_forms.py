@@ -3,6 +3,12 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers.frames import Frame, Series
+from sklearn.exceptions import DataConversionWarning
+
+from slide import Model, SlideNetwork, as_csr, as_pattern
+from slide.estimator.targets import read_targets
+from slide.sampling import FullSampler
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,3 +28,55 @@ def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted, form, k
     found = fitted._read_rows(many, reset=False)
     assert found.values.tolist() == [299.0 * float(counts[0])]
     assert many.dtype == kind
+
+
+NAMES = ["ash", "birch", "cedar"]
+FLAGS = np.eye(3, dtype=int)[[0, 1, 2, 0, 1]]
+
+
+def test_the_columns_of_a_frame_must_be_the_classes():
+    found = read_targets(Frame(FLAGS, NAMES))
+    assert found.classes.tolist() == NAMES
+    again = read_targets(Frame(FLAGS, NAMES), np.array(NAMES))
+    assert again.labels.indices.tolist() == found.labels.indices.tolist() == [0, 1, 2, 0, 1]
+    with pytest.raises(ValueError, match=r"column 0 of the labels must be 'ash', .* not 'cedar'"):
+        read_targets(Frame(FLAGS, NAMES[::-1]), np.array(NAMES))
+    with pytest.raises(ValueError, match=r"column 2 of the labels must be 'cedar', .* not 'oak'"):
+        read_targets(Frame(FLAGS, [*NAMES[:2], "oak"]), np.array(NAMES))
+    with pytest.raises(ValueError, match="3 classes do not fit a matrix of 2 columns"):
+        read_targets(Frame(FLAGS[:, :2], NAMES[:2]), np.array(NAMES))
+
+
+def test_a_frame_of_one_column_is_one_label_for_each_row():
+    with pytest.warns(DataConversionWarning):
+        found = read_targets(Frame([["b"], ["a"], ["b"]], ["label"]))
+    assert (found.classes.tolist(), found.multilabel) == (["a", "b"], False)
+    assert found.labels.indices.tolist() == [1, 0, 1]
+
+
+def test_a_column_of_a_frame_may_hold_lists():
+    found = read_targets(Series([["b"], ["a", "b"], []]))
+    assert (found.classes.tolist(), found.multilabel) == (["a", "b"], True)
+    assert found.labels.indptr.tolist() == [0, 1, 3, 3]
+    assert read_targets(Series(["b", "a"])).labels.indices.tolist() == [1, 0]
+
+
+def test_frames_are_matrices():
+    assert as_pattern(Frame(FLAGS, NAMES), 3).indices.tolist() == [0, 1, 2, 0, 1]
+    mixed = Frame(np.array([[True, 2], [False, 0.5]], object), ["a", "b"])
+    assert as_pattern(mixed, 2).indices.tolist() == [0, 1, 1]
+    assert as_csr(mixed, 2).values.tolist() == [1, 2, 0.5]
+    assert as_pattern(Series([[0, 2], [1]]), 3).indices.tolist() == [0, 2, 1]
+
+
+def test_the_columns_of_a_frame_must_be_the_features():
+    model = Model(SlideNetwork(3, [4], 2, FullSampler), feature_names=NAMES)
+    expected = model.predict(FLAGS, k=1)
+    found = model.predict(Frame(FLAGS, NAMES), k=1)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    with pytest.raises(ValueError, match=r"column 1 of the features must be 'birch', .* not 'oak'"):
+        model.predict(Frame(FLAGS, ["ash", "oak", "cedar"]), k=1)
+    with pytest.raises(ValueError, match="a matrix of 2 columns does not fit 3 features"):
+        model.predict(Frame(FLAGS[:, :2], NAMES[:2]), k=1)
+    unnamed = Model(model.network)
+    np.testing.assert_array_equal(unnamed.predict(Frame(FLAGS, "abc"), k=1).labels, found.labels)
