@@ -101,7 +101,7 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
         raise ValueError("Unknown label type: a matrix of labels must hold zeros and ones only")
     if classes is not None and len(classes) != width:
         raise ValueError(f"{len(classes)} classes do not fit a matrix of {width} columns")
-    found = np.arange(width) if classes is None else np.asarray(classes)
+    found = np.arange(width) if classes is None else name_array(classes)
     return Targets(as_pattern(matrix, width), found, True)
 
 
@@ -121,7 +121,34 @@ def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Target
         lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]
     except KeyError as error:
         raise ValueError(f"label {error.args[0]!r} is not among the classes") from error
-    return Targets(Pattern.from_lists(lists), np.array(known), multilabel)
+    return Targets(Pattern.from_lists(lists), name_array(known), multilabel)
+
+
+def name_array(names: Any) -> np.ndarray:
+    """Names as an array ``(N,)``; of objects where numpy would change what they are.
+
+    It makes text of texts and numbers, and float64 of whole numbers beyond int64.
+    """
+    if isinstance(names, np.ndarray):
+        return names
+    names = list(names)
+    found = np.array(names)
+    changed = found.tolist() != names
+    if found.dtype.kind == "f":
+        changed |= all(isinstance(name, int | np.integer) for name in names)
+    if names and changed:
+        found = np.empty(len(names), object)
+        found[:] = names
+    return found
+
+
+def check_same_kind(new: Iterable[Any], known: np.ndarray) -> None:
+    """Raise ValueError if a name is a text where all known ones are numbers, or the other way."""
+    kinds = {isinstance(name, str) for name in known.tolist()}
+    for name in new:
+        if kinds and isinstance(name, str) not in kinds:
+            wanted = "texts" if True in kinds else "numbers"
+            raise ValueError(f"names of labels must be {wanted}, as the others are, not {name!r}")
 
 
 def _from_vector(array: np.ndarray, classes: Any) -> Targets:

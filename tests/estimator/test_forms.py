@@ -6,7 +6,7 @@ import scipy.sparse
 from helpers.frames import Frame, Series
 from sklearn.exceptions import DataConversionWarning
 
-from slide import Model, SlideNetwork, as_csr, as_pattern
+from slide import Model, SlideClassifier, SlideNetwork, as_csr, as_pattern
 from slide.estimator.targets import read_targets
 from slide.sampling import FullSampler
 
@@ -80,3 +80,41 @@ def test_the_columns_of_a_frame_must_be_the_features():
         model.predict(Frame(FLAGS[:, :2], NAMES[:2]), k=1)
     unnamed = Model(model.network)
     np.testing.assert_array_equal(unnamed.predict(Frame(FLAGS, "abc"), k=1).labels, found.labels)
+
+
+@pytest.mark.parametrize(
+    "names", [[3, 2**63, 2**64 + 1], [-1, 2**63], [-(2**63) - 1, 2**63 + 1], ["a", 5, 2.5], [1, 2]]
+)
+def test_names_stay_what_they_are(names):
+    found = read_targets([[name] for name in names], names).classes
+    assert found.tolist() == names
+    assert [type(name) for name in found.tolist()] == [type(name) for name in names]
+    if "a" not in names:  # Texts and numbers have no order.
+        assert read_targets([[name] for name in names]).classes.tolist() == names
+
+
+def test_large_numbers_are_names():
+    X, names = np.eye(4)[[0, 1, 2] * 4], [2**63 + 1, 2**63 + 2, -5]
+    model = SlideClassifier(hidden=4, ranker=None, random_state=0)
+    model.partial_fit(X, [[names[row % 3]] for row in range(12)], classes=names[:3])
+    assert set(model.predict_top_k(X, k=3).labels.ravel().tolist()) == set(names)
+    model.add_labels([2**70])
+    assert model.classes_.tolist() == [*names, 2**70]
+    model.remove_labels([2**63 + 1])
+    assert model.classes_.tolist() == [2**63 + 2, -5, 2**70]
+
+
+@pytest.mark.parametrize(
+    ("classes", "new", "message"),
+    [([3, 5], "oak", "must be numbers, .* not 'oak'"), (["ash", "oak"], 3, "texts, .* not 3")],
+)
+def test_new_names_must_be_of_the_same_kind(classes, new, message):
+    X, y = np.eye(4)[[0, 1] * 4], classes * 4
+    model = SlideClassifier(hidden=4, ranker=None, random_state=0)
+    model.partial_fit(X, y, classes=classes)
+    with pytest.raises(ValueError, match=message):
+        model.add_labels([new])
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(X, y, classes=[*classes, new])
+    assert model.classes_.tolist() == classes
+    assert model.add_labels([classes[1] * 2]).classes_.tolist() == [*classes, classes[1] * 2]
