@@ -55,7 +55,8 @@ def read_targets(y: Any, classes: Any = None) -> Targets:
         classes: the names of all labels; None: those that occur.
 
     Raises:
-        ValueError: for another kind of targets, or a name that is not among ``classes``.
+        ValueError: for another kind of targets, lists that are rows of a matrix, or a name that is
+            not among ``classes``.
     """
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
@@ -71,7 +72,9 @@ def read_targets(y: Any, classes: Any = None) -> Targets:
     elif hasattr(y, "to_numpy"):  # A column of a frame.
         y = y.to_numpy()
     if _holds_lists(y):
-        return _from_names([list(row) for row in y], classes, multilabel=True)
+        rows = [list(row) for row in y]
+        _check_no_matrix(rows)
+        return _from_names(rows, classes, multilabel=True)
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] > 1:
         return _from_matrix(array, classes)
@@ -91,10 +94,30 @@ def _holds_lists(y: Any) -> bool:
     )
 
 
+def _check_no_matrix(rows: list[list[Any]]) -> None:
+    """Raise ValueError for lists of zeros and ones that can only be rows of a matrix."""
+    width = len(rows[0])
+    if width < 2 or any(len(row) != width for row in rows):
+        return
+    repeats = False
+    for row in rows:
+        if not all(isinstance(name, int | float | np.generic) and name in (0, 1) for name in row):
+            return
+        repeats |= len(set(row)) < width
+    if repeats:
+        raise ValueError(
+            f"y holds {width} zeros and ones in each row, which as lists of names would be the "
+            "labels 0 and 1: give a matrix, np.array(y)"
+        )
+
+
 def _from_matrix(y: Any, classes: Any) -> Targets:
     if isinstance(y, Pattern | CSR):
-        matrix = CSR(y.indptr, y.indices, np.ones(len(y.indices), np.float32))
-        width = int(y.indices.max(initial=-1)) + 1 if classes is None else len(classes)
+        if isinstance(y, CSR):
+            matrix = as_csr(y, name="labels").without_zeros()
+        else:
+            matrix = CSR(*y, np.ones(len(y.indices), np.float32))
+        width = int(matrix.indices.max(initial=-1)) + 1 if classes is None else len(classes)
     else:
         matrix, width = as_csr(y, name="labels"), y.shape[1]
     if not np.isin(matrix.values, (0, 1)).all():

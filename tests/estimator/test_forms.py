@@ -6,7 +6,7 @@ import scipy.sparse
 from helpers.frames import Frame, Series
 from sklearn.exceptions import DataConversionWarning
 
-from slide import Model, SlideClassifier, SlideNetwork, as_csr, as_pattern
+from slide import CSR, Model, Pattern, SlideClassifier, SlideNetwork, as_csr, as_pattern
 from slide.estimator.targets import read_targets
 from slide.sampling import FullSampler
 
@@ -118,3 +118,29 @@ def test_new_names_must_be_of_the_same_kind(classes, new, message):
         model.partial_fit(X, y, classes=[*classes, new])
     assert model.classes_.tolist() == classes
     assert model.add_labels([classes[1] * 2]).classes_.tolist() == [*classes, classes[1] * 2]
+
+
+@pytest.mark.parametrize("change", [list, tuple, np.array])
+@pytest.mark.parametrize("value", [int, float, bool])
+def test_rows_of_a_matrix_are_no_lists_of_names(change, value):
+    rows = [change([value(flag) for flag in row]) for row in FLAGS.tolist()]
+    for classes in (None, [0, 1]):
+        with pytest.raises(ValueError, match=r"3 zeros and ones in each row, .* np\.array\(y\)$"):
+            read_targets(rows, classes)
+
+
+@pytest.mark.parametrize(
+    "lists", [[[0, 1], [1, 0]], [[0, 0], [1]], [[1], [0]], [["0", "0"], ["1", "0"]], [[0, 2, 0]]]
+)
+def test_lists_of_the_names_0_and_1(lists):
+    assert read_targets(lists).classes.tolist() == sorted({name for row in lists for name in row})
+
+
+def test_a_csr_of_labels_is_read_as_a_matrix_of_scipy():
+    zeros = CSR(np.array([0, 2, 3]), np.array([0, 1, 2], np.int32), np.array([1, 0, 1.0]))
+    found = read_targets(zeros)
+    assert (found.labels.indptr.tolist(), found.labels.indices.tolist()) == ([0, 1, 2], [0, 2])
+    assert found.classes.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"Unknown label type: .* zeros and ones only"):
+        read_targets(zeros._replace(values=np.array([1, 0, 2.0])))
+    assert read_targets(Pattern(*zeros[:2])).labels.indices.tolist() == [0, 1, 2]
