@@ -106,14 +106,15 @@ class AnswersMixin:
 
         Args:
             X: ``(B, D)`` features.
-            y: see `fit`.
+            y: see `fit`. A label that training did not have is never found.
             sample_weight: ``(B,)``, how much each row counts, at least 0; None: all the same.
 
         Raises:
             ValueError: for targets or weights that do not fit the rows.
         """
         if self._fitted().multilabel_:
-            labels, found = read_targets(y, self.classes_).labels, self._best(X, 1).labels
+            labels = read_targets(y, self.classes_, skip_unknown=True).labels
+            found = self._best(X, 1).labels
             check_consistent_length(found, labels.indptr[1:])
             right = hits(found, labels)[:, 0]
         else:

@@ -45,7 +45,7 @@ def without_torch(x: Any) -> Any:
     return scipy.sparse.csr_array((found.values, found.indices, found.indptr), tuple(x.shape))
 
 
-def read_targets(y: Any, classes: Any = None) -> Targets:
+def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Targets:
     """Targets as numbers of labels.
 
     Args:
@@ -53,6 +53,7 @@ def read_targets(y: Any, classes: Any = None) -> Targets:
             the names; a list of label names (a list, tuple or set) for each row; or one name for
             each row ``(R,)``.
         classes: the names of all labels; None: those that occur.
+        skip_unknown: leave out names that are not among ``classes``.
 
     Raises:
         ValueError: for another kind of targets, lists that are rows of a matrix, or a name that is
@@ -74,13 +75,22 @@ def read_targets(y: Any, classes: Any = None) -> Targets:
     if _holds_lists(y):
         rows = [list(row) for row in y]
         _check_no_matrix(rows)
-        return _from_names(rows, classes, multilabel=True)
+        return _from_names(_known(rows, classes) if skip_unknown else rows, classes, True)
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] > 1:
         return _from_matrix(array, classes)
     array = column_or_1d(array, warn=True)
     check_classification_targets(array)
-    return _from_vector(array, classes)
+    if classes is None:
+        return _from_vector(array)
+    rows = [[name] for name in array.tolist()]
+    return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
+
+
+def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
+    """The names of rows that are among the classes."""
+    known = set(name_array(classes).tolist())
+    return [[name for name in row if name in known] for row in rows]
 
 
 def _holds_lists(y: Any) -> bool:
@@ -174,9 +184,7 @@ def check_same_kind(new: Iterable[Any], known: np.ndarray) -> None:
             raise ValueError(f"names of labels must be {wanted}, as the others are, not {name!r}")
 
 
-def _from_vector(array: np.ndarray, classes: Any) -> Targets:
-    if classes is not None:
-        return _from_names([[name] for name in array.tolist()], classes, multilabel=False)
+def _from_vector(array: np.ndarray) -> Targets:
     known, numbers = np.unique(array, return_inverse=True)
     labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
     return Targets(labels, known, False)

@@ -144,3 +144,14 @@ def test_a_csr_of_labels_is_read_as_a_matrix_of_scipy():
     with pytest.raises(ValueError, match=r"Unknown label type: .* zeros and ones only"):
         read_targets(zeros._replace(values=np.array([1, 0, 2.0])))
     assert read_targets(Pattern(*zeros[:2])).labels.indices.tolist() == [0, 1, 2]
+
+
+def test_labels_that_training_did_not_have_are_misses():
+    X, lists = np.eye(4)[[0, 1, 2] * 8], [["a"], ["b"], ["a", "c"]] * 8
+    model = SlideClassifier(hidden=8, ranker=None, random_state=0, epochs=20).fit(X, lists)
+    best = model.predict_top_k(X[:3], k=1).labels[:, 0].tolist()
+    assert model.score(X[:3], [["new", best[0]], ["new"], [best[2], "other"]]) == 2 / 3
+    assert model.score(X[:3], ["new", best[1], best[2]]) == 2 / 3
+    assert model.score(X[:2], [["new"], []]) == 0
+    with pytest.raises(ValueError, match="label 'new' is not among the classes"):
+        model.partial_fit(X[:2], [["new"], []])
