@@ -220,8 +220,8 @@ class Model(LearningMixin):
         """A model that answers with some of the labels only; weights of the others are left out.
 
         A re-ranker compares candidates, so its probabilities are not quite those of all labels.
-        The model keeps the names of all labels, and can be saved. It reads the hidden layers of
-        this one, so it follows if this one learns; before it learns itself, it copies them.
+        The model keeps the names of all labels, and can be saved. The two share their hidden layers
+        until one of them learns. It copies the layers first, so the other one stays as it was.
 
         Args:
             labels: names or numbers of labels, in any order.
@@ -241,7 +241,7 @@ class Model(LearningMixin):
         names = {"label_names": self.label_names, "feature_names": self.feature_names}
         more = {"settings": self.settings, "name": self.name, "vectorizer": self.vectorizer}
         small = Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
-        small._shares_layers = True
+        small._shares_layers = self._shares_layers = True
         return small
 
     def _number(self, label: Any) -> int:
