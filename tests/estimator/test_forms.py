@@ -5,8 +5,9 @@ import pytest
 import scipy.sparse
 from helpers.frames import Frame, Series
 from sklearn.exceptions import DataConversionWarning
+from sklearn.model_selection import GridSearchCV
 
-from slide import CSR, Model, Pattern, SlideClassifier, SlideNetwork, as_csr, as_pattern
+from slide import CSR, Model, Pattern, SlideClassifier, SlideNetwork, as_csr, as_pattern, load
 from slide.estimator.targets import read_targets
 from slide.sampling import FullSampler
 
@@ -155,3 +156,48 @@ def test_labels_that_training_did_not_have_are_misses():
     assert model.score(X[:2], [["new"], []]) == 0
     with pytest.raises(ValueError, match="label 'new' is not among the classes"):
         model.partial_fit(X[:2], [["new"], []])
+
+
+PARAMETERS = {
+    "hidden": [np.int64(8)],
+    "active": np.int32(2),
+    "threshold": np.float32(0.5),
+    "tf_idf": np.bool_(False),
+    "l2_norm": np.bool_(False),
+    "epochs": np.int64(1),
+    "max_minutes": np.float64(0),
+    "batch_size": np.int16(4),
+    "lr": np.float64(0.25),
+    "input_rate": np.float32(2),
+    "dropout": np.float32(0.5),
+    "random_state": np.int64(0),
+    "verbose": np.bool_(False),
+    "sampler": np.str_("uniform"),
+    "search": np.str_("exact"),
+}
+
+
+def test_parameters_may_be_scalars_of_numpy(tmp_path):
+    X, y = np.eye(4)[[0, 1, 2] * 8], np.array(["a", "b", "c"] * 8)
+    own = {
+        name: value.item() if isinstance(value, np.generic) else [8]
+        for name, value in PARAMETERS.items()
+    }
+    expected = SlideClassifier(**own).fit(X, y)
+    found = SlideClassifier(**PARAMETERS).fit(X, y)
+    top = found.predict_top_k(X, k=np.int64(2))
+    np.testing.assert_array_equal(top.scores, expected.predict_top_k(X, k=2).scores)
+    assert found.predict_proba(X, top_k=np.int64(2)).nnz == 48
+    assert found.model_.settings == expected.model_.settings
+    found.partial_fit(X, y).save(tmp_path / "m")
+    assert load(tmp_path / "m").predict(X[:1], k=3).labels.shape == (1, 3)
+    with pytest.raises(ValueError, match="k must be a whole number of at least 1, not 0"):
+        found.predict_top_k(X, k=np.int64(0))
+
+
+def test_grids_of_numpy():
+    X, y = np.eye(4)[[0, 1, 2] * 8], np.array(["a", "b", "c"] * 8)
+    grid = {"hidden": np.array([4, 8]), "l2_norm": np.array([True, False])}
+    model = SlideClassifier(ranker=None, epochs=1, random_state=0)
+    found = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
+    assert found.best_estimator_.predict(X).shape == (24,)
