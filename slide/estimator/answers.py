@@ -16,6 +16,7 @@ from slide.estimator.recipe import plain
 from slide.estimator.targets import checked_sample_weight, read_targets, without_torch
 from slide.inputs import as_csr, as_wide
 from slide.model import Model, Predicted
+from slide.names import Names
 from slide.sparse import CSR, hits, row_bounds
 
 # Labels of a row in the matrices of scores, unless another number is asked for.
@@ -139,6 +140,8 @@ class AnswersMixin:
             dtype="numeric",
             **options,
         )
+        if reset:  # Each of them once.
+            Names.of(getattr(self, "feature_names_in_", ()), "names of features")
         return as_csr(found, self.n_features_in_)
 
     def _best(self, X: Any, k: int) -> Predicted:

@@ -20,7 +20,13 @@ from slide.estimator.answers import AnswersMixin
 from slide.estimator.growing import GrowingMixin
 from slide.estimator.recipe import Recipe, given_weights, plain
 from slide.estimator.silence import silence
-from slide.estimator.targets import Targets, read_targets, weighted_rows
+from slide.estimator.targets import (
+    Targets,
+    check_names,
+    is_matrix,
+    read_targets,
+    weighted_rows,
+)
 from slide.files import check_run_dir
 from slide.model import Model
 from slide.model.folder import MODEL_FILE
@@ -176,7 +182,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         if self.tf_idf:
             raise ValueError("tf_idf needs all rows: weight them before partial_fit")
         first = not hasattr(self, "model_")
-        if first and classes is None and getattr(y, "ndim", 1) != 2:
+        if first and classes is None and not is_matrix(y):
             raise ValueError("the first call of partial_fit needs all classes")
         if not first and classes is not None:
             known, given = list(self.classes_), list(classes)
@@ -212,6 +218,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         check_consistent_length(x.indptr[1:], targets.labels.indptr[1:])
         if not len(targets.classes):
             raise ValueError("y holds no class")
+        if reset:
+            check_names(targets.classes)
         split = Split(x, targets.labels, self.n_features_in_, len(targets.classes))
         return weighted_rows(split, sample_weight), targets
 

@@ -1,5 +1,6 @@
 """Targets in the forms of scikit-learn, and as lists of label names."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,7 +14,7 @@ from sklearn.utils.validation import column_or_1d
 from slide import checks
 from slide.data import Split
 from slide.inputs import as_csr, as_pattern, without_frame
-from slide.names import check_columns
+from slide.names import Names, check_columns
 from slide.sparse import CSR, Pattern
 
 
@@ -91,6 +92,13 @@ def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
     """The names of rows that are among the classes."""
     known = set(name_array(classes).tolist())
     return [[name for name in row if name in known] for row in rows]
+
+
+def is_matrix(y: Any) -> bool:
+    """Whether targets have a column for each label; one dense column is a vector."""
+    shape = tuple(getattr(y, "shape", ()))
+    sparse = hasattr(y, "tocsr") or (isinstance(y, torch.Tensor) and y.layout != torch.strided)
+    return len(shape) == 2 and (shape[1] != 1 or sparse)
 
 
 def _holds_lists(y: Any) -> bool:
@@ -219,9 +227,23 @@ def weighted_rows(split: Split, weights: Any) -> Split:
     return replace(split.take(left), weights=found[left] / found[left].mean())
 
 
+def check_names(classes: np.ndarray) -> None:
+    """Raise ValueError unless these can be the names of classes: each of them once."""
+    names = label_names(classes)
+    if names is not None and len(set(names)) < len(names):
+        Names.of(names, "names of labels")  # Says which one.
+
+
 def label_names(classes: np.ndarray) -> list[Any] | None:
-    """The names of classes for `slide.Model`: texts or whole numbers; None: 0, 1, ..., N - 1."""
+    """The names of classes for `slide.Model`: texts or whole numbers; None: 0, 1, ..., N - 1.
+
+    Raises:
+        ValueError: for a name that is neither a text nor a finite number.
+    """
     names = classes.tolist()
+    for name in names:
+        if name is None or (isinstance(name, float) and not math.isfinite(name)):
+            raise ValueError(f"names of labels must be texts or finite numbers, not {name}")
     if all(isinstance(name, int | float) and name == number for number, name in enumerate(names)):
         return None
     if all(isinstance(name, int | float) and name == int(name) for name in names):

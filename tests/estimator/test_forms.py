@@ -201,3 +201,49 @@ def test_grids_of_numpy():
     model = SlideClassifier(ranker=None, epochs=1, random_state=0)
     found = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
     assert found.best_estimator_.predict(X).shape == (24,)
+
+
+@pytest.mark.parametrize(
+    "y", [np.array([[3], [5]] * 4), Frame([["a"], ["b"]] * 4, ["label"]), np.array([3, 5] * 4)]
+)
+def test_the_first_rows_of_one_column_need_all_classes(y):
+    model = SlideClassifier(hidden=4, random_state=0)
+    with pytest.raises(ValueError, match="the first call of partial_fit needs all classes"):
+        model.partial_fit(np.eye(2)[[0, 1] * 4], y)
+    sparse = scipy.sparse.csr_array([[1], [0]] * 4)
+    assert model.partial_fit(np.eye(2)[[0, 1] * 4], sparse).multilabel_
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "message"),
+    [
+        (["a", "b"], ["a", "b", "a"], "names of labels must differ; 'a' occurs twice"),
+        ([["a"], [1]], ["a", 1, "1"], "names of labels must differ; '1' occurs twice"),
+        ([[0.5], [np.nan]], None, "must be texts or finite numbers, not nan"),
+        ([[0.5], [np.inf]], None, "must be texts or finite numbers, not inf"),
+        (["a", "b"], ["a", "b", None], "must be texts or finite numbers, not None"),
+        (Frame(np.eye(2), ["a", "a"]), None, "names of labels must differ; 'a' occurs twice"),
+    ],
+)
+def test_names_of_labels_are_checked_before_training(monkeypatch, y, classes, message):
+    monkeypatch.setattr("slide.estimator.recipe.Recipe.network", None)
+    model, X = SlideClassifier(random_state=0), np.eye(2)
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(X, y, classes=classes) if classes else model.fit(X, y)
+
+
+def test_names_of_features_are_checked_before_training(monkeypatch):
+    """scikit-learn knows frames by their package."""
+    names = np.array(["a", "a"], object)
+    monkeypatch.setattr("sklearn.utils.validation._get_feature_names", lambda _: names)
+    monkeypatch.setattr("slide.estimator.recipe.Recipe.network", None)
+    with pytest.raises(ValueError, match="names of features must differ; 'a' occurs twice"):
+        SlideClassifier().fit(np.eye(2), ["x", "y"])
+
+
+def test_a_new_name_that_cannot_be_changes_nothing():
+    model = SlideClassifier(hidden=4, ranker=None, random_state=0)
+    model.partial_fit(np.eye(2), [[0.5], [1.5]], classes=[0.5, 1.5])
+    with pytest.raises(ValueError, match="finite numbers, not nan"):
+        model.add_labels([np.nan])
+    assert model.model_.network.output.out_features == 2
