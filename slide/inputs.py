@@ -22,8 +22,8 @@ _Cast = Callable[[Any, str], np.ndarray]
 def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CSR:
     """A sparse matrix as `CSR`.
 
-    Entries of dense matrices that are zero are left out. Entries of the same row and column are
-    added up. The order of the entries of a row stays.
+    Entries that are zero are left out, also those that a sparse matrix stores. Entries of the same
+    row and column are added up. The order of the entries of a row stays.
 
     Args:
         x: ``(B, D)``: `CSR` (not copied, and its values are not looked at), a SciPy sparse matrix
@@ -47,6 +47,7 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
         return x if _is_exact(x) else CSR(*_indexes(x, name), _values(x.values, name))
     if hasattr(x, "tocsr"):
         return _from_scipy(x, num_columns, name)
+    x = without_frame(x)
     if isinstance(x, torch.Tensor):
         x = _on_host(x, name)
         if x.layout != torch.strided:
@@ -86,6 +87,7 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
         return _nonzeros(labels)
     if hasattr(labels, "tocsr"):
         return _nonzeros(_from_scipy(labels, num_columns, name, _marks))
+    labels = without_frame(labels)
     if isinstance(labels, torch.Tensor):
         labels = _on_host(labels, name)
         if labels.layout != torch.strided:
@@ -96,6 +98,14 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
     if isinstance(labels, Iterable) and not isinstance(labels, str | bytes | dict):
         return _from_lists(list(labels), name)
     raise TypeError(f"{name} must be {_LABELS}, not {type(labels).__name__}")
+
+
+def without_frame(x: Any) -> Any:
+    """A table with named columns as an array; anything else as it is."""
+    if not hasattr(x, "columns") or not hasattr(x, "to_numpy"):
+        return x
+    array = x.to_numpy()  # Columns of several types make one of objects.
+    return np.array(array.tolist()) if array.dtype == object and array.ndim == 2 else array
 
 
 def _is_exact(x: CSR | Pattern) -> bool:
@@ -184,13 +194,17 @@ def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast = _
     if len(matrix.shape) != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {matrix.shape}")
     _check_columns(matrix.shape[1], num_columns, name)
-    if matrix.format != "csr" and _is_short(matrix.dtype):
-        matrix = matrix.astype(np.float64)  # `tocsr` adds up.
-    matrix = matrix.tocsr()
+    matrix = as_wide(matrix).tocsr()
     if not matrix.has_canonical_format and _has_duplicates(matrix):
         matrix = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
         matrix.sum_duplicates()
-    return CSR(*_indexes(matrix, name), cast(matrix.data, name))
+    return CSR(*_indexes(matrix, name), cast(matrix.data, name)).without_zeros()
+
+
+def as_wide(matrix: Any) -> Any:
+    """A SciPy matrix whose whole numbers are float64, unless it is CSR: `tocsr` adds up."""
+    wide = matrix.format == "csr" or not _is_short(matrix.dtype)
+    return matrix if wide else matrix.astype(np.float64)
 
 
 def _is_short(dtype: Any) -> bool:
@@ -218,12 +232,13 @@ def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast
         rows, columns = x.indices().numpy()
         sizes = np.bincount(rows, minlength=x.shape[0])
         bounds = row_bounds(sizes)
-        return CSR(bounds, _whole(columns, np.int32, name), cast(_plain(x.values()), name))
+        columns = _whole(columns, np.int32, name)
+        return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
     if x.layout != torch.sparse_csr:
         return _from_torch(x.to_sparse_coo(), num_columns, name, cast)
     bounds = _whole(x.crow_indices().numpy(), np.int64, name)
     columns = _whole(x.col_indices().numpy(), np.int32, name)
-    return CSR(bounds, columns, cast(_plain(x.values()), name))
+    return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
 
 
 def _plain(values: torch.Tensor) -> np.ndarray:
@@ -243,7 +258,8 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
     rows, columns = np.nonzero(array)
     sizes = np.bincount(rows, minlength=len(array))
     bounds = row_bounds(sizes)
-    return CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
+    found = CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
+    return found.without_zeros()  # Of numbers that are zero in float32.
 
 
 def _nonzeros(matrix: CSR) -> Pattern:

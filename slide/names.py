@@ -114,6 +114,22 @@ class Names(Sequence):
         return cls(tensors[f"{prefix}.text"].numpy(), tensors[f"{prefix}.ends"].numpy(), kind)
 
 
+def check_columns(what: str, found: Iterable[Any], known: Iterable[Any]) -> None:
+    """Raise ValueError if a column of a frame has another name than it had in training.
+
+    Args:
+        what: what the columns are, for messages.
+        found: names of the columns. Another number of them is not looked at here.
+        known: the names in training, in their order.
+    """
+    for place, names in enumerate(zip(found, known, strict=False)):
+        if names[0] != names[1]:
+            name, wanted = (each.item() if isinstance(each, np.generic) else each for each in names)
+            raise ValueError(
+                f"column {place} of the {what} must be {wanted!r}, as in training, not {name!r}"
+            )
+
+
 def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndarray]:
     """The characters of all names, and where each ends."""
     for name in names:

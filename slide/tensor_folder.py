@@ -46,7 +46,7 @@ def write_folder(
     files: Mapping[str, Mapping[str, Tensor]],
     there: Iterable["Written"] = (),
 ) -> None:
-    """Write tensors; other files in the folder stay.
+    """Write tensors; files that an older list does not name stay.
 
     What the folder held stays whole until all new tensors are on the disk, so there must be room
     for both. Then the list is removed, and written last: a folder that is not complete is none.
@@ -61,7 +61,7 @@ def write_folder(
     Raises:
         OSError: if a file cannot be written.
     """
-    new = folder / NEW_FILES
+    new, former = folder / NEW_FILES, listed_files(folder / kind.list_file)
     new.mkdir(parents=True, exist_ok=True)
     try:
         written = [write_file(new, *file) for file in files.items()]
@@ -71,7 +71,10 @@ def write_folder(
             (new / file.name).replace(folder / file.name)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    write_list(kind, folder, content, [*there, *written])
+    every = [*there, *written]
+    for name in set(former or ()) - {file.name for file in every}:
+        (folder / name).unlink(missing_ok=True)  # Of what was here before.
+    write_list(kind, folder, content, every)
 
 
 class Written(NamedTuple):
@@ -137,7 +140,7 @@ def stream_file(
 def write_list(
     kind: FolderKind, folder: Path, content: Mapping[str, Any], files: Iterable[Written]
 ) -> None:
-    """Write the list of a folder of tensors, and remove files of tensors that are not in it.
+    """Write the list of a folder of tensors.
 
     Args:
         kind: what the folder holds.
@@ -149,11 +152,20 @@ def write_list(
         OSError: if the list cannot be written.
     """
     written = {each.name: {"bytes": each.bytes, "sha256": each.sha256} for each in files}
-    for path in folder.glob(f"*{SUFFIX}"):
-        if path.name not in written:  # Of what was here before.
-            path.unlink()
     body = {"format": kind.format, "versions": versions(), **content, "files": written}
     write_json(folder / kind.list_file, body | {"sha256": json_digest(body)})
+
+
+def listed_files(path: Path) -> list[str] | None:
+    """Names of the files of tensors in a list; None if it is no such list, or there is none."""
+    try:
+        content = json.loads(path.read_text())
+        number, files = content["format"], content["files"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(number, int) or not isinstance(files, dict):
+        return None
+    return [name for name in files if name.endswith(SUFFIX) and Path(name).name == name]
 
 
 def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:

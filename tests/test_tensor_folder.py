@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 import slide
-from slide import tensor_folder
+from slide import FullSampler, Model, SlideNetwork, tensor_folder
 from slide.files import pieces
 from slide.model.folder import read_model_folder
 from slide.tensor_folder import (
     FolderKind,
     check_files,
+    listed_files,
     read_folder,
     read_tensors,
     stream_file,
@@ -71,10 +72,11 @@ def test_tensors_are_mapped_and_changes_of_them_stay_here(folder):
 def test_a_new_model_replaces_an_old_one(folder):
     old = read_tensors(folder, "a")["x"]
     (folder / "notes.txt").write_text("mine")
+    (folder / "foreign.safetensors").write_bytes(b"mine")
     write_folder(THINGS, folder, {"name": "other"}, {"a": {"x": torch.zeros(1)}})
     assert old.sum() == 15, "who has opened the old model keeps it"
     names = {path.name for path in folder.iterdir()}
-    assert names == {THINGS.list_file, "a.safetensors", "notes.txt"}
+    assert names == {THINGS.list_file, "a.safetensors", "notes.txt", "foreign.safetensors"}
     assert read_folder(THINGS, folder)["name"] == "other"
 
 
@@ -211,3 +213,35 @@ def test_a_file_written_in_parts_is_one_written_at_once(tmp_path):
     checked(tmp_path)
     for name, tensor in read_tensors(tmp_path, "parts").items():
         assert torch.equal(tensor, tensors[name])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"format": "other", "files": {}}',
+        '{"format": 1, "files": ["a.safetensors"]}',
+        '{"layers": 3}',
+        "[1]",
+        "3",
+        "",
+        "\xff",
+    ],
+)
+def test_a_folder_of_another_program_stays_as_it_is(tmp_path, content):
+    model = Model(SlideNetwork(4, [3], 2, FullSampler))
+    (tmp_path / "model.json").write_text(content, encoding="latin-1")
+    (tmp_path / "weights.safetensors").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="holds something else than a model: name a new folder"):
+        model.save(tmp_path)
+    assert (tmp_path / "model.json").read_bytes() == content.encode("latin-1")
+    assert (tmp_path / "weights.safetensors").read_bytes() == b"mine"
+
+
+def test_a_list_names_no_file_outside_of_its_folder(tmp_path):
+    (tmp_path / "b.safetensors").write_bytes(b"mine")
+    (tmp_path / "m").mkdir()
+    said = {"format": 1, "files": {"../b.safetensors": {}, "notes.txt": {}, "c.safetensors": {}}}
+    (tmp_path / "m" / THINGS.list_file).write_text(json.dumps(said))
+    assert listed_files(tmp_path / "m" / THINGS.list_file) == ["c.safetensors"]
+    write_folder(THINGS, tmp_path / "m", {}, {"a": {}})
+    assert (tmp_path / "b.safetensors").exists()

@@ -30,7 +30,7 @@ from slide.files import json_digest, sync_folder, write_json
 __all__ = ["cached"]
 
 # A folder of another version is not read. Increase it when the content of a folder changes.
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 SPLITS = ("train", "test")
 # A disk, a share of it, or a file that may not grow.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,7 +1,7 @@
 """An open data set: sparse features and lists of labels, by rows."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,6 +88,11 @@ class Split:
     def __len__(self) -> int:
         return self.features.num_rows
 
+    def without_zeros(self) -> "Split":
+        """The same rows without features of value 0; itself if there are none."""
+        features = self.features.without_zeros()
+        return self if features is self.features else replace(self, features=features)
+
     def slice(self, start: int, stop: int) -> "Split":
         """Returns the rows from ``start`` to before ``stop``; indices and values are views.
 
@@ -151,6 +156,9 @@ class Split:
 class SparseDataset:
     """A training and a test split over the same features and labels.
 
+    Features of value 0 mean the same as no features, and are left out of rows in memory; files have
+    none of them.
+
     Attributes:
         name: for logs and tables.
         train: training rows.
@@ -188,6 +196,11 @@ class SparseDataset:
     steps: tuple[RowTransform, ...] = ()
     label_names: Names | None = None
     vectorizer: TextVectorizer | None = None
+
+    def __post_init__(self) -> None:
+        if self.folder is None:  # Files hold none, so they are not read for it.
+            for name in ("train", "test"):
+                object.__setattr__(self, name, getattr(self, name).without_zeros())
 
 
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:

@@ -28,6 +28,8 @@ def write_split(
 ) -> tuple[dict[str, int], dict[str, CacheFile]]:
     """Writes the rows of a split into a new folder; memory is bounded by a block.
 
+    Features of value 0 are left out.
+
     Returns:
         The numbers of rows, nonzeros, labels, and lines that the reader skipped; and of each file,
         by its name, what to compare it with.
@@ -41,7 +43,8 @@ def write_split(
             stack.callback(files[array].close)
         files["feature_indptr"].append(np.zeros(1, np.int64))
         files["label_indptr"].append(np.zeros(1, np.int64))
-        for features, labels, left_out in blocks:
+        for stored, labels, left_out in blocks:
+            features = stored.without_zeros()
             files["feature_indptr"].append(features.indptr[1:] + files["feature_indices"].length)
             files["feature_indices"].append(features.indices)
             files["feature_values"].append(features.values)

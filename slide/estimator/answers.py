@@ -12,9 +12,11 @@ from sklearn.utils.validation import (
 )
 
 from slide import checks
+from slide.estimator.recipe import plain
 from slide.estimator.targets import checked_sample_weight, read_targets, without_torch
-from slide.inputs import as_csr
+from slide.inputs import as_csr, as_wide
 from slide.model import Model, Predicted
+from slide.names import Names
 from slide.sparse import CSR, hits, row_bounds
 
 # Labels of a row in the matrices of scores, unless another number is asked for.
@@ -106,14 +108,15 @@ class AnswersMixin:
 
         Args:
             X: ``(B, D)`` features.
-            y: see `fit`.
+            y: see `fit`. A label that training did not have is never found.
             sample_weight: ``(B,)``, how much each row counts, at least 0; None: all the same.
 
         Raises:
             ValueError: for targets or weights that do not fit the rows.
         """
         if self._fitted().multilabel_:
-            labels, found = read_targets(y, self.classes_).labels, self._best(X, 1).labels
+            labels = read_targets(y, self.classes_, skip_unknown=True).labels
+            found = self._best(X, 1).labels
             check_consistent_length(found, labels.indptr[1:])
             right = hits(found, labels)[:, 0]
         else:
@@ -128,18 +131,22 @@ class AnswersMixin:
 
     def _read_rows(self, X: Any, reset: bool, **options: Any) -> CSR:
         """Features as they are; the first rows tell their number and names."""
+        X = without_torch(X)
         found: Any = validate_data(
             self,
-            without_torch(X),
+            as_wide(X) if hasattr(X, "tocsr") else X,
             reset=reset,
             accept_sparse="csr",
             dtype="numeric",
             **options,
         )
+        if reset:  # Each of them once.
+            Names.of(getattr(self, "feature_names_in_", ()), "names of features")
         return as_csr(found, self.n_features_in_)
 
     def _best(self, X: Any, k: int) -> Predicted:
         """Numbers and scores of the best labels."""
+        k = plain(k)
         checks.whole("k", k, 1)
         x = self._fitted()._read_rows(X, reset=False)
         return self.model_.predict_ids(x, k, self.search)

@@ -18,9 +18,15 @@ from slide.data import SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
 from slide.estimator.growing import GrowingMixin
-from slide.estimator.recipe import Recipe
+from slide.estimator.recipe import Recipe, given_weights, plain
 from slide.estimator.silence import silence
-from slide.estimator.targets import Targets, read_targets, weighted_rows
+from slide.estimator.targets import (
+    Targets,
+    check_names,
+    is_matrix,
+    read_targets,
+    weighted_rows,
+)
 from slide.files import check_run_dir
 from slide.model import Model
 from slide.model.folder import MODEL_FILE
@@ -128,8 +134,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         self._check_parameters()
         check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINTS])
         split, targets = self._read(X, y, sample_weight, reset=True)
-        weights = _weights(self.label_weights, split.num_labels)
-        steps = count_steps(split, tf_idf=self.tf_idf, l2_norm=self.l2_norm)
+        weights = given_weights(self.label_weights, split.num_labels)
+        steps = count_steps(split, tf_idf=self._plain("tf_idf"), l2_norm=self._plain("l2_norm"))
         train = replace(split, features=steps.features(split.features))
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
         data = SparseDataset(
@@ -176,7 +182,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         if self.tf_idf:
             raise ValueError("tf_idf needs all rows: weight them before partial_fit")
         first = not hasattr(self, "model_")
-        if first and classes is None and getattr(y, "ndim", 1) != 2:
+        if first and classes is None and not is_matrix(y):
             raise ValueError("the first call of partial_fit needs all classes")
         if not first and classes is not None:
             known, given = list(self.classes_), list(classes)
@@ -192,10 +198,10 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             if first:
                 network = recipe.network(split.num_features, split.num_labels, seed)
                 start_biases(network, recipe.loss(), split.labels)
-                steps = (count_steps(split, l2_norm=self.l2_norm),)
+                steps = (count_steps(split, l2_norm=self._plain("l2_norm")),)
                 self._keep(Model(network, None, steps), targets)
-            rates: dict[str, Any] = {"lr": self.lr, "input_rate": self.input_rate}
-            rates |= {"rows_in_step": self.batch_size, "weights": split.weights}
+            rates: dict[str, Any] = {name: self._plain(name) for name in ("lr", "input_rate")}
+            rates |= {"rows_in_step": self._plain("batch_size"), "weights": split.weights}
             self.model_.partial_fit(split.features, split.labels, **rates)
         return self
 
@@ -212,6 +218,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         check_consistent_length(x.indptr[1:], targets.labels.indptr[1:])
         if not len(targets.classes):
             raise ValueError("y holds no class")
+        if reset:
+            check_names(targets.classes)
         split = Split(x, targets.labels, self.n_features_in_, len(targets.classes))
         return weighted_rows(split, sample_weight), targets
 
@@ -221,7 +229,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         self.model_ = Model(
             *(model.network, model.ranker, model.steps),
             feature_names=getattr(self, "feature_names_in_", None),
-            settings={name: repr(value) for name, value in self.get_params().items()},
+            settings={name: repr(self._plain(name)) for name in self.get_params()},
             name="classifier",
         )
         self._name(targets.classes)
@@ -230,7 +238,11 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         same = ("hidden", "sampler", "active", "ranker", "epochs", "max_epochs", "max_minutes")
         same += ("batch_size", "lr", "input_rate", "dropout", "search", "known", "kind")
         objective = "p" if self.label_weights is None else "psp"
-        return Recipe(**{name: getattr(self, name) for name in same}, objective=objective)
+        return Recipe(**{name: self._plain(name) for name in same}, objective=objective)
+
+    def _plain(self, name: str) -> Any:
+        """A parameter; a scalar of numpy, such as those of a grid, as Python's own."""
+        return plain(getattr(self, name))
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -238,9 +250,9 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _check_parameters(self) -> None:
-        checks.within("threshold", self.threshold, 0, 1)
+        checks.within("threshold", self._plain("threshold"), 0, 1)
         for name in ("verbose", "tf_idf", "l2_norm"):
-            checks.flag(name, getattr(self, name))
+            checks.flag(name, self._plain(name))
         if self.search is not None:
             checks.one_of("search", self.search, ("exact", "index"))
         if isinstance(self.label_weights, str):
@@ -252,19 +264,6 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.classifier_tags.multi_label = True
         return tags
-
-
-def _weights(given: Any, num_labels: int) -> np.ndarray | None:
-    """Weights of labels that were given as numbers."""
-    if given is None or isinstance(given, str):
-        return None
-    weights = np.asarray(given, np.float64)
-    if weights.shape != (num_labels,) or not np.isfinite(weights).all() or (weights <= 0).any():
-        raise ValueError(
-            f"label_weights must be None, propensity, or {num_labels} numbers above 0, not "
-            f"{given!r}"
-        )
-    return weights
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from slide.estimator.targets import label_names
+from slide.estimator.targets import check_names, check_same_kind, label_names, name_array
 from slide.model import Model
 from slide.sampling import ActiveSampler
 from slide.sizes import active_outputs
@@ -31,13 +31,17 @@ class GrowingMixin:
             labels: their names, of the same type as those of `classes_`.
 
         Raises:
-            ValueError: for a name that there is already.
+            ValueError: for a name that there is already, or a text where the others are numbers.
         """
         check_is_fitted(self, "model_")
-        names = [name for name in labels if name in set(self.classes_.tolist())]
+        check_same_kind(labels, self.classes_)
+        known = self.classes_.tolist()
+        there = set(known)
+        names = [name for name in labels if name in there]
         if names or len(set(labels)) < len(labels):
             raise ValueError(f"names of labels must differ; {(names or [labels])[0]!r} is not new")
-        classes = np.concatenate([self.classes_, np.asarray(labels)])
+        classes = name_array([*known, *labels])
+        check_names(classes)
         sampler = self.model_.network.output.sampler
         if self.active is None and isinstance(sampler, ActiveSampler):
             sampler.active = active_outputs(len(classes))
@@ -56,7 +60,7 @@ class GrowingMixin:
             ValueError: for a name that is not among the classes, or if none would be left.
         """
         check_is_fitted(self, "model_")
-        gone = np.isin(self.classes_, np.asarray(labels))
+        gone = np.isin(self.classes_, name_array(labels))
         if gone.sum() < len(set(labels)):
             unknown = set(labels) - set(self.classes_.tolist())
             raise ValueError(f"label {min(unknown, key=str)!r} is not among the classes")

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from slide import checks
 from slide.data import SparseDataset
@@ -24,6 +27,26 @@ from slide.training.first_biases import start_biases
 BETAS = (0.0, 0.99)
 SAMPLERS = ("uniform", "lsh", "full")
 RANKERS = ("ensemble", "none", None)
+
+
+def given_weights(given: Any, num_labels: int) -> np.ndarray | None:
+    """Weights of labels that were given as numbers."""
+    if given is None or isinstance(given, str):
+        return None
+    weights = np.asarray(given, np.float64)
+    if weights.shape != (num_labels,) or not np.isfinite(weights).all() or (weights <= 0).any():
+        raise ValueError(
+            f"label_weights must be None, propensity, or {num_labels} numbers above 0, not "
+            f"{given!r}"
+        )
+    return weights
+
+
+def plain(value: Any) -> Any:
+    """A scalar of numpy as Python's own, also in a list; anything else as it is."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return [plain(each) for each in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Targets in the forms of scikit-learn, and as lists of label names."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -12,7 +13,8 @@ from sklearn.utils.validation import column_or_1d
 
 from slide import checks
 from slide.data import Split
-from slide.inputs import as_csr, as_pattern
+from slide.inputs import as_csr, as_pattern, without_frame
+from slide.names import Names, check_columns
 from slide.sparse import CSR, Pattern
 
 
@@ -44,30 +46,59 @@ def without_torch(x: Any) -> Any:
     return scipy.sparse.csr_array((found.values, found.indices, found.indptr), tuple(x.shape))
 
 
-def read_targets(y: Any, classes: Any = None) -> Targets:
+def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Targets:
     """Targets as numbers of labels.
 
     Args:
-        y: a matrix ``(R, N)``, sparse or dense, of zeros and ones; a list of label names (a list,
-            tuple or set) for each row; or one name for each row ``(R,)``.
+        y: a matrix ``(R, N)``, sparse or dense, of zeros and ones, also a frame whose columns are
+            the names; a list of label names (a list, tuple or set) for each row; or one name for
+            each row ``(R,)``.
         classes: the names of all labels; None: those that occur.
+        skip_unknown: leave out names that are not among ``classes``.
 
     Raises:
-        ValueError: for another kind of targets, or a name that is not among ``classes``.
+        ValueError: for another kind of targets, lists that are rows of a matrix, or a name that is
+            not among ``classes``.
     """
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
     y = without_torch(y)
-    if isinstance(y, CSR | Pattern) or hasattr(y, "tocsr") or hasattr(y, "columns"):
+    if isinstance(y, CSR | Pattern) or hasattr(y, "tocsr"):
         return _from_matrix(y, classes)
+    if hasattr(y, "columns"):
+        names, y = list(y.columns), without_frame(y)
+        if len(names) != 1:
+            if classes is not None:
+                check_columns("labels", names, classes)
+            return _from_matrix(y, names if classes is None else classes)
+    elif hasattr(y, "to_numpy"):  # A column of a frame.
+        y = y.to_numpy()
     if _holds_lists(y):
-        return _from_names([list(row) for row in y], classes, multilabel=True)
+        rows = [list(row) for row in y]
+        _check_no_matrix(rows)
+        return _from_names(_known(rows, classes) if skip_unknown else rows, classes, True)
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] > 1:
         return _from_matrix(array, classes)
     array = column_or_1d(array, warn=True)
     check_classification_targets(array)
-    return _from_vector(array, classes)
+    if classes is None:
+        return _from_vector(array)
+    rows = [[name] for name in array.tolist()]
+    return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
+
+
+def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
+    """The names of rows that are among the classes."""
+    known = set(name_array(classes).tolist())
+    return [[name for name in row if name in known] for row in rows]
+
+
+def is_matrix(y: Any) -> bool:
+    """Whether targets have a column for each label; one dense column is a vector."""
+    shape = tuple(getattr(y, "shape", ()))
+    sparse = hasattr(y, "tocsr") or (isinstance(y, torch.Tensor) and y.layout != torch.strided)
+    return len(shape) == 2 and (shape[1] != 1 or sparse)
 
 
 def _holds_lists(y: Any) -> bool:
@@ -81,20 +112,38 @@ def _holds_lists(y: Any) -> bool:
     )
 
 
+def _check_no_matrix(rows: list[list[Any]]) -> None:
+    """Raise ValueError for lists of zeros and ones that can only be rows of a matrix."""
+    width = len(rows[0])
+    if width < 2 or any(len(row) != width for row in rows):
+        return
+    repeats = False
+    for row in rows:
+        if not all(isinstance(name, int | float | np.generic) and name in (0, 1) for name in row):
+            return
+        repeats |= len(set(row)) < width
+    if repeats:
+        raise ValueError(
+            f"y holds {width} zeros and ones in each row, which as lists of names would be the "
+            "labels 0 and 1: give a matrix, np.array(y)"
+        )
+
+
 def _from_matrix(y: Any, classes: Any) -> Targets:
-    names = np.asarray(y.columns) if hasattr(y, "columns") else None
-    y = y.to_numpy() if names is not None else y
     if isinstance(y, Pattern | CSR):
-        matrix = CSR(y.indptr, y.indices, np.ones(len(y.indices), np.float32))
-        width = int(y.indices.max(initial=-1)) + 1 if classes is None else len(classes)
+        if isinstance(y, CSR):
+            matrix = as_csr(y, name="labels").without_zeros()
+        else:
+            matrix = CSR(*y, np.ones(len(y.indices), np.float32))
+        width = int(matrix.indices.max(initial=-1)) + 1 if classes is None else len(classes)
     else:
         matrix, width = as_csr(y, name="labels"), y.shape[1]
     if not np.isin(matrix.values, (0, 1)).all():
         raise ValueError("Unknown label type: a matrix of labels must hold zeros and ones only")
     if classes is not None and len(classes) != width:
         raise ValueError(f"{len(classes)} classes do not fit a matrix of {width} columns")
-    found = np.asarray(classes) if classes is not None else names
-    return Targets(as_pattern(matrix, width), np.arange(width) if found is None else found, True)
+    found = np.arange(width) if classes is None else name_array(classes)
+    return Targets(as_pattern(matrix, width), found, True)
 
 
 def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Targets:
@@ -113,12 +162,37 @@ def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Target
         lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]
     except KeyError as error:
         raise ValueError(f"label {error.args[0]!r} is not among the classes") from error
-    return Targets(Pattern.from_lists(lists), np.array(known), multilabel)
+    return Targets(Pattern.from_lists(lists), name_array(known), multilabel)
 
 
-def _from_vector(array: np.ndarray, classes: Any) -> Targets:
-    if classes is not None:
-        return _from_names([[name] for name in array.tolist()], classes, multilabel=False)
+def name_array(names: Any) -> np.ndarray:
+    """Names as an array ``(N,)``; of objects where numpy would change what they are.
+
+    It makes text of texts and numbers, and float64 of whole numbers beyond int64.
+    """
+    if isinstance(names, np.ndarray):
+        return names
+    names = list(names)
+    found = np.array(names)
+    changed = found.tolist() != names
+    if found.dtype.kind == "f":
+        changed |= all(isinstance(name, int | np.integer) for name in names)
+    if names and changed:
+        found = np.empty(len(names), object)
+        found[:] = names
+    return found
+
+
+def check_same_kind(new: Iterable[Any], known: np.ndarray) -> None:
+    """Raise ValueError if a name is a text where all known ones are numbers, or the other way."""
+    kinds = {isinstance(name, str) for name in known.tolist()}
+    for name in new:
+        if kinds and isinstance(name, str) not in kinds:
+            wanted = "texts" if True in kinds else "numbers"
+            raise ValueError(f"names of labels must be {wanted}, as the others are, not {name!r}")
+
+
+def _from_vector(array: np.ndarray) -> Targets:
     known, numbers = np.unique(array, return_inverse=True)
     labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
     return Targets(labels, known, False)
@@ -153,9 +227,23 @@ def weighted_rows(split: Split, weights: Any) -> Split:
     return replace(split.take(left), weights=found[left] / found[left].mean())
 
 
+def check_names(classes: np.ndarray) -> None:
+    """Raise ValueError unless these can be the names of classes: each of them once."""
+    names = label_names(classes)
+    if names is not None and len(set(names)) < len(names):
+        Names.of(names, "names of labels")  # Says which one.
+
+
 def label_names(classes: np.ndarray) -> list[Any] | None:
-    """The names of classes for `slide.Model`: texts or whole numbers; None: 0, 1, ..., N - 1."""
+    """The names of classes for `slide.Model`: texts or whole numbers; None: 0, 1, ..., N - 1.
+
+    Raises:
+        ValueError: for a name that is neither a text nor a finite number.
+    """
     names = classes.tolist()
+    for name in names:
+        if name is None or (isinstance(name, float) and not math.isfinite(name)):
+            raise ValueError(f"names of labels must be texts or finite numbers, not {name}")
     if all(isinstance(name, int | float) and name == number for number, name in enumerate(names)):
         return None
     if all(isinstance(name, int | float) and name == int(name) for name in names):

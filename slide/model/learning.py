@@ -1,6 +1,5 @@
 """A model that goes on learning: further rows, new labels and features, labels that go."""
 
-import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +10,7 @@ from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.functional.losses import LOSSES
 from slide.inputs import as_pattern
 from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
-from slide.model.restrict import kept_ranker
+from slide.model.restrict import kept_ranker, own_layers
 from slide.names import Names
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
 from slide.nn.stored_layers import make_float32
@@ -44,7 +43,7 @@ class LearningMixin:
     num_features: int
     num_labels: int
     _label_ids: np.ndarray | None
-    _shares_layers: bool = False  # With the model that it was made of by `Model.restricted`.
+    _shares_layers: bool = False  # With another model, since `Model.restricted`.
     optimizer: RowSparseAdam | None = None
     passes: int = 0
 
@@ -228,7 +227,8 @@ class LearningMixin:
     def _own_network(self) -> SlideNetwork:
         """The network, which is the model's own from now on."""
         if self._shares_layers:
-            self.network, self._shares_layers = copy.deepcopy(self.network), False
+            self.network, self.optimizer = own_layers(self.network, self.optimizer)
+            self._shares_layers = False
         return self.network
 
     def _new_numbers(self, labels: Any) -> tuple[np.ndarray, Names | None]:

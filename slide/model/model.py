@@ -14,7 +14,7 @@ from slide.inputs import as_csr
 from slide.model.learning import LearningMixin
 from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
-from slide.names import Names
+from slide.names import Names, check_columns
 from slide.nn import SlideNetwork
 from slide.nn.predicting import check_finite
 from slide.nn.searched_layer import SEARCHES as SEARCHES
@@ -180,6 +180,8 @@ class Model(LearningMixin):
         """The raw features of rows or texts."""
         if isinstance(rows, Iterator):
             rows = list(rows)
+        if self.feature_names is not None and hasattr(rows, "columns"):
+            check_columns("features", rows.columns, self.feature_names)
         if _are_texts(rows, self.vectorizer is not None):
             rows = self.rows_of(rows)
         x = as_csr(rows, self.num_features)
@@ -187,7 +189,7 @@ class Model(LearningMixin):
         if not np.isfinite(x.values).all():  # `as_csr` does not look into a CSR.
             bad = x.values[~np.isfinite(x.values)][0]
             raise ValueError(f"features must be finite float32 values, not {bad}")
-        return x
+        return x.without_zeros()
 
     def _answer_blocks(self, x: CSR, k: int, search: str) -> list[tuple[np.ndarray, np.ndarray]]:
         parts = []
@@ -218,8 +220,8 @@ class Model(LearningMixin):
         """A model that answers with some of the labels only; weights of the others are left out.
 
         A re-ranker compares candidates, so its probabilities are not quite those of all labels.
-        The model keeps the names of all labels, and can be saved. It reads the hidden layers of
-        this one, so it follows if this one learns; before it learns itself, it copies them.
+        The model keeps the names of all labels, and can be saved. The two share their hidden layers
+        until one of them learns. It copies the layers first, so the other one stays as it was.
 
         Args:
             labels: names or numbers of labels, in any order.
@@ -239,7 +241,7 @@ class Model(LearningMixin):
         names = {"label_names": self.label_names, "feature_names": self.feature_names}
         more = {"settings": self.settings, "name": self.name, "vectorizer": self.vectorizer}
         small = Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
-        small._shares_layers = True
+        small._shares_layers = self._shares_layers = True
         return small
 
     def _number(self, label: Any) -> int:

@@ -11,6 +11,7 @@ from slide.data.transform_steps import keep_labels
 from slide.kernels.ragged import select_rows
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
+from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import FullSampler
 from slide.sparse import CSR
@@ -36,6 +37,21 @@ def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
     layer.out_features, layer.sampler = len(kept), FullSampler(layer.in_features, len(kept))
     small.output = layer
     return small
+
+
+def own_layers(
+    network: SlideNetwork, optimizer: RowSparseAdam | None
+) -> tuple[SlideNetwork, RowSparseAdam | None]:
+    """A network with copies of all layers but the output layer, and its optimizer with theirs.
+
+    Args:
+        network: its output layer is no other network's.
+        optimizer: of the network; None: there is none.
+    """
+    kept: list[object] = [network.output, *network.output.parameters()]
+    if optimizer is not None:
+        kept += [optimizer.state[p] for p in network.output.parameters() if p in optimizer.state]
+    return copy.deepcopy((network, optimizer), {id(each): each for each in kept})
 
 
 def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:

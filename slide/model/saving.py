@@ -11,7 +11,7 @@ from slide.model.index_state import index_settings, index_tensors
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
 from slide.names import Names
-from slide.tensor_folder import NEW_FILES, SUFFIX, Written, write_folder
+from slide.tensor_folder import NEW_FILES, SUFFIX, Written, listed_files, write_folder
 
 
 def check_target(folder: Path) -> None:
@@ -21,7 +21,7 @@ def check_target(folder: Path) -> None:
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     # These are what an interrupted call may have left.
     others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
-    if others and MODEL_FILE not in names:
+    if others and listed_files(folder / MODEL_FILE) is None:
         raise ValueError(f"{folder} holds something else than a model: name a new folder")
 
 

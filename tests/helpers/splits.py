@@ -11,9 +11,8 @@ def make_split(num_rows=23, seed=0):
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 6, num_rows))])
     label_indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 4, num_rows))])
-    features = CSR(
-        indptr, rng.integers(0, 50, indptr[-1], np.int32), np.arange(indptr[-1], dtype=np.float32)
-    )
+    values = np.arange(1, indptr[-1] + 1, dtype=np.float32)
+    features = CSR(indptr, rng.integers(0, 50, indptr[-1], np.int32), values)
     labels = Pattern(label_indptr, rng.integers(0, 30, label_indptr[-1], np.int32))
     return Split(features, labels, 50, 30)
 

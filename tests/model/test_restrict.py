@@ -1,5 +1,7 @@
 """Models that answer with some of their labels only."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -80,3 +82,34 @@ def test_a_restricted_model_that_learns_leaves_the_other_one_alone(data):
     small.add_features(4)
     assert (small.num_features, model.num_features) == (64, 60)
     np.testing.assert_array_equal(model.predict(rows, k=80).scores, before.scores)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_model_that_learns_leaves_a_restricted_one_alone(data, trained):
+    torch.manual_seed(0)
+    rows, labels = data.test.features, [[3]] * 30
+    model = Model(job.make_network(data))
+    if trained:  # It has an optimizer then, whose moments must go on.
+        model.partial_fit(rows, [[5]] * 30, lr=0.05)
+    twin = copy.deepcopy(model)
+    small, other = model.restricted([3, 1, 70]), model.restricted([2, 4])
+    before = small.predict(rows, k=3), other.predict(rows, k=2)
+    output, first = model.network.output, model.predict(rows, k=9)
+    for learner in (model, twin):
+        for _ in range(2):
+            learner.partial_fit(rows, labels, lr=0.05)
+    for found, expected in zip(
+        (small.predict(rows, k=3), other.predict(rows, k=2)), before, strict=True
+    ):
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+    found, expected = model.predict(rows, k=9), twin.predict(rows, k=9)
+    assert (found.scores != first.scores).any()
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    assert model.network.output is output, "the many outputs need no copy"
+    model.restricted([3, 1]).partial_fit(rows, [[1]] * 30, lr=0.05)
+    np.testing.assert_array_equal(model.predict(rows, k=9).scores, expected.scores)
+    small.partial_fit(rows, [[1]] * 30, lr=0.05)
+    model.add_features(2)
+    assert (small.num_features, model.num_features) == (60, 62)

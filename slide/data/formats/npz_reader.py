@@ -34,7 +34,7 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
 
 
 def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
-    """Reads two matrices of any sparse kind. A stored zero is a feature, but not a label.
+    """Reads two matrices of any sparse kind. A stored zero is neither a feature nor a label.
 
     Args:
         features: file of the features; their values are converted to float32.
@@ -53,8 +53,8 @@ def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
         yield Block(rows, Pattern(np.zeros(len(rows.indptr), np.int64), np.empty(0, np.int32)))
         return
     read_npz_sizes(features, labels)
-    indptr, indices, marks = _read_matrix(labels, marks=True)
-    yield Block(_read_matrix(features), Pattern(indptr, indices).keep(marks != 0))
+    indptr, indices, _ = _read_matrix(labels, marks=True)
+    yield Block(_read_matrix(features), Pattern(indptr, indices))
 
 
 @contextmanager
@@ -119,7 +119,8 @@ def _read_matrix(path: Path, marks: bool = False) -> CSR:
     matrix.data = matrix.data != 0 if marks else values
     _check_distinct(path, matrix)
     indices = matrix.indices.astype(np.int32, copy=False)
-    return CSR(matrix.indptr.astype(np.int64, copy=False), indices, matrix.data)
+    rows = CSR(matrix.indptr.astype(np.int64, copy=False), indices, matrix.data)
+    return rows.without_zeros()
 
 
 def _check_distinct(path: Path, matrix) -> None:

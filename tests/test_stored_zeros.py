@@ -1,0 +1,167 @@
+"""A feature whose value 0 is stored means the same as no entry, wherever rows come from."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from helpers import job
+
+from slide import CSR, Model, SlideClassifier, SlideNetwork, as_csr
+from slide.data import SparseDataset, holdout, kind_of, xmc
+from slide.functional import sparse_linear
+from slide.predict.rows import RowSource, read_rows
+from slide.ranking import EnsembleRanker
+from slide.sampling import FullSampler
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STORED = CSR(np.array([0, 3, 3, 5]), np.array([0, 1, 2, 0, 3], np.int32), np.ones(5, np.float32))
+STORED.values[[0, 3]] = 0
+SCIPY = scipy.sparse.csr_array(STORED[::-1], shape=(3, 4))
+
+
+def with_zeros(x, width):
+    """A SciPy matrix of the same rows, with up to six stored zeros in each."""
+    matrix = scipy.sparse.csr_array(x[::-1], shape=(x.num_rows, width))
+    rows = np.repeat(np.arange(x.num_rows), 6)
+    columns = np.random.default_rng(0).integers(0, width, len(rows))
+    zeros = scipy.sparse.coo_array((np.zeros(len(rows), np.float32), (rows, columns)), matrix.shape)
+    parts = matrix.tocoo(), zeros
+    data, row, column = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "row", "col")
+    )
+    found = scipy.sparse.coo_array((data, (row, column)), matrix.shape).tocsr()
+    assert found.nnz > matrix.nnz
+    return found
+
+
+def in_order(split):
+    x = scipy.sparse.csr_array(split.features[::-1], shape=(len(split), 60))
+    x.sort_indices()
+    return replace(split, features=as_stored(x))
+
+
+def as_stored(matrix):
+    return CSR(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Rows whose columns ascend, as in matrices that SciPy has sorted."""
+    made = job.make_data(tmp_path_factory.mktemp("data"), train_samples=300, test_samples=30)
+    return replace(made, train=in_order(made.train), test=in_order(made.test))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "torch csr", "torch coo", "tiny", "dense"])
+def test_matrices(form):
+    indptr, columns, values = (torch.from_numpy(np.array(part)) for part in STORED)
+    columns = columns.long()
+    if form == "torch csr":
+        x = torch.sparse_csr_tensor(indptr, columns, values, (3, 4), check_invariants=True)
+    elif form == "torch coo":
+        rows = torch.from_numpy(STORED.entry_rows())
+        x = torch.sparse_coo_tensor(
+            torch.stack([rows, columns]), values, (3, 4), check_invariants=True
+        )
+    elif form in ("tiny", "dense"):  # What is zero in float32 is none, either.
+        x = SCIPY.astype(np.float64)
+        x.data[x.data == 0] = 1e-60
+        x = x.toarray() if form == "dense" else x
+    else:
+        x = SCIPY.asformat(form)
+    found = as_csr(x, 4)
+    assert found.indptr.tolist() == [0, 2, 2, 3]
+    assert found.indices.tolist() == [1, 2, 3]
+    assert found.values.tolist() == [1, 1, 1]
+    assert SCIPY.nnz == 5, "the user's matrix has changed"
+
+
+def test_a_csr_that_goes_to_a_layer_stays_as_it_is():
+    assert as_csr(STORED) is STORED
+    assert sparse_linear(STORED, torch.ones(4, 2), None).tolist() == [[2, 2], [0, 0], [1, 1]]
+
+
+def test_rows_without_zeros_are_not_copied(data):
+    x = STORED.without_zeros()
+    assert x.without_zeros() is x
+    assert data.train.without_zeros() is data.train
+    assert SparseDataset("mine", data.train, data.test, 60, 80).train is data.train
+
+
+def test_data_sets_in_memory(data):
+    stored = as_stored(with_zeros(data.train.features, 60))
+    made = SparseDataset("mine", replace(data.train, features=stored), data.test, 60, 80)
+    assert made.train.features.indices.tolist() == data.train.features.indices.tolist()
+    assert kind_of(made.train) == kind_of(data.train)
+
+
+@pytest.mark.parametrize("kind", ["svmlight", "npz"])
+def test_files(tmp_path, kind):
+    if kind == "npz":
+        names = {"train_file": "x.npz", "test_file": "x.npz"}
+        names |= {"train_labels_file": "y.npz", "test_labels_file": "y.npz"}
+        scipy.sparse.save_npz(tmp_path / "x.npz", SCIPY)
+        scipy.sparse.save_npz(tmp_path / "y.npz", scipy.sparse.csr_array(np.eye(3)))
+    else:
+        names = {"train_file": "rows.svm", "test_file": "rows.svm"}
+        (tmp_path / "rows.svm").write_text("0 1:0 2:1 3:1\n1\n2 1:-0.0 4:1\n")
+    found = xmc(name="mine", root=tmp_path, cache=tmp_path / "cache", format=kind, **names)
+    for split in (found.train, found.test):
+        assert split.features.indptr.tolist() == [0, 2, 2, 3]
+        assert split.features.indices.tolist() == [1, 2, 3]
+    stored = np.load(found.folder / "train" / "feature_values.npy")
+    assert stored.tolist() == [1, 1, 1]
+
+
+def test_a_classifier(data):
+    """Training and answers are the same, with a re-ranker, which counts features."""
+    x = data.train.features
+    Y = scipy.sparse.csr_array(
+        (np.ones(len(data.train.labels.indices)), *data.train.labels[::-1]), (300, 80)
+    )
+    X = scipy.sparse.csr_array(x[::-1], shape=(300, 60))
+    X_zeros = with_zeros(x, 60)
+    options = {"epochs": 2, "hidden": 16, "random_state": 0}
+    plain = SlideClassifier(**options).fit(X, Y)
+    expected = plain.predict_top_k(X, k=5)
+    found = SlideClassifier(**options).fit(X_zeros, Y)
+    for model, rows in ((plain, X_zeros), (found, X), (found, X_zeros)):
+        labels, scores = model.predict_top_k(rows, k=5)
+        np.testing.assert_array_equal(labels, expected.labels)
+        np.testing.assert_array_equal(scores, expected.scores)
+
+
+def test_a_model(data, tmp_path):
+    torch.manual_seed(0)
+    train, held = holdout(data.train, 0.5, seed=0)
+    network = job.make_network(data)
+    model = Model(network, EnsembleRanker().fit(network, train, held, every=data.train))
+    x = data.test.features
+    stored = with_zeros(x, 60)
+    expected = model.predict(x, k=5)
+    scipy.sparse.save_npz(tmp_path / "rows.npz", stored)
+    lines = [
+        {str(column): float(stored[row, column]) for column in columns}
+        for row, columns in enumerate(np.split(stored.indices, stored.indptr[1:-1]))
+    ]
+    text = "\n".join(f'{{"features": {line}}}'.replace("'", '"') for line in lines)
+    (tmp_path / "rows.jsonl").write_text(text)
+    given = [stored, as_stored(stored)]
+    for name in ("rows.npz", "rows.jsonl"):
+        given += [block.features for block in read_rows(RowSource(str(tmp_path / name)), model)]
+    for rows in given:
+        labels, scores = model.predict(rows, k=5)
+        np.testing.assert_array_equal(labels, expected.labels)
+        np.testing.assert_allclose(scores, expected.scores, rtol=1e-6)
+
+
+def test_a_model_that_learns():
+    weights = []
+    for x in (STORED, STORED.without_zeros()):
+        torch.manual_seed(0)
+        model = Model(SlideNetwork(4, [8], 2, FullSampler))
+        model.partial_fit(x, [[0], [1], [1]])
+        weights.append(model.network.first.weight.detach())
+    assert torch.equal(*weights)
