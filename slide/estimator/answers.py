@@ -12,7 +12,7 @@ from sklearn.utils.validation import (
 )
 
 from slide import checks
-from slide.estimator.recipe import plain
+from slide.estimator.recipe import without_numpy
 from slide.estimator.targets import checked_sample_weight, read_targets, without_torch
 from slide.inputs import as_csr, as_wide
 from slide.model import Model, Predicted
@@ -146,7 +146,7 @@ class AnswersMixin:
 
     def _best(self, X: Any, k: int) -> Predicted:
         """Numbers and scores of the best labels."""
-        k = plain(k)
+        k = without_numpy(k)
         checks.whole("k", k, 1)
         x = self._fitted()._read_rows(X, reset=False)
         return self.model_.predict_ids(x, k, self.search)

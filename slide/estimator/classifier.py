@@ -18,11 +18,11 @@ from slide.data import SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
 from slide.estimator.growing import GrowingMixin
-from slide.estimator.recipe import Recipe, given_weights, plain
+from slide.estimator.recipe import Recipe, given_weights, without_numpy
 from slide.estimator.silence import silence
 from slide.estimator.targets import (
     Targets,
-    check_names,
+    check_class_names,
     is_matrix,
     read_targets,
     weighted_rows,
@@ -219,7 +219,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         if not len(targets.classes):
             raise ValueError("y holds no class")
         if reset:
-            check_names(targets.classes)
+            check_class_names(targets.classes)
         split = Split(x, targets.labels, self.n_features_in_, len(targets.classes))
         return weighted_rows(split, sample_weight), targets
 
@@ -242,7 +242,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
 
     def _plain(self, name: str) -> Any:
         """A parameter; a scalar of numpy, such as those of a grid, as Python's own."""
-        return plain(getattr(self, name))
+        return without_numpy(getattr(self, name))
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from slide.estimator.targets import check_names, check_same_kind, label_names, name_array
+from slide.estimator.targets import check_class_names, check_same_kind, label_names, name_array
 from slide.model import Model
 from slide.sampling import ActiveSampler
 from slide.sizes import active_outputs
@@ -41,7 +41,7 @@ class GrowingMixin:
         if names or len(set(labels)) < len(labels):
             raise ValueError(f"names of labels must differ; {(names or [labels])[0]!r} is not new")
         classes = name_array([*known, *labels])
-        check_names(classes)
+        check_class_names(classes)
         sampler = self.model_.network.output.sampler
         if self.active is None and isinstance(sampler, ActiveSampler):
             sampler.active = active_outputs(len(classes))

@@ -42,11 +42,11 @@ def given_weights(given: Any, num_labels: int) -> np.ndarray | None:
     return weights
 
 
-def plain(value: Any) -> Any:
+def without_numpy(value: Any) -> Any:
     """A scalar of numpy as Python's own, also in a list; anything else as it is."""
     if isinstance(value, np.generic):
         return value.item()
-    return [plain(each) for each in value] if isinstance(value, list) else value
+    return [without_numpy(each) for each in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

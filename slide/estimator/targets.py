@@ -227,7 +227,7 @@ def weighted_rows(split: Split, weights: Any) -> Split:
     return replace(split.take(left), weights=found[left] / found[left].mean())
 
 
-def check_names(classes: np.ndarray) -> None:
+def check_class_names(classes: np.ndarray) -> None:
     """Raise ValueError unless these can be the names of classes: each of them once."""
     names = label_names(classes)
     if names is not None and len(set(names)) < len(names):
