@@ -13,8 +13,8 @@ _SHORT = 4
 # Share of the rows that repeat others by chance. Of more, labels must be repeated at most this
 # share as often as by chance, where that is at least so often.
 _FEW_REPEATED, _SHARE, _EXPECTED = 0.01, 0.05, 30
-# Fewer pairs of labels of such rows say nothing.
-_PAIRS = 5
+# Fewer rows that repeat others say nothing.
+_ENOUGH = 5
 _BLOCK = 1 << 16
 
 
@@ -134,7 +134,7 @@ def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
     both = (np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)).sum() / 2
     found = (times * (times - 1)).sum() / 2
     if repeated <= _FEW_REPEATED * len(groups):
-        return bool(both < _PAIRS or found <= _SHARE * both)
+        return bool(repeated < _ENOUGH or found <= _SHARE * both)
     frequency = np.bincount(labels.indices, minlength=num_labels) / max(len(labels.indices), 1)
     expected = both * (frequency**2).sum()  # By chance.
     return bool(expected >= _EXPECTED and found <= _SHARE * expected)

@@ -135,9 +135,9 @@ def graph_data(rows=60):
 
 
 def test_the_kind_is_that_of_all_rows(tmp_path, monkeypatch):
-    """Where the two copies of rows are held out, the others look like a graph."""
+    """Where two of six copies of rows are held out, the others look like a graph."""
     rows = 1100
-    numbers = [*range(rows - 2), *range(rows - 4, rows - 2)]
+    numbers = [*range(rows - 6), *range(rows - 12, rows - 6)]
     pattern = Pattern.from_lists([[row % 30, 30 + row // 30, 67] for row in numbers])
     labels = Pattern.from_lists([[row % 12, 12] for row in numbers])
     split = Split(CSR(*pattern, np.ones(3 * rows, np.float32)), labels, 68, 13)
