@@ -206,10 +206,28 @@ def first_unknown(ids: np.ndarray, known: Pattern, count: int) -> np.ndarray:
         array([[3, 5],
                [3, 9]])
     """
-    rows, width = ids.shape
+    found = np.full((len(ids), count), -1, np.int64)
+    best = unknown_first(ids, known, count)[1]
+    found[:, : best.shape[1]] = best
+    return found
+
+
+def unknown_first(ids: np.ndarray, known: Pattern, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The places in each row of its first ids that are not known, and these ids.
+
+    Args:
+        ids, known, count: see `first_unknown`.
+
+    Returns:
+        Places and ids, both ``(R, min(k, count))``; the ids are -1 where a row has fewer.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data.known_labels import unknown_first
+        >>> from slide.sparse import Pattern
+        >>> unknown_first(np.array([[7, 3, 5]]), Pattern.from_lists([[7]]), 2)
+        (array([[1, 2]]), array([[3, 5]]))
+    """
     left = (ids >= 0) & ~hits(ids, known)
     order = np.argsort(~left, axis=1, kind="stable")[:, :count]
-    found = np.full((rows, count), -1, np.int64)
-    best = np.where(left, ids, -1)
-    found[:, : min(width, count)] = np.take_along_axis(best, order, axis=1)
-    return found
+    return order, np.take_along_axis(np.where(left, ids, -1), order, axis=1)

@@ -6,8 +6,9 @@ import numpy as np
 
 from slide import checks
 from slide.bars import Bar
+from slide.data.known_labels import unknown_first
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
-from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
 # Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
 # negatives need not be as exact, and there is one for each training row.
@@ -33,12 +34,8 @@ class Votes(NamedTuple):
 
     def without(self, known: Pattern, count: int) -> "Votes":
         """The votes for the first ``count`` labels of each row that are not ``known``."""
-        left = (self.ids >= 0) & ~hits(self.ids, known)
-        order = np.argsort(~left, axis=1, kind="stable")[:, :count]
-        ids, shares, sharp = (
-            np.take_along_axis(array, order, 1)
-            for array in (np.where(left, self.ids, -1), self.shares, self.sharp)
-        )
+        order, ids = unknown_first(self.ids, known, count)
+        shares, sharp = (np.take_along_axis(each, order, 1) for each in (self.shares, self.sharp))
         return self._replace(ids=ids.astype(np.int32), shares=shares, sharp=sharp)
 
 

@@ -3,46 +3,41 @@
 import numpy as np
 
 
-class Frame:
-    """A table ``(R, N)`` with a name for each column."""
+class Column:
+    """Values that know their shape and become an array."""
 
-    ndim = 2
-
-    def __init__(self, values, columns):
-        self.values, self.columns = np.asarray(values), list(columns)
-        self.shape = self.values.shape
+    def __init__(self, values):
+        self.values = values
+        self.shape, self.ndim = values.shape, values.ndim
 
     def __len__(self):
         return len(self.values)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+    def to_numpy(self):
+        return self.values
+
+
+class Frame(Column):
+    """A table ``(R, N)`` with a name for each column."""
+
+    def __init__(self, values, columns):
+        super().__init__(np.asarray(values))
+        self.columns = list(columns)
 
     def __iter__(self):
         return iter(self.columns)
 
-    def __array__(self, dtype=None, copy=None):
-        return np.array(self.values, dtype)
 
-    def to_numpy(self):
-        return self.values
-
-
-class Series:
+class Series(Column):
     """A column ``(R,)`` of a table."""
 
-    ndim = 1
-
     def __init__(self, values):
-        self.values = np.empty(len(values), object)
-        self.values[:] = values
-        self.shape = self.values.shape
-
-    def __len__(self):
-        return len(self.values)
+        array = np.empty(len(values), object)
+        array[:] = values
+        super().__init__(array)
 
     def __iter__(self):
         return iter(self.values)
-
-    def __array__(self, dtype=None, copy=None):
-        return np.array(self.values, dtype)
-
-    def to_numpy(self):
-        return self.values
