@@ -20,6 +20,7 @@ from slide.ranking.judge import Judge, load_learner
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
 from slide.ranking.ranked import Ranked
+from slide.sizes import judged_places
 from slide.sparse import CSR, hits
 
 OBJECTIVES = ("p", "psp")
@@ -38,8 +39,6 @@ _KNOWN = {
 }
 # Held-out rows for the choice of the neighbours' weights, and labels of each of them.
 _TRIAL_ROWS, _TRIAL_PLACES = 1000, 100
-# The mean of precision at these places decides.
-_PLACES = (1, 3, 5)
 # Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
 # few labels or rows, all rows are needed for enough candidates.
 RARE, MANY = 10, 10_000
@@ -269,9 +268,8 @@ class EnsembleRanker:
             ids = model.votes(trial.features, min(_TRIAL_PLACES, train.num_labels)).ids
             if self.known_labels is not None:
                 ids = first_unknown(ids, self.known_labels.of(trial.features), ids.shape[1])
-            right = hits(ids[:, : _PLACES[-1]], trial.labels)
-            # With as many places as labels, all answers are equally good.
-            places = [k for k in _PLACES if k == 1 or k < train.num_labels]
+            places = judged_places(train.num_labels)
+            right = hits(ids[:, : places[-1]], trial.labels)
             found.append((100 * float(np.mean([right[:, :k].mean() for k in places])), model))
         (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
         self.notes.append(

@@ -8,6 +8,7 @@ from slide.compilation import clock
 from slide.data import Batches, Split, find_known, first_unknown
 from slide.distributed import Group
 from slide.nn import SlideNetwork
+from slide.sizes import judged_places
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
 from slide.training.monitor import Monitor
@@ -15,7 +16,7 @@ from slide.training.plan import Plan
 from slide.training.progress import Counters
 from slide.training.together import Together
 
-_ROWS, _BATCH, _PLACES = 2000, 512, (1, 3, 5)
+_ROWS, _BATCH = 2000, 512
 
 
 class HeldRows:
@@ -34,8 +35,7 @@ class HeldRows:
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
             self.known = find_known(train, kind).of(self.split.features)
-        # With as many places as labels, all answers are equally good.
-        self.places = [k for k in _PLACES if k == 1 or k < train.num_labels]
+        self.places = judged_places(train.num_labels)
         self.baseline = self._judge(self._frequent(train), self.known)
 
     def precision(self, network: SlideNetwork) -> float:
@@ -47,20 +47,20 @@ class HeldRows:
         labels, found = network.output.out_features, []
         for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
             known = self._known_of(batch.rows)
-            depth = min(_PLACES[-1] + _most(known), labels)
+            depth = min(self.places[-1] + _most(known), labels)
             ids = on_host(network.predict(batch.features, depth)[1])
-            found.append(ids if known is None else first_unknown(ids, known, _PLACES[-1]))
+            found.append(ids if known is None else first_unknown(ids, known, self.places[-1]))
         return self._judge(np.concatenate(found))
 
     def _judge(self, ids: np.ndarray, known: Pattern | None = None) -> float:
         """The precision of answers ``(rows, k)``, without known ones."""
-        best = ids if known is None else first_unknown(ids, known, _PLACES[-1])
+        best = ids if known is None else first_unknown(ids, known, self.places[-1])
         return float(np.mean([precision_at_k(best, self.split.labels, k) for k in self.places]))
 
     def _frequent(self, train: Split) -> np.ndarray:
         """The same answers for each row: the most frequent labels, as many as are needed."""
         counts = np.bincount(train.labels.indices, minlength=train.num_labels)
-        ids = np.argsort(-counts, kind="stable")[: _PLACES[-1] + _most(self.known)]
+        ids = np.argsort(-counts, kind="stable")[: self.places[-1] + _most(self.known)]
         return np.broadcast_to(ids, (len(self.split), len(ids)))
 
     def _known_of(self, rows: np.ndarray) -> Pattern | None:
