@@ -171,7 +171,8 @@ def _own_labels(train: Split) -> int:
     """Number of labels that are features of their row."""
     width = np.int64(max(train.num_features, train.num_labels))
     features, labels = (_pairs(part, width) for part in (train.features, train.labels))
-    return int(np.isin(labels, features).sum())
+    # Both ascend, so merging them is much faster than looking each up.
+    return int(np.isin(labels, features, assume_unique=True, kind="sort").sum())
 
 
 def _pairs(pattern: CSR | Pattern, width: np.int64) -> np.ndarray:
