@@ -16,11 +16,16 @@ from slide.sampling.best_ids import (
     best_of_pool,
     dense,
     most_labels,
+    padded,
     plain_best_of_pool,
+    ranked,
     without_labels,
 )
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import Pattern
+
+# Candidates that each sample has in a shared set, unless it is said.
+_IN_SHARED = 8
 
 
 class RecentProposer(Proposer):
@@ -39,7 +44,9 @@ class RecentProposer(Proposer):
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
         recent: largest number of different labels that are scored; a step scores ``B * recent``.
-        best: number of candidates of each sample.
+            More of them make harder negatives.
+        best: largest number of candidates of each sample; None: as many as its set has places for,
+            and 8 in a shared set.
         seed: not used; other proposers have this argument, too.
 
     Raises:
@@ -64,13 +71,14 @@ class RecentProposer(Proposer):
         in_features: int,
         out_features: int,
         *,
-        recent: int = 1024,
-        best: int = 8,
+        recent: int = 4096,
+        best: int | None = None,
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
         checks.whole("recent", recent, 1)
-        checks.whole("best", best, 1)
+        if best is not None:
+            checks.whole("best", best, 1)
         self.recent, self.best = recent, best
         self.pool = np.empty(0, np.int32)
         self._rows: tuple[Tensor, Tensor | None] | None = None
@@ -87,33 +95,38 @@ class RecentProposer(Proposer):
 
     refresh = rebuild
 
-    @profiled("score recent labels")
     def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
         """The best labels of recent samples, this batch's included, that are not a sample's own.
 
         Raises:
             TypeError: for inputs in CSR form.
         """
+        return self._best(queries, labels, self.best or _IN_SHARED)
+
+    @profiled("score recent labels")
+    def _best(self, queries: Queries, labels: Pattern, most: int) -> Pattern:
+        """`look_up` of ``most`` ids for each sample."""
         queries = dense(queries, type(self).__name__)
         assert self._rows is not None, "a sampler calls rebuild first"
         weight, bias = self._rows
         # Sorted, because memory is read faster in order.
         pool = np.sort(self._newest(labels.indices))
         at = torch.from_numpy(pool.astype(np.int64))
-        most = self.best + most_labels(labels)
         with torch.no_grad():
-            x = queries.detach().to(weight.dtype)
-            places = best_of_pool(x, weight[at], None if bias is None else bias[at], most)
+            x, own = queries.detach().to(weight.dtype), None if bias is None else bias[at]
+            places = best_of_pool(x, weight[at], own, most + most_labels(labels))
         ids = np.where(places < 0, -1, pool[places] if len(pool) else -1)
-        return without_labels(ids, labels, self.best)
+        return without_labels(ids, labels, most)
 
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """See `Proposer.propose`."""
+        limits = places if self.best is None else np.minimum(places, self.best)
         if not plain(queries):
-            return super().propose(queries, labels, places, key)
-        best, pool = self._best_on_device(queries, labels, np.minimum(places, self.best))
+            most = int(limits.max(initial=0))
+            return ranked(padded(self._best(queries, labels, most), most), limits)
+        best, pool = self._best_on_device(queries, labels, limits)
         ids = _named(best, pool)
         if ids.device.type != "cpu":
             return ids
@@ -125,7 +138,7 @@ class RecentProposer(Proposer):
         """See `Proposer.propose_shared`."""
         if not plain(queries):
             return super().propose_shared(queries, labels, places, key)
-        most = np.full(labels.num_rows, self.best)
+        most = np.full(labels.num_rows, self.best or _IN_SHARED)
         best, pool = self._best_on_device(queries, labels, most)
         ids = _named(most_named(best, len(pool), places), pool)
         return ids if ids.device.type != "cpu" else ids[ids >= 0].numpy()

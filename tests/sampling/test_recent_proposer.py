@@ -136,6 +136,33 @@ class TestSets:
                 count = labels.indptr[b + 1] - labels.indptr[b]
                 assert set(active.row(b)[: count + 2].tolist()) <= every
 
+    @pytest.mark.parametrize("share", [0.25, 1.0])
+    def test_fill_all_places_that_they_may_take(self, share):
+        weight, bias = draw_layer()
+        sampler = recent_sampler(D, N, active=17, mode="per_sample", candidate_share=share)
+        batches, _ = train(sampler, (weight, bias), range(8))
+        pool, queries = naive_pool([*batches, draw_labels(9)], 4096), draw_queries(5, 9)
+        sampler.update(weight, bias, queries)
+        active = sampler.select(queries, draw_labels(9))
+        for b, count in enumerate((2, 1, 0, 3, 1)):
+            own = active.row(b)[:count].tolist()
+            places = min(int(share * (17 - count)), 16 - count)
+            wanted = naive_best(pool, own, queries[b], weight, bias, places)
+            assert active.row(b)[count : count + places].tolist() == wanted
+            assert len(wanted) == places
+
+    def test_are_few_of_each_sample_in_a_shared_set(self):
+        weight, bias = draw_layer()
+        sampler = recent_sampler(D, N, active=120, candidate_share=1.0)
+        batches, _ = train(sampler, (weight, bias), range(30))
+        sampler.update(weight, bias, draw_queries(1))
+        alone = Pattern.from_lists([[3]])
+        ids = sampler.select(draw_queries(1), alone).ids
+        pool = naive_pool([*batches, alone], 4096)
+        wanted = naive_best(pool, [3], draw_queries(1)[0], weight, bias, 8)
+        assert ids[:9].tolist() == [3, *wanted]
+        assert set(ids[9:].tolist()) - set(pool)  # These are drawn.
+
     def test_evaluation_is_not_remembered(self):
         sampler = recent_sampler(D, N, active=16, mode="per_sample")
         sampler.update(*draw_layer(), None)
