@@ -74,6 +74,11 @@ class RowTransform:
         return keep_labels(labels, self.label_ids, self.num_labels)
 
     @property
+    def renumbers(self) -> bool:
+        """Whether features or labels have other numbers after the steps."""
+        return bool(self.hashed_features) or self.label_ids is not None
+
+    @property
     def num_columns(self) -> tuple[int, int]:
         """Numbers of features and of labels after the steps."""
         labels = self.num_labels if self.label_ids is None else len(self.label_ids)

@@ -37,9 +37,15 @@ def choose_rows(
         kind: what the rows are; see `slide.data.Split`.
 
     Raises:
-        ValueError: if there are no rows to train or evaluate on, or none to train on has a label.
+        ValueError: if there are no rows to train or evaluate on, or none to train on has a label;
+            for items that have other numbers as features than as labels.
     """
     train, judged = data.train, data.test
+    if kind == "items" and any(step.renumbers for step in data.steps):
+        raise ValueError(
+            "kind=items needs items with one number, as feature and as label; hashed_features and "
+            "min_label_count give them others: leave these out, or leave kind=auto"
+        )
     if kind != "auto":
         train = replace(train, kind=kind)
     if share:

@@ -10,11 +10,12 @@ from helpers.matrices import to_dense
 from helpers.samplers import lsh_sampler, uniform_sampler
 
 from slide import FullSampler, SimHash
-from slide.data import Split, holdout
+from slide.data import Split, holdout, transform
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training.evaluation import (
     check_search,
+    choose_rows,
     evaluate,
     inspect_selection,
     majority_precision,
@@ -49,6 +50,15 @@ def label_sets(split):
     return [
         set(split.labels.indices[bounds[i] : bounds[i + 1]].tolist()) for i in range(len(split))
     ]
+
+
+@pytest.mark.parametrize("step", [{"min_label_count": 2}, {"hashed_features": 20}])
+def test_items_that_have_two_numbers_are_refused(data, step):
+    changed, same = transform(data, **step), transform(data, l2_norm=True)
+    with pytest.raises(ValueError, match="kind=items needs items with one number"):
+        choose_rows(changed, 0.1, 0, "items")
+    assert choose_rows(changed, 0.1, 0)[0].kind == "auto"
+    assert choose_rows(same, 0.1, 0, "items")[0].kind == "items"
 
 
 @pytest.mark.parametrize("sampler", [FullSampler, tables()])
