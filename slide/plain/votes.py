@@ -53,25 +53,3 @@ def most_voted(ids: Tensor, rank: Tensor, places: int) -> Tensor:
     score, order = score.topk(min(places, ids.shape[1]))
     best = torch.where(score >= 0, ids.gather(1, order), -1)
     return pad(best, (0, places - best.shape[1]), value=-1)
-
-
-def most_named(named: Tensor, count: int, places: int) -> Tensor:
-    """The numbers that most rows name; of equals, the one nearer to the front of some row.
-
-    Args:
-        named: ``(B, k)`` int64 in [0, count), distinct in a row, best first; -1: none.
-        count: of the numbers.
-        places: how many of them are wanted.
-
-    Returns:
-        ``(min(places, count),)`` int64, the most votes first; -1 where there are fewer.
-    """
-    front = named.T.flatten()  # The first of each row, then the second of each.
-    at = torch.where(front < 0, count, front)
-    votes = torch.zeros(count + 1, dtype=torch.int64, device=named.device)
-    votes.index_add_(0, at, torch.ones_like(at))
-    arrival = torch.arange(len(at), device=at.device)
-    first = torch.full_like(votes, len(at)).scatter_reduce_(0, at, arrival, "amin")
-    score = ((votes << 32) - first)[:count]
-    best, order = score.topk(min(places, count))
-    return torch.where(best > 0, order, -1)

@@ -10,7 +10,6 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import on_device, plain
 from slide.kernels.votes import RankedIds
-from slide.plain.votes import most_named
 from slide.runtime import profiled
 from slide.sampling.best_ids import (
     best_of_pool,
@@ -24,29 +23,26 @@ from slide.sampling.best_ids import (
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import Pattern
 
-# Candidates that each sample has in a shared set, unless it is said.
-_IN_SHARED = 8
-
-
 class RecentProposer(Proposer):
     """Proposes, of the labels of recent samples, the best few of each sample.
 
     The outputs with large scores for an input are those that are often labels, or that are labels
     of inputs like it. So most of them were labels a moment ago. The labels of the batch and of
     those before it, `recent` different ones, are scored for each sample, with the weights as they
-    are, and the best few that are not its own labels are its candidates. There is no index that
-    could be out of date. Batches as a source of hard negatives are known from the training of
-    retrievers (Karpukhin et al. 2020, "Dense passage retrieval for open-domain question answering",
-    section 3.2), and a memory of earlier ones from Wang et al. 2020, "Cross-batch memory for
-    embedding learning".
+    are, and the best few that are not its own labels are its candidates. For a set that the batch
+    shares, the newest labels are candidates as they are: each is a negative of all samples, and
+    scores would cost as much as the step. There is no index that could be out of date. Batches as a
+    source of hard negatives are known from the training of retrievers (Karpukhin et al. 2020,
+    "Dense passage retrieval for open-domain question answering", section 3.2), and a memory of
+    earlier ones from Wang et al. 2020, "Cross-batch memory for embedding learning".
 
     Args:
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
-        recent: largest number of different labels that are scored; a step scores ``B * recent``.
-            More of them make harder negatives.
-        best: largest number of candidates of each sample; None: as many as its set has places for,
-            and 8 in a shared set.
+        recent: largest number of different labels that are remembered. For sets of each sample a
+            step scores ``B * recent``; more of them make harder negatives.
+        best: largest number of candidates of each sample; None: as many as its set has places for.
+            A shared set has as many as it has places for.
         seed: not used; other proposers have this argument, too.
 
     Raises:
@@ -101,7 +97,7 @@ class RecentProposer(Proposer):
         Raises:
             TypeError: for inputs in CSR form.
         """
-        return self._best(queries, labels, self.best or _IN_SHARED)
+        return self._best(queries, labels, self.best or self.recent)
 
     @profiled("score recent labels")
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Pattern:
@@ -134,14 +130,10 @@ class RecentProposer(Proposer):
 
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
-    ) -> np.ndarray | Tensor:
-        """See `Proposer.propose_shared`."""
-        if not plain(queries):
-            return super().propose_shared(queries, labels, places, key)
-        most = np.full(labels.num_rows, self.best or _IN_SHARED)
-        best, pool = self._best_on_device(queries, labels, most)
-        ids = _named(most_named(best, len(pool), places), pool)
-        return ids if ids.device.type != "cpu" else ids[ids >= 0].numpy()
+    ) -> np.ndarray:
+        """The newest labels of batches before this one; see `Proposer.propose_shared`."""
+        self._labels = labels.indices
+        return self.pool[~np.isin(self.pool, labels.indices)][:places]
 
     @profiled("score recent labels")
     def _best_on_device(

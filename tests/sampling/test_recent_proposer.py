@@ -151,17 +151,20 @@ class TestSets:
             assert active.row(b)[count : count + places].tolist() == wanted
             assert len(wanted) == places
 
-    def test_are_few_of_each_sample_in_a_shared_set(self):
-        weight, bias = draw_layer()
-        sampler = recent_sampler(D, N, active=120, candidate_share=1.0)
-        batches, _ = train(sampler, (weight, bias), range(30))
-        sampler.update(weight, bias, draw_queries(1))
-        alone = Pattern.from_lists([[3]])
-        ids = sampler.select(draw_queries(1), alone).ids
-        pool = naive_pool([*batches, alone], 4096)
-        wanted = naive_best(pool, [3], draw_queries(1)[0], weight, bias, 8)
-        assert ids[:9].tolist() == [3, *wanted]
-        assert set(ids[9:].tolist()) - set(pool)  # These are drawn.
+    @pytest.mark.parametrize(("recent", "active"), [(100, 12), (100, 90), (6, 12)])
+    def test_are_the_newest_labels_in_a_shared_set(self, recent, active):
+        layer = draw_layer()
+        options = {"recent": recent, "active": active, "candidate_share": 1.0}
+        sampler = recent_sampler(D, N, **options)
+        batches, _ = train(sampler, layer, range(30))
+        sampler.update(*layer, draw_queries(1))
+        pool = naive_pool(batches, recent)
+        label = pool[2]
+        ids = sampler.select(draw_queries(1), Pattern.from_lists([[label]])).ids.tolist()
+        others = [i for i in pool if i != label]
+        count = min(len(others), active - 2)  # One uniform draw stands for all that are not chosen.
+        assert ids[: 1 + count] == [label, *others[:count]]
+        assert len({*ids}) == active
 
     def test_evaluation_is_not_remembered(self):
         sampler = recent_sampler(D, N, active=16, mode="per_sample")
