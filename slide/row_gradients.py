@@ -296,4 +296,5 @@ def as_rows(parameter: torch.Tensor) -> torch.Tensor:
     A bias ``(N,)`` counts as ``(N, 1)``. A convolution's weight ``(O, I, kh, kw)`` counts as
     ``(O * I, kh * kw)``; row ``o * I + i`` is the kernel of output ``o`` and input ``i``.
     """
-    return parameter.detach().view(num_rows(parameter), -1)
+    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 would say nothing.
+    return parameter.detach().view(num_rows(parameter), width)

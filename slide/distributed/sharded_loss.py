@@ -15,7 +15,6 @@ from slide.active_set import ActiveSet, check_targets
 from slide.backend import on_device, plain
 from slide.distributed.group import Group
 from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
-from slide.functional.active_loss import scaled
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import hardest_count
 from slide.functional.linear import LinearOptions, linear_on_set
@@ -109,7 +108,7 @@ class _LossOverRanks(FirstDerivatives):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
+        grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
         upstream: float | Tensor = grads[0]
         if not plain(grads[0]):  # Else the host would wait for the value.
             upstream = grads[0].item()

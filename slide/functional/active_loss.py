@@ -101,12 +101,6 @@ def loss_rows(
     return losses
 
 
-def scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
-    """``gradient * upstream``. Usually ``upstream`` is 1; then nothing is computed."""
-    same = not plain(upstream) and upstream.item() == 1  # Elsewhere the host would wait for it.
-    return gradient if same else gradient * upstream
-
-
 def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:
     """The mean as a scalar tensor; 0 if there are no samples."""
     return torch.tensor(losses.mean() if len(losses) else 0.0, dtype=dtype)
@@ -140,4 +134,5 @@ class _ActiveLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return scaled(ctx.gradient, grads[0]), None, None, None, None
+        # In new memory even where the factor is 1, since callers may change it in place.
+        return ctx.gradient * grads[0], None, None, None, None

@@ -10,14 +10,10 @@ from torch import Tensor
 from slide import checks
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import plain
-from slide.functional.active_loss import (
-    loss_on_active,
-    loss_rows,
-    mean_loss,
-    scaled,
-)
+from slide.functional.active_loss import loss_on_active, loss_rows, mean_loss
 from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
+from slide.functional.drawn_ids import check_size
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
 from slide.functional.linear import LinearOptions, check_active, gather_rows, linear_on_set
@@ -162,6 +158,7 @@ class _SharedLinearLoss(FirstDerivatives):
         if not options.learns:
             return mean
         ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, options.sparse_grad
+        ctx.out_features = active.out_features
         grad = nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
@@ -182,9 +179,11 @@ class _SharedLinearLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        check_size(ctx.weight, ctx.out_features)
         upstream, grad_weight, grad_bias = grads[0].item(), None, None
-        sparse = ctx.sparse_grad  # Then values are copied, since autograd may change them in place.
-        grad_x = scaled(ctx.grad_x, grads[0]) if ctx.needs_input_grad[0] else None
+        # What autograd gets is in new memory, since it or a caller may change it in place.
+        sparse = ctx.sparse_grad
+        grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
             grad_weight = hand_over(
                 ctx, ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse

@@ -91,11 +91,11 @@ class _SparseLinear(FirstDerivatives):
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad, grad_weight = grads[0].contiguous(), None
         if ctx.needs_input_grad[1]:
-            x, vectors, visited = ctx.x, grad, rows_to_visit(grad)
+            x, visited = ctx.x, rows_to_visit(grad)
             if visited is None:
-                # A copy: the optimizer computes the product later, and a loader may have put the
-                # next batch into the same memory by then.
-                x = x._replace(values=x.values.copy())
+                # Copies: the optimizer computes the product later, and the caller may have put the
+                # next batch, or another gradient, into the same memory by then.
+                x, vectors = x._replace(values=x.values.copy()), grad.clone()
             else:
                 x = CSR(*select_rows(x.indptr, visited, x.indices, x.values))
                 vectors = grad[torch.from_numpy(visited)]

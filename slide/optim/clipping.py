@@ -110,6 +110,7 @@ def _of_all(norm: Tensor, group: Any) -> list[Tensor]:
 
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
     """The norm of all values of the tensors, a scalar; 0 without any."""
+    tensors = [values for values in tensors if values.numel()]  # The largest of none is an error.
     if not tensors:
         return torch.tensor(0.0, dtype=torch.float32)  # Whatever the default type is.
     norms = [torch.linalg.vector_norm(values, norm_type).float() for values in tensors]

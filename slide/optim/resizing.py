@@ -58,6 +58,8 @@ def resize_rows(
         state = optimizer.state.get(p, {})
     for name, value in state.items():
         if isinstance(value, Tensor) and value.ndim and len(value) == rows:
+            if value.layout == torch.sparse_coo:  # Momentum of sparse gradients.
+                value = value.to_dense()
             # Steps before a row existed are none that it skipped.
             first = int(state["step"]) if name == "last_step" else 0
             new = value.new_full((len(added), *value.shape[1:]), first)
@@ -65,3 +67,5 @@ def resize_rows(
     p.grad, p.row_gradients = None, []  # type: ignore[attr-defined]
     old = p.data if kept is None else p.data[kept]
     p.data = torch.cat([old, added.to(old.dtype)])
+    # The numbers of rows in a forward pass before are others: its backward pass must raise.
+    torch.autograd.graph.increment_version(p)

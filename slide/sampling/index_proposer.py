@@ -65,7 +65,7 @@ class IndexProposer(Proposer):
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Make lists of all rows."""
-        self._index = None  # Two at a time would take twice the memory.
+        self._index, self._saved = None, {}  # Two at a time would take twice the memory.
         self._index = RowIndex(weight, bias, self.seed + self.rebuilds)
         self.rebuilds += 1
         self._moved = np.empty(0, np.int32)

@@ -23,6 +23,7 @@ from slide.sampling.best_ids import (
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import Pattern
 
+
 class RecentProposer(Proposer):
     """Proposes, of the labels of recent samples, the best few of each sample.
 

@@ -47,7 +47,8 @@ class ActiveSampler(Sampler):
             that sums over the set are unbiased estimates of sums over all outputs; ``"none"``
             treats the set as if there were no other outputs, as published.
         candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
-            this share of these places, and uniform ids take the others.
+            this share of these places, and uniform ids take the others. Near 1, few uniform ids
+            stand for all others if weights are stratified, which makes the loss noisy.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
             (see `slide.sampling.backoff`), or `slide.sampling.Drift`. The first one is not counted.
         seed: seed of all draws.
@@ -170,7 +171,8 @@ class ActiveSampler(Sampler):
             self.asides += 1
         assemble = self._per_sample if self.mode == "per_sample" else self._shared
         with self._scratch.alone():
-            active = assemble(queries, known, labels is not None, key)
+            with self._scratch.beside():  # A prediction may bring the index up to date.
+                active = assemble(queries, known, labels is not None, key)
             if training and self.proposer is not None:
                 with self._scratch.in_turn():
                     self.proposer.touched(active)

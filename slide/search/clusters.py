@@ -24,10 +24,12 @@ class WeightRows:
     Args:
         weight: ``(N, D)`` floats, or stored rows.
         bias: ``(N,)`` or None.
+        finite: whether rows are those of `finite_rows`.
     """
 
-    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None):
+    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None, finite: bool = False):
         self.weight, self.bias = weight_rows(weight), None if bias is None else bias.detach()
+        self.finite = finite
 
     def __len__(self) -> int:
         return self.weight.shape[0]
@@ -35,9 +37,9 @@ class WeightRows:
     def take(self, numbers: Tensor) -> Tensor:
         """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias."""
         rows = self.weight.take(numbers)
-        if self.bias is None:
-            return rows
-        return torch.cat([rows, self.bias[numbers].float()[:, None]], 1)
+        if self.bias is not None:
+            rows = torch.cat([rows, self.bias[numbers].float()[:, None]], 1)
+        return finite_rows(rows) if self.finite else rows
 
     def blocks(self, numbers: Tensor) -> Iterator[Tensor]:
         """Rows of all ``numbers``, one block after the other."""
@@ -59,6 +61,16 @@ class Lists(NamedTuple):
     order: Tensor
     means: Tensor
     spreads: Tensor
+
+
+def finite_rows(rows: Tensor) -> Tensor:
+    """The rows, or zeros for a row with a NaN or an infinite number, such as a bias of -inf.
+
+    It would be in the mean of its list, and in that of all rows.
+    """
+    if rows.sum().isfinite():
+        return rows
+    return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0)
 
 
 def near_rows(rows: WeightRows, seed: int) -> Lists:

@@ -34,7 +34,8 @@ def exact_top_k(
 
     Returns:
         Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. The order
-        of equal scores is not defined.
+        of equal scores is not defined. A score that is NaN or -inf is no answer: where there are no
+        others, scores are -inf and ids -1.
 
     Raises:
         ValueError: if k is not in [1, N].
@@ -97,11 +98,12 @@ def _plain_search(
         scores = queries @ stored.block(start, start + rows).to(queries.device).T
         if bias is not None:
             scores = scores + bias[start : start + rows].to(queries.device)
+        scores = torch.where(scores.isnan(), -torch.inf, scores)  # As for kernels.
         found, places = scores.topk(min(k, scores.shape[1]))
         best, ids = torch.cat([best, found], 1), torch.cat([ids, places + start], 1)
         best, order = best.topk(min(k, best.shape[1]))
         ids = ids.gather(1, order)
-    return best, ids
+    return best, torch.where(best > -torch.inf, ids, -1)
 
 
 def _search(

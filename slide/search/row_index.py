@@ -11,7 +11,7 @@ from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view, check_on_cpu
 from slide.search.changes import kept_state, state, tensors_of
-from slide.search.clusters import WeightRows, near_rows
+from slide.search.clusters import WeightRows, finite_rows, near_rows
 from slide.stored_rows import StoredRows, weight_rows
 
 # How many standard deviations above the mean of a list the score of a row may lie. See `_bounds`.
@@ -73,7 +73,7 @@ class RowIndex:
         self.weight, self.bias = weight, bias
         self._state = kept_state(weight, bias)  # Before the rows are read, not after.
         rows = WeightRows(weight, bias)
-        lists = near_rows(rows, seed)
+        lists = near_rows(WeightRows(weight, bias, finite=True), seed)
         self._starts, self._ids = lists.starts.numpy(), lists.order.int().numpy()
         self._means, self._spreads = lists.means, lists.spreads
         self._codes = np.empty(tuple(shape), np.int8)
@@ -152,6 +152,7 @@ class RowIndex:
             old = torch.cat([old, torch.from_numpy(self._biases[places, None])], 1)
         new = WeightRows(self.weight, self.bias).take(torch.from_numpy(numbers).long())
         self._round(places, new)
+        old, new = finite_rows(old), finite_rows(new)
         # The mean square of a list is that of its mean and that of the distances from it.
         lists, own = own.unique(return_inverse=True)
         counts = torch.from_numpy(np.diff(self._starts))[lists].float()

@@ -187,9 +187,26 @@ def test_a_loss_of_ones_own(mode):
 
 
 @every_mode
-def test_no_gradient_at_all(mode):
+def test_a_gradient_that_comes_back_may_be_used_again(mode):
     active = make_active(mode)
-    x, weight = draw(B, D), draw(N, D, seed=1)
+    x, weight, bias = draw(B, D), draw(N, D, seed=1), draw(N, seed=2)
+    values = active_linear(x, weight, bias, active)
+    upstream = torch.randn_like(values)
+    values.backward(upstream)
+    wanted = [dense_gradient(each) for each in (weight, bias)]
+    upstream.zero_()
+    for each, gradient in zip((weight, bias), wanted, strict=True):
+        assert gradient.any()
+        torch.testing.assert_close(dense_gradient(each), gradient)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@every_mode
+def test_no_gradient_at_all(mode, dtype):
+    active = make_active(mode)
+    x, weight = (
+        each.detach().to(dtype).requires_grad_() for each in (draw(B, D), draw(N, D, seed=1))
+    )
     optimizer = RowSparseAdam([weight])
     before = weight.detach().clone()
     (active_linear(x, weight, None, active) * 0).sum().backward()

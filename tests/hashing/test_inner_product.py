@@ -126,6 +126,20 @@ class TestInnerProductHash:
         assert torch.equal(hashed.mean_input, other.mean_input)
 
     @pytest.mark.parametrize("norm", NORMS)
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    def test_rows_that_are_no_numbers_change_no_other_codes(self, bad, norm):
+        """A bias of -inf masks an output."""
+        weight, bias = draw_layer()
+        kept = torch.arange(len(weight)) % 20 > 0
+        hashed, other = (InnerProductHash(SimHash(14, 8, seed=1), norm) for _ in range(2))
+        other.fit(weight[kept], bias[kept])
+        bias[~kept] = bad
+        hashed.fit(weight, bias)
+        torch.testing.assert_close(hashed.mean, other.mean)
+        codes = hashed.row_codes(weight, bias)[:, kept]
+        assert (codes == other.row_codes(weight[kept], bias[kept])).mean() > 0.98
+
+    @pytest.mark.parametrize("norm", NORMS)
     def test_votes_follow_inner_products(self, norm):
         weight, bias = draw_layer()
         queries = torch.randn(12, 12, generator=torch.Generator().manual_seed(6))

@@ -88,6 +88,25 @@ def test_grad_of_the_weight_is_returned(loss, mode):
     assert pending(layer) == [[], []]
 
 
+@every_mode
+@ways
+def test_grad_of_the_input_may_be_changed(loss, mode):
+    layer, twin, x = pair(mode)
+    mean, wanted = loss(layer, x), torch.autograd.grad(loss(twin, x), x)[0]
+    torch.autograd.grad(mean, x, retain_graph=True)[0].sign_()
+    torch.testing.assert_close(torch.autograd.grad(mean, x)[0], wanted)
+
+
+@every_mode
+def test_grad_of_the_scores_may_be_changed(mode):
+    out = pair(mode)[0](torch.randn(B, D), draw_labels())
+    mean = ActiveLoss("softmax")(out.values, out.active)
+    first = torch.autograd.grad(mean, out.values, retain_graph=True)[0]
+    wanted = first.clone()
+    first.sign_()
+    torch.testing.assert_close(torch.autograd.grad(mean, out.values)[0], wanted)
+
+
 def test_other_layers():
     layer, x = SparseInputLinear(N, D), make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
     scale = torch.ones(D, requires_grad=True)

@@ -184,6 +184,42 @@ def test_an_optimizer_of_one_parameter_changes_nothing(change, name):
     assert layer(torch.randn(3, D), [[1], [2], [4]]).values.shape == (3, 4)
 
 
+@pytest.mark.parametrize("change", ["add", "remove"])
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_backward_pass_of_before_is_refused(fused, mode, change):
+    layer = SampledLinear(D, N, uniform_sampler(D, N, active=40, mode=mode))
+    loss = ActiveLoss("bce")
+    if fused:
+        value, _ = layer.loss(torch.randn(3, D), [[N - 1], [3], [5]], loss)
+    else:
+        out = layer(torch.randn(3, D), [[N - 1], [3], [5]])
+        value = loss(out.values, out.active)
+    if change == "add":
+        add_outputs(layer, 1)
+    else:
+        remove_outputs(layer, range(9, N))
+    with pytest.raises(RuntimeError, match=r"are added or removed|modified by an inplace"):
+        value.backward()
+    assert not getattr(layer.weight, "row_gradients", [])
+
+
+def test_momentum_of_sparse_gradients_follows():
+    layer = SampledLinear(D, N, uniform_sampler(D, N, active=40), sparse_grad=True)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    layer(torch.randn(2, D), [[0], [1]]).values.sum().backward()
+    optimizer.step()
+    before = optimizer.state[layer.weight]["momentum_buffer"].to_dense()
+    assert before.any()
+    add_outputs(layer, 2, optimizer)
+    buffer = optimizer.state[layer.weight]["momentum_buffer"]
+    assert torch.equal(buffer[:N], before)
+    assert not buffer[N:].any()
+    optimizer.zero_grad()
+    layer(torch.randn(2, D), [[N], [1]]).values.sum().backward()
+    optimizer.step()
+
+
 def test_numbers_that_cannot_be():
     layer = SampledLinear(D, 3)
     for call in (lambda: add_outputs(layer, 0), lambda: add_features(layer, -1)):

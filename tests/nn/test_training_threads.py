@@ -37,6 +37,24 @@ class Slow(Proposer):
         return Pattern.from_lists([[i] for i in range(len(queries))])
 
 
+class Rebuilt(Proposer):
+    """Notes rebuilds, which a thread named "ask" begins and ends late, and look-ups."""
+
+    def __init__(self, *sizes, seed=0):
+        super().__init__(*sizes, seed=seed)
+        self.entered, self.go, self.order = threading.Event(), threading.Event(), []
+
+    def rebuild(self, weight, bias):
+        if threading.current_thread().name == "ask":
+            self.entered.set()
+            assert self.go.wait(60)
+            self.order.append("rebuilt")
+
+    def candidates(self, queries):
+        self.order.append("searched")
+        return Pattern.from_lists([[i] for i in range(len(queries))])
+
+
 @every_mode
 def test_the_second_thread_is_refused(mode):
     layer = SampledLinear(D, N, ActiveSampler(D, N, Slow, active=12, mode=mode))
@@ -53,6 +71,19 @@ def test_the_second_thread_is_refused(mode):
     done[0].backward()
     assert layer.weight.row_gradients
     layer(x, draw_labels())  # Afterwards any thread may go on.
+
+
+def test_the_look_up_of_a_step_waits_for_a_rebuild_of_a_prediction():
+    sampler = ActiveSampler(D, N, Rebuilt, active=12, rebuild=lambda samples: samples)
+    layer, x, proposer = SampledLinear(D, N, sampler), torch.randn(B, D), sampler.proposer
+    sampler.update(layer.weight, layer.bias, x)  # A step begins, and a rebuild is due again.
+    ask = threading.Thread(target=lambda: layer.top_k(x, 3, "sampler"), name="ask")
+    ask.start()
+    assert proposer.entered.wait(60)
+    threading.Timer(0.1, proposer.go.set).start()
+    sampler.select(x, draw_labels())
+    ask.join()
+    assert proposer.order[0] == "rebuilt"
 
 
 def test_a_prediction_waits_for_the_update_of_a_step():

@@ -35,6 +35,14 @@ class TestClipping:
         for got, twin in zip(clipped + [dense_gradient(p) for p in both], twins, strict=True):
             torch.testing.assert_close(got, twin.grad)
 
+    @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+    def test_of_no_rows(self, norm_type):
+        weight, other = nn.Parameter(torch.zeros(N, D)), nn.Parameter(torch.tensor([3.0]))
+        add_row_gradient(weight, RowGradient(np.empty(0, np.int32), torch.empty(0, D)))
+        assert clip_grad_norm_(weight, 1.0, norm_type) == 0
+        other.grad = torch.tensor([4.0])
+        assert clip_grad_norm_([weight, other], 1.0, norm_type) == 4
+
     def test_one_weight_with_both(self):
         weight = nn.Parameter(torch.randn(N, D))
         active_linear(torch.randn(B, D), weight, None, every_output("shared")).sum().backward()

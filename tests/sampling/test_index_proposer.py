@@ -163,6 +163,14 @@ class TestState:
             move(number)
         assert other.rebuilds == sampler.rebuilds == 3
 
+    def test_a_rebuild_forgets_what_was_loaded(self):
+        weight = draw_layer()[0]
+        one, other = IndexProposer(D, N), IndexProposer(D, N)
+        one.rebuild(weight, None)
+        other.load_state_dict(one.state_dict())
+        other.rebuild(weight, None)
+        assert not other._saved
+
     def test_of_another_shape(self):
         sampler, other = index_sampler(D, N, active=9), index_sampler(D, N + 1, active=9)
         sampler.update(*draw_layer(), None)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from slide.backend import backend
 from slide.search.exact import exact_top_k
 
 
@@ -44,6 +45,18 @@ def test_no_queries():
     scores, ids = exact_top_k(x[:0], weight, bias, 4)
     assert scores.shape == ids.shape == (0, 4)
     assert ids.dtype == torch.int64
+
+
+@pytest.mark.parametrize("name", ["kernels", "torch"])
+def test_scores_that_are_no_numbers_are_no_answers(name):
+    x, weight, bias = draw()
+    weight[5], bias[9] = torch.nan, -torch.inf
+    with backend(name):
+        scores, ids = exact_top_k(x, weight, bias, 70)
+    assert (ids[:, -2:] == -1).all()
+    assert (scores[:, -2:] == -torch.inf).all()
+    others = sorted({*range(70)} - {5, 9})
+    assert ids[:, :-2].sort(1).values.tolist() == [others] * len(x)
 
 
 @pytest.mark.parametrize("k", [0, 71])

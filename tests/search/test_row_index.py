@@ -155,6 +155,11 @@ class TestTopK:
         scores, ids = RowIndex(weight, layer[1]).top_k(queries_for(layer[0]), 3)
         assert ((ids >= 0) == torch.isfinite(scores)).all()
         assert not (ids == 5).any()
+        weight[5], masked = layer[0][5], layer[1].clone()
+        masked[::20] = -torch.inf
+        index, queries = RowIndex(weight, masked), queries_for(weight)
+        wanted = exact_top_k(queries, weight, masked, 10)[1]
+        assert recall(index.top_k(queries, 10)[1], wanted) > 0.9
         ids = RowIndex(torch.full((9, 2), torch.nan), None).top_k(torch.ones(1, 2), 3)[1]
         assert ids.tolist() == [[-1, -1, -1]]
 
@@ -170,6 +175,16 @@ class TestTopK:
 
 
 class TestChanges:
+    def test_masked_rows_do_not_hide_the_others(self, layer):
+        weight, bias = layer[0], layer[1].clone()
+        queries, index = queries_for(weight), RowIndex(weight, bias)
+        numbers = np.arange(0, len(weight), 50)
+        for value in (-torch.inf, 0.0):
+            bias[::50] = value
+            index.update(numbers)
+            wanted = exact_top_k(queries, weight, bias, 10)[1]
+            assert recall(index.top_k(queries, 10)[1], wanted) > 0.9
+
     def test_what_it_notices(self):
         weight, bias = draw(300)
         index = RowIndex(weight, bias)
