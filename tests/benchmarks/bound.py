@@ -1,6 +1,7 @@
 """What choosing outputs gains, and could gain at best: proposers, an oracle and uniform draws.
 
     python tests/benchmarks/bound.py --root path/to/data
+    python tests/benchmarks/bound.py --root path/to/data --datasets debian --samplers recent
 
 The network of the default recipe, without a re-ranker, on a part of the training rows; precision on
 other training rows. The oracle computes all products with a random quarter of the outputs, another
@@ -182,6 +183,7 @@ def lines(rows: list[Row]) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, list(SETS), [0])
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=SAMPLERS)
     arguments = parse(parser)
     runtime.set_threads(0)
     keys = ("dataset", "seed", "mode", "active", "epochs", "sampler")
@@ -197,6 +199,7 @@ def main() -> None:
         for active in sizes
         for epochs in EPOCHS
         for sampler in (FOR_SHARED if mode == "shared" else SAMPLERS)
+        if sampler in arguments.samplers
     ]
     for case in store.missing(cases):
         store.add([case | measure(case["dataset"], arguments.root, case)])
