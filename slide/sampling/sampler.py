@@ -47,8 +47,7 @@ class ActiveSampler(Sampler):
             that sums over the set are unbiased estimates of sums over all outputs; ``"none"``
             treats the set as if there were no other outputs, as published.
         candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
-            this share of these places, and uniform ids take the others. Near 1, few uniform ids
-            stand for all others if weights are stratified, which makes the loss noisy.
+            this share of these places, and uniform ids the others (few make a loss noisy).
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
             (see `slide.sampling.backoff`), or `slide.sampling.Drift`. The first one is not counted.
         seed: seed of all draws.
