@@ -117,12 +117,15 @@ class InnerProductHash:
         step = -(-len(weight) // SAMPLE)
         self.mean.zero_()
         rows = self._centered(weight[::step], None if bias is None else bias[::step])
-        # A row with a NaN, or a mask of -inf as its bias, must not be in all codes.
-        known = rows.isfinite().all(1, keepdim=True)
-        rows = torch.where(known, rows, 0)
+        # Of all columns together: torch adds one alone up in as many parts as it has threads.
+        total, known = rows.sum(0), torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
+        if rows.device.type != "cpu" or not total.isfinite().all():
+            # A row with a NaN, or a mask of -inf as its bias, must not be in all codes.
+            known = rows.isfinite().all(1, keepdim=True)
+            rows = torch.where(known, rows, 0)
+            total = rows.sum(0)
         if self.center:
-            # Of all columns together: torch adds one alone up in as many parts as it has threads.
-            self.mean.copy_(rows.sum(0) / known.sum().clamp(min=1))
+            self.mean.copy_(total / known.sum().clamp(min=1))
             rows -= self.mean.to(rows.dtype)
         if self.norm == "simple_lsh":
             lengths = rows.norm(dim=1) * known[:, 0]
