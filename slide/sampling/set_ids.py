@@ -14,6 +14,7 @@ from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
 from slide.plain.assemble_sets import assemble, stratified_log_weights
 from slide.runtime import num_threads
+from slide.sampling.best_ids import most_labels, padded
 from slide.scratch import Scratch
 from slide.sparse import Pattern
 
@@ -40,7 +41,11 @@ def per_sample_ids(
     """
     if plain(device):
         return _plain_ids(
-            _as_rows(labels), _ranked(proposed, device), np.diff(indptr), key, scratch
+            padded(labels, most_labels(labels)),
+            _ranked(proposed, device),
+            np.diff(indptr),
+            key,
+            scratch,
         )
     ids, num_known = np.empty(indptr[-1], np.int32), np.empty(len(indptr) - 1, np.int64)
     marks = scratch.marks(num_threads())
@@ -114,14 +119,6 @@ def _flat(values: Tensor, sizes: np.ndarray) -> Any:
         return native(values.flatten())
     at = np.flatnonzero(np.arange(width) < sizes[:, None])
     return native(values.flatten()[on_device(at, values.device)])
-
-
-def _as_rows(labels: Pattern) -> np.ndarray:
-    """Labels of each sample as ``(B, most labels)`` int32; -1: none."""
-    counts = np.diff(labels.indptr)
-    out = np.full((len(counts), counts.max(initial=0)), -1, np.int32)
-    out[np.arange(out.shape[1]) < counts[:, None]] = labels.indices
-    return out
 
 
 def _ranked(proposed: RankedIds | Tensor, device: torch.device) -> Tensor:
