@@ -16,6 +16,7 @@ from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 _PRIOR = 3
 # Number of labels of a feature that are kept.
 MOST_LABELS = 512
+_NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class Associations:
@@ -43,8 +44,7 @@ class Associations:
 
     def __init__(self, longest: int = MOST_LABELS):
         checks.whole("longest", longest, 1)
-        self.longest, self.num_labels = longest, 0
-        self.lists = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+        self.longest, self.num_labels, self.lists = longest, 0, _NOTHING
         self.unseen = self.label_shares = np.empty(0, np.float32)
 
     def fit(
@@ -66,6 +66,7 @@ class Associations:
         """
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
+        self.lists = _NOTHING  # Before new ones are made, which take as much memory.
         rows, threads = column_lists(features, num_features), num_threads()
         sums = np.zeros((threads, num_labels), np.int32)
         touched = np.empty((threads, num_labels + 1), np.int32)

@@ -228,6 +228,7 @@ class EnsembleRanker:
 
     def _take_rows(self, train: Split, idf: bool, exclude: bool) -> None:
         """Take rows as neighbours, and count and look up their labels."""
+        self.neighbours = Neighbours(self.neighbours.count)  # Before the new ones are made.
         self.neighbours = self._neighbours(train, idf)
         self._count(train, exclude)
 

@@ -13,6 +13,8 @@ from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 # Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
 # negatives need not be as exact, and there is one for each training row.
 _WORK, _OWN_WORK = 16_384, 8192
+# Rows of training data that are looked at a time.
+_BLOCK = 8192
 
 
 class Votes(NamedTuple):
@@ -124,7 +126,7 @@ class Neighbours:
             sums[0][:, 0] / np.maximum((near >= 0).sum(1), 1),
         )
 
-    def own_candidates(self, k: int, block: int = 8_192) -> Pattern:
+    def own_candidates(self, k: int, block: int = _BLOCK) -> Pattern:
         """For each training row the k labels with the most votes of its other neighbours.
 
         The lists are shorter than in `votes`, so some of the nearest rows may be missing.
@@ -149,11 +151,15 @@ class Neighbours:
 
     def _weighted(self, features: CSR) -> CSR:
         """The rows with weighted features, at length 1."""
-        values = features.values * self.weights[features.indices]
-        owner = features.entry_rows()
-        norms = np.sqrt(np.bincount(owner, values**2, minlength=features.num_rows))
-        values = values / np.maximum(norms, 1e-9)[owner]
-        return CSR(features.indptr, features.indices, values.astype(np.float32))
+        found, bounds = np.empty(len(features.indices), np.float32), features.indptr
+        for begin in range(0, features.num_rows, _BLOCK):
+            part = features.slice(begin, begin + _BLOCK)
+            values = part.values * self.weights[part.indices]
+            owner = part.entry_rows()
+            norms = np.sqrt(np.bincount(owner, values**2, minlength=part.num_rows))
+            end = min(begin + _BLOCK, features.num_rows)
+            found[bounds[begin] : bounds[end]] = values / np.maximum(norms, 1e-9)[owner]
+        return CSR(bounds, features.indices, found)
 
 
 def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:

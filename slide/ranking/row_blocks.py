@@ -57,18 +57,18 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None])
         (array([0, 1, 2]), array([7, 8], dtype=int32))
     """
     counts = np.zeros(len(needed), np.int64)
-    parts = [(np.empty(0, np.int32), np.empty(0, np.float32))]
+    columns, values = np.empty(0, np.int32), np.empty(0, np.float32)
     for begin, end, starts in _blocks(needed):
-        columns, values = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
-        room = RowRoom(starts[:-1], counts[begin:end], columns, values)
-        write(begin, end, room)
-        rows, bounds = np.arange(end - begin), row_bounds(room.counts)
-        kept = np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.float32)
-        gather_ragged(starts, columns, rows, bounds, kept[0])
-        gather_ragged(starts, values, rows, bounds, kept[1])
-        parts.append(kept)
-        del columns, values, room  # The next block has as large a room.
-    return CSR(row_bounds(counts), *(np.concatenate(each) for each in zip(*parts, strict=True)))
+        wide = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+        write(begin, end, RowRoom(starts[:-1], counts[begin:end], *wide))
+        rows, bounds = np.arange(end - begin), row_bounds(counts[begin:end])
+        for array, room in zip((columns, values), wide, strict=True):
+            # Longer in its place: the parts of a list would stand beside their whole in the end.
+            filled = len(array)
+            array.resize(filled + bounds[-1], refcheck=False)
+            gather_ragged(starts, room, rows, bounds, array[filled:])
+        del wide, room  # The next block has as large a room.
+    return CSR(row_bounds(counts), columns, values)
 
 
 def _blocks(needed: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
+from slide.ranking import neighbours
 from slide.ranking.neighbours import Neighbours, Votes, longest_list
 from slide.sparse import Pattern
 
@@ -56,6 +57,15 @@ def test_votes_are_those_of_the_nearest_rows(rows, idf):
         assert (np.diff(found.shares[b]) <= 1e-6).all()
         assert found.nearest[b] == pytest.approx(similar.max(), rel=1e-4)
         assert found.mean[b] == pytest.approx(similar.mean(), rel=1e-4)
+
+
+def test_rows_are_weighted_block_by_block(rows, monkeypatch):
+    features, labels = rows
+    at_once = Neighbours().fit(features, labels, FEATURES, LABELS)
+    monkeypatch.setattr(neighbours, "_BLOCK", 7)
+    found = Neighbours().fit(features, labels, FEATURES, LABELS)
+    np.testing.assert_array_equal(found.rows.values, at_once.rows.values)
+    assert found.votes(features, 3).ids.tolist() == at_once.votes(features, 3).ids.tolist()
 
 
 def test_a_row_is_not_its_own_neighbour(rows):

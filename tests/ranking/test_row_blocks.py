@@ -1,5 +1,7 @@
 """Matrices whose rows are written block by block."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from helpers.matrices import make_pattern
@@ -33,6 +35,20 @@ def test_rows_are_collected(monkeypatch, most):
     assert [begin for begin, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
     assert blocks[-1][1] == len(needed)
     assert (len(blocks) == 1) == (most == 1000)
+
+
+def test_the_matrix_never_stands_beside_its_parts(monkeypatch):
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", 1 << 16)
+
+    def write(begin, end, room):
+        room.counts[:] = 1000
+        room.columns[:], room.values[:] = 1, 1
+
+    tracemalloc.start()
+    found = collect_rows(np.full(4000, 1000), write)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.1 * (found.indices.nbytes + found.values.nbytes)
 
 
 def test_of_no_rows_there_is_an_empty_matrix():
