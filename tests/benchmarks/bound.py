@@ -36,7 +36,7 @@ from slide.training.first_biases import start_biases
 
 # Data set: overrides, rows to learn from, and the sizes of shared sets and of sets per sample.
 SETS: dict[str, tuple[list[str], int, dict[str, list[int]]]] = {
-    "debian": ([], 36_000, {"shared": [1024, 4096], "per_sample": [64, 128, 512]}),
+    "debian": ([], 36_000, {"shared": [1024, 4096], "per_sample": [64, 128, 512, 1024]}),
     "gowalla": ([], 20_000, {"per_sample": [128]}),
     "fb15k": ([], 40_000, {"per_sample": [128]}),
     "files": ([], 40_000, {"shared": [2048, 8192], "per_sample": [128, 512]}),

@@ -1,23 +1,23 @@
 """Recall of the selection by how rows and inputs are prepared for hashing, on held-out rows.
 
-    python tests/benchmarks/recall.py --root path/to/data/debian
+    python tests/benchmarks/recall.py --root path/to/data
+    python tests/benchmarks/recall.py --root path/to/data --datasets files
 
 Trains a network with uniform sets on nine tenths of the training rows, then asks, for the rows set
 aside, which share of the ten largest scores the active sets hold. No labels are handed to the
-samplers, and the test rows are not touched. Writes results/benchmarks/recall.{json,md}.
+samplers, and the test rows are not touched. Writes
+results/benchmarks/recall.{json,md}.
 """
 
 import argparse
-import json
 import tempfile
-import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from report import machine, table
+from report import RESULTS, table
+from rows import Row, Store, add_options, origin, parse
 
 from slide import (
     DWTA,
@@ -36,7 +36,7 @@ from slide.data import Batches, Split, holdout, xmc
 from slide.hashing import inner_product
 from slide.sampling import LookUp
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
+DATASETS, LOSSES = ("debian", "files"), ("softmax", "squared_hinge")
 TOP, QUERIES, BATCH, EPOCHS = 10, 1024, 256, 5
 ACTIVE = {"shared": 2048, "per_sample": 512}
 # name: (norm, center, quantile of the lengths that simple_lsh brings rows to)
@@ -48,6 +48,8 @@ PREPARATIONS = {
     "one length, 99 % quantile": ("simple_lsh", False, 0.99),
     "one length, 99 % quantile; centred (default)": ("simple_lsh", True, 0.99),
 }
+HASHES = ("none", "SimHash", "LearnedSimHash", "DWTA")
+WITHOUT = ("uniform draws alone", "those most often best in training")
 LARGER_K = {"SimHash": 2, "LearnedSimHash": 2, "DWTA": 1}
 # With the default preparation: (elementary hashes of a code more than by default, by family; other
 # settings of the proposer)
@@ -87,7 +89,7 @@ def recall(sampler: ActiveSampler, hidden: torch.Tensor, best: np.ndarray) -> fl
 
 
 @torch.no_grad()
-def measure(network: SlideNetwork, seen: torch.Tensor, hidden: torch.Tensor) -> list[dict]:
+def measure(network: SlideNetwork, seen: torch.Tensor, hidden: torch.Tensor) -> list[Row]:
     """Recall on ``hidden`` ``(QUERIES, H)``; ``seen`` are vectors of training rows."""
     layer = network.output
     shape = layer.in_features, layer.out_features
@@ -95,11 +97,11 @@ def measure(network: SlideNetwork, seen: torch.Tensor, hidden: torch.Tensor) -> 
     rows = []
     for mode, active in ACTIVE.items():
         uniform = ActiveSampler(*shape, active=active, mode=mode)
-        rows.append({"hash": "none", "mode": mode, "prepared": "uniform draws alone"})
+        rows.append({"hash": "none", "mode": mode, "prepared": WITHOUT[0]})
         rows[-1]["recall"] = recall(uniform, hidden, best)
         often = exact_top_k(seen, layer.weight, layer.bias, TOP)[1].numpy()
         ranked = np.argsort(-np.bincount(often.ravel()), kind="stable")[: active // 2]
-        rows.append({"hash": "none", "mode": mode, "prepared": "those most often best in training"})
+        rows.append({"hash": "none", "mode": mode, "prepared": WITHOUT[1]})
         rows[-1]["recall"] = float(np.isin(best, ranked).mean())
         for family in (SimHash, LearnedSimHash, DWTA):
             for name, (norm, center, quantile) in PREPARATIONS.items():
@@ -128,43 +130,56 @@ def filled(layer: SampledLinear, seen: torch.Tensor, proposer: Any, **options: A
     return sampler
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, required=True, help="folder with train.txt, test.txt")
-    root = parser.parse_args().root
-    runtime.set_threads(0)
-    with tempfile.TemporaryDirectory() as cache:
-        data = xmc(name=root.name, root=root, cache=cache)
-        kept, aside = holdout(data.train, 0.1, seed=0)
-    rows = []
-    for name in ("softmax", "squared_hinge"):
-        network = trained(kept, name)
-        with torch.no_grad():
-            seen = network.encode(kept.slice(0, 2 * QUERIES).features)
-            hidden = network.encode(aside.slice(0, QUERIES).features)
-        rows += [{"loss": name} | row for row in measure(network, seen, hidden)]
-    found = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
-    found |= {"data set": root.name, "versions": runtime.versions(), "rows": rows}
-    (RESULTS / "recall.json").write_text(json.dumps(found, indent=1) + "\n")
-    cells: dict[tuple, dict] = {}
-    for row in rows:
-        line = cells.setdefault(
-            (row["hash"], row["prepared"]), {"hash": row["hash"], "prepared": row["prepared"]}
-        )
-        line[f"{row['loss']}, {row['mode']}"] = f"{row['recall']:.3f}"
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    page = (
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    text = (
         "# Recall of the selection by how rows and inputs are prepared\n\n"
-        f"Made by `python tests/benchmarks/recall.py` on {found['date']}; {found['machine']}; "
-        f"{versions}.\n\nShare of the {TOP} largest scores that active sets without labels hold: "
+        f"Share of the {TOP} largest scores that active sets without labels hold: "
         f"{ACTIVE['shared']:,} ids for a batch of {BATCH}, or {ACTIVE['per_sample']} a sample, "
         "half looked up and half uniform. Without a hash: uniform draws, and a fixed list for all "
         f"inputs, of the outputs that are most often among the {TOP} best of training inputs. "
-        f"{root.name}, {QUERIES:,} held-out training rows, a network trained with uniform sets for "
-        f"{EPOCHS} epochs. The last lines of a hash have the default preparation, and other "
-        "settings of `LSHProposer`.\n\n" + table(list(cells.values()))
+        f"{QUERIES:,} held-out training rows, a network trained with uniform sets for {EPOCHS} "
+        "epochs. The last lines of a hash have the default preparation, and other settings of "
+        "`LSHProposer`.\n"
     )
-    (RESULTS / "recall.md").write_text(page)
+    rows = found["rows"]
+    for name in dict.fromkeys(row["dataset"] for row in rows):
+        lines: dict[tuple, dict] = {}
+        for row in sorted((row for row in rows if row["dataset"] == name), key=_place):
+            start = {"hash": row["hash"], "prepared": row["prepared"]}
+            line = lines.setdefault(tuple(start.values()), start)
+            line[f"{row['loss']}, {row['mode']}"] = f"{row['recall']:.3f}"
+        text += f"\n## {name}\n\n" + table(list(lines.values()))
+    return text + origin(rows)
+
+
+def _place(row: Row) -> tuple[int, int]:
+    prepared = [*WITHOUT, *PREPARATIONS, *SETTINGS]
+    return HASHES.index(row["hash"]), prepared.index(row["prepared"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, list(DATASETS), [0])
+    parser.set_defaults(results=RESULTS)
+    arguments = parse(parser)
+    runtime.set_threads(0)
+    keys = ("dataset", "loss", "hash", "mode", "prepared")
+    store = Store("recall", keys, page, arguments)
+    if arguments.render:
+        return store.render()
+    for name in arguments.datasets:
+        root = arguments.root / name
+        with tempfile.TemporaryDirectory() as cache:
+            data = xmc(name=name, root=root, cache=cache)
+            kept, aside = holdout(data.train, 0.1, seed=0)
+            for loss in LOSSES:
+                network = trained(kept, loss)
+                with torch.no_grad():
+                    seen = network.encode(kept.slice(0, 2 * QUERIES).features)
+                    hidden = network.encode(aside.slice(0, QUERIES).features)
+                found = measure(network, seen, hidden)
+                store.add([{"dataset": name, "loss": loss} | row for row in found])
 
 
 if __name__ == "__main__":

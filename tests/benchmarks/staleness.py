@@ -1,12 +1,14 @@
 """What the tables lose between rebuilds: recall beside tables built anew, and what rebuilds cost.
 
-    python tests/benchmarks/staleness.py --root DATA
+    python tests/benchmarks/staleness.py --root path/to/data
+    python tests/benchmarks/staleness.py --root path/to/data --datasets files
 
-The main job at Amazon-670K's shape, and debian by several rebuild schedules. Every so many steps
-the same inputs choose sets twice, by the tables as they are and by a copy built from the weights of
-that moment. Recall is the share of an input's ten largest inner products in its set, labels not
-being put in.
-Writes results/benchmarks/staleness.{json,md}.
+The main job at Amazon-670K's shape, debian by several rebuild schedules, and an epoch of files by
+the default recipe with tables. Every so many steps the same inputs choose sets twice, by the
+tables as they are and by a copy built from the weights of that moment. Recall is the share of an
+input's ten largest inner products in its set, labels not being put in. Rows that there are for
+this commit and machine are not measured again (rows.py). Writes
+results/benchmarks/staleness.{json,md}.
 """
 
 import argparse
@@ -17,17 +19,21 @@ import time
 from pathlib import Path
 
 import torch
-from report import publish, table
+from report import RESULTS, table
+from rows import Row, Store, add_options, origin, parse
+from sets import HELD_OUT, place
 from workload import JOB, job
 
 from slide import runtime
 from slide.config import build_trainer
 from slide.training.evaluation import selection_recall
 
+LARGE = [*JOB, "trainer.epochs=1", "dataset.test_samples=1000"]
 DEBIAN = [
-    *("dataset=debian", "recipe=fast", "network.hidden=[256]", "network.dropout=0.3"),
+    *("recipe=fast", "network.hidden=[256]", "network.dropout=0.3"),
     *("optimizer.lr=0.002", "trainer.epochs=6", "sampler=lsh"),
 ]
+FILES = ["ranker=none", "trainer.epochs=1", "sampler=lsh", "network.precision=bfloat16"]
 SCHEDULES = {
     "backoff, growth 0.7": [],
     "backoff, growth 0.1": ["schedule.growth=0.1"],
@@ -38,16 +44,29 @@ DEBIAN_MODES = {
     "shared": ["sampler.mode=shared", "sampler.active=2048"],
     "per sample": ["sampler.mode=per_sample", "sampler.active=512", "trainer.max_steps=1200"],
 }
+FILES_MODES = {
+    "shared": ["sampler.mode=shared", "sampler.active=2048", "trainer.batch_size=256"],
+    "per sample": ["sampler.mode=per_sample", "sampler.active=128"],
+}
+# Of each data set: the settings of its runs.
 CASES = {
-    "amazon670k_like, shared": [*JOB, "trainer.epochs=1"],
-    "amazon670k_like, per sample": [
-        *(*JOB, "trainer.epochs=1", "trainer.batch_size=128"),
-        *("sampler.mode=per_sample", "sampler.active=1000", "trainer.max_steps=1200"),
-    ],
+    "amazon670k_like": {
+        "shared": LARGE,
+        "per sample": [
+            *(*LARGE, "trainer.batch_size=128", "sampler.mode=per_sample"),
+            *("sampler.active=1000", "trainer.max_steps=1200"),
+        ],
+    },
     **{
-        f"debian, {mode}, {name}": [*DEBIAN, *options, *schedule]
-        for mode, options in DEBIAN_MODES.items()
-        for name, schedule in SCHEDULES.items()
+        name: {
+            f"{mode}, {schedule}": [*settings, *options, *change]
+            for mode, options in modes.items()
+            for schedule, change in SCHEDULES.items()
+        }
+        for name, settings, modes in (
+            ("debian", DEBIAN, DEBIAN_MODES),
+            ("files", FILES, FILES_MODES),
+        )
     },
 }
 PROBES, SAMPLES, NEIGHBOURS = 40, 128, 10
@@ -67,12 +86,11 @@ def recalls(trainer, hidden: torch.Tensor) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def measure(name: str, root: Path | None) -> dict:
-    overrides = ["dataset.holdout=0.05", "dataset.test_samples=1000", *CASES[name]]
-    if "debian" in name:
-        overrides.remove("dataset.test_samples=1000")
-        if root is not None:
-            overrides.append(f"dataset.root={root / 'debian'}")
+def measure(case: Row, root: Path) -> Row:
+    """A row: train, and look at the tables on the way."""
+    name = case["dataset"]
+    where = place(name, root) if name in HELD_OUT else []  # JOB names the generated set.
+    overrides = ["dataset.holdout=0.05", *where, *CASES[name][case["case"]]]
     with tempfile.TemporaryDirectory() as folder:
         trainer = build_trainer(job.compose(*overrides, f"run_dir={folder}/run"))
         steps, seconds, pairs = trainer.total_steps, 0.0, []
@@ -90,8 +108,7 @@ def measure(name: str, root: Path | None) -> dict:
             seconds += time.perf_counter() - begin
         trainer.monitor.close()
     lost = [fresh - stale for stale, fresh in pairs]
-    return {
-        "case": name,
+    return case | {
         "steps": steps,
         "probes": len(pairs),
         "recall": round(100 * statistics.fmean(stale for stale, _ in pairs), 2),
@@ -103,22 +120,12 @@ def measure(name: str, root: Path | None) -> dict:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, help="folder with debian's prepared files")
-    arguments = parser.parse_args()
-    runtime.set_threads(0)
-    rows = []
-    for name in CASES:
-        rows.append(measure(name, arguments.root))
-        print(rows[-1], flush=True)
-    publish("staleness", {"rows": rows}, page)
-
-
 def page(found: dict) -> str:
+    rows = found["rows"]
     cells = [
         {
-            "": row["case"],
+            "data set": row["dataset"],
+            "sets and schedule": row["case"],
             "steps": row["steps"],
             "recall, %": row["recall"],
             "by fresh tables, %": row["recall_fresh"],
@@ -126,7 +133,7 @@ def page(found: dict) -> str:
             "rebuilds": row["rebuilds"],
             "rebuilds and rehashing": f"{100 * row['rebuild_share']:.1f} %",
         }
-        for row in found["rows"]
+        for row in rows
     ]
     return (
         "# What tables lose between rebuilds\n\n"
@@ -135,7 +142,22 @@ def page(found: dict) -> str:
         "distances, beside tables built anew from the same weights. Mean over the probes, and the "
         "standard error of the difference. Rebuilds, the first one among them, and the share of "
         "training time that rebuilds, looks and rehashing take.\n\n" + table(cells)
-    )
+    ) + origin(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, list(CASES), [0])
+    parser.set_defaults(results=RESULTS)
+    arguments = parse(parser)
+    runtime.set_threads(0)
+    store = Store("staleness", ("dataset", "case"), page, arguments)
+    if arguments.render:
+        return store.render()
+    cases = [{"dataset": name, "case": case} for name in arguments.datasets for case in CASES[name]]
+    for case in store.missing(cases):
+        store.add([measure(case, arguments.root)])
+    store.report()
 
 
 if __name__ == "__main__":
