@@ -139,7 +139,8 @@ class Store:
     def _read(self) -> list[Row]:
         path = self.folder / f"{self.name}.json"
         rows = json.loads(path.read_text())["rows"] if path.exists() else []
-        return [row for row in rows if set(self.keys) <= set(row)]  # No rows of an earlier form.
+        own = {*self.keys, "date"}
+        return [row for row in rows if own <= set(row)]  # No rows of an earlier form.
 
 
 def shown(value: object) -> str:
