@@ -108,6 +108,9 @@ def _votes(rng: np.random.Generator) -> None:
         near("votes", torch.from_numpy(found), torch.from_numpy(expected).float())
     equal("the order of votes", bool((np.diff(votes) <= 0).all()), True)
     equal("labels with votes", int((ids >= 0).sum()), int(have[near_rows].any(1).sum()))
+    without = Pattern(np.arange(5), ids[:, 0].copy())
+    found, *_ = top_votes(near_rows, weights, labels, _LABELS, _LABELS - 1, without)
+    equal("labels but the best one", np.sort(found).tolist(), np.sort(ids[:, 1:]).tolist())
 
 
 def _candidates(rng: np.random.Generator) -> None:

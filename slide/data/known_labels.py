@@ -176,11 +176,18 @@ class KnownLabels:
         known.keys, known.rows, known.labels = keys, rows, labels
         return known
 
-    def of(self, features: CSR) -> Pattern:
-        """The known labels of R rows of features: R rows, empty for features that are new."""
+    def of(self, features: CSR, most: int | None = None) -> Pattern:
+        """The known labels of R rows of features: R rows, empty for features that are new.
+
+        Args:
+            features: R rows.
+            most: number of equal training rows whose labels count, at most; None: all.
+        """
         wanted = row_keys(features)
         first, end = (np.searchsorted(self.keys, wanted, side) for side in ("left", "right"))
         end = np.where(np.diff(features.indptr) > 0, end, first)  # A row without any asks nothing.
+        if most is not None:
+            end = np.minimum(end, first + most)
         bounds = row_bounds(end - first)
         places = np.arange(bounds[-1]) + np.repeat(first - bounds[:-1], end - first)
         labels = take_labels(self.labels, self.rows[places])
@@ -206,28 +213,8 @@ def first_unknown(ids: np.ndarray, known: Pattern, count: int) -> np.ndarray:
         array([[3, 5],
                [3, 9]])
     """
-    found = np.full((len(ids), count), -1, np.int64)
-    best = unknown_first(ids, known, count)[1]
-    found[:, : best.shape[1]] = best
-    return found
-
-
-def unknown_first(ids: np.ndarray, known: Pattern, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The places in each row of its first ids that are not known, and these ids.
-
-    Args:
-        ids, known, count: see `first_unknown`.
-
-    Returns:
-        Places and ids, both ``(R, min(k, count))``; the ids are -1 where a row has fewer.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.data.known_labels import unknown_first
-        >>> from slide.sparse import Pattern
-        >>> unknown_first(np.array([[7, 3, 5]]), Pattern.from_lists([[7]]), 2)
-        (array([[1, 2]]), array([[3, 5]]))
-    """
     left = (ids >= 0) & ~hits(ids, known)
     order = np.argsort(~left, axis=1, kind="stable")[:, :count]
-    return order, np.take_along_axis(np.where(left, ids, -1), order, axis=1)
+    found = np.full((len(ids), count), -1, np.int64)
+    found[:, : order.shape[1]] = np.take_along_axis(np.where(left, ids, -1), order, axis=1)
+    return found

@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide.kernels.compile import parallel, prange, serial
-from slide.kernels.largest import add_to_sum, best_first, replace_least
+from slide.kernels.largest import add_to_sum, best_first, leave_out, replace_least
 
 
 @serial
@@ -72,13 +72,14 @@ def fill_evidence(ids, starts, network, linear, votes, related, frequency, of_ro
 
 
 @parallel
-def count_votes(near, weights, labels, sums, touched, ids, votes, sharp):
+def count_votes(near, weights, labels, left_out, sums, touched, ids, votes, sharp):
     """The labels with the most votes of near rows, best first.
 
     Args:
         near: ``(B, C)`` int32 numbers of rows; those below 0 are none.
         weights: ``(B, C)`` float32, how much each counts, above 0.
         labels: `slide.sparse.Pattern` of all rows.
+        left_out: `slide.sparse.Pattern` of B rows, labels that are not returned.
         sums: ``(T, N)`` float32 scratch, zero before and after.
         touched: ``(T, N + 1)`` int32 scratch.
         ids: ``(B, k)`` int32 output, -1 before; -1 where no other label has votes.
@@ -96,6 +97,7 @@ def count_votes(near, weights, labels, sums, touched, ids, votes, sharp):
                     continue
                 for p in range(labels.indptr[row], labels.indptr[row + 1]):
                     count = add_to_sum(total, seen, count, labels.indices[p], weights[b, i])
+            leave_out(total, left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]])
             for i in range(count):
                 n = seen[i]
                 if total[n] > votes[b, 0]:

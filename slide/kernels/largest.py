@@ -49,6 +49,14 @@ def add_to_sum(total, seen, count, n, value):
 
 
 @serial
+def leave_out(total, outputs):
+    """Give some outputs sums that are below all others, where they have any; see `add_to_sum`."""
+    for n in outputs:
+        if total[n] != 0:
+            total[n] = _SEEN
+
+
+@serial
 def best_first(scores, ids):
     """Sort pairs by their scores, the largest first; of equal ones the first stays the first."""
     order = np.argsort(-scores, kind="mergesort")
@@ -100,7 +108,7 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
     Args:
         x: `slide.sparse.CSR` of B rows, D columns.
         lists: `slide.sparse.CSR` ``(D, N)``.
-        left_out: ``(B,)`` int64, for each row one output that is not returned; or empty.
+        left_out: `slide.sparse.Pattern` of B rows, outputs that are not returned.
         sums: ``(T, N)`` float32 scratch, zero before and after.
         touched: ``(T, N + 1)`` int32 scratch.
         ids: ``(B, k)`` int32 output, -1 before; -1 where there are no more positive entries.
@@ -117,12 +125,13 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
                 outputs, weights = lists.indices[own], lists.values[own]
                 for q in range(len(outputs)):
                     count = add_to_sum(total, seen, count, outputs[q], value * weights[q])
+            leave_out(total, left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]])
             least = scores[b, 0]
             for i in range(count):
                 n = seen[i]
                 score = total[n]
                 total[n] = 0
-                if score > least and (len(left_out) == 0 or left_out[b] != n):
+                if score > least:
                     replace_least(scores[b], ids[b], score, n)
                     least = scores[b, 0]
             best_first(scores[b], ids[b])

@@ -87,18 +87,21 @@ class Associations:
         self.label_shares = (frequency / max(features.num_rows, 1)).astype(np.float32)
         return self
 
-    def best(self, features: CSR, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def best(
+        self, features: CSR, k: int, left_out: Pattern | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Scores ``(B, k)`` float32 and ids ``(B, k)`` int32 of the labels with the highest scores.
 
         Args:
             features: ``(B, D)``; negative values subtract from the scores.
             k: number of labels. Only scores above 0 count: where a row has fewer of them, the
                 remaining scores are 0 and the ids are -1.
+            left_out: B rows of labels that are not returned; None: none.
 
         Raises:
             ValueError: for features out of range, or k below 1.
         """
-        return sparse_top_k(features, self.lists, self.num_labels, k)
+        return sparse_top_k(features, self.lists, self.num_labels, k, left_out)
 
     def relate(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """What the features of each row say of its candidates.

@@ -1,5 +1,7 @@
 """A re-ranker that joins a network, linear classifiers and the nearest training rows."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from slide import checks
@@ -9,7 +11,6 @@ from slide.data import (
     OwnItems,
     Split,
     find_known,
-    first_unknown,
     kind_of,
     labels_and_items,
 )
@@ -21,7 +22,7 @@ from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
 from slide.ranking.ranked import Ranked
 from slide.sizes import judged_places
-from slide.sparse import CSR, hits
+from slide.sparse import CSR, Pattern, hits
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
@@ -37,8 +38,11 @@ _KNOWN = {
         "no training row asks for its own features",
     ),
 }
-# Held-out rows for the choice of the neighbours' weights, and labels of each of them.
-_TRIAL_ROWS, _TRIAL_PLACES = 1000, 100
+# Held-out rows for the choice of the neighbours' weights.
+_TRIAL_ROWS = 1000
+# Equal training rows that are looked at for labels that are no negatives: more would take a time
+# that grows with the square of their number.
+_MOST_EQUAL = 1000
 # Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
 # few labels or rows, all rows are needed for enough candidates.
 RARE, MANY = 10, 10_000
@@ -246,9 +250,19 @@ class EnsembleRanker:
 
     def _fit_classifiers(self, train: Split) -> None:
         """Train the classifiers, with the labels of near rows as negatives."""
-        negatives = self.neighbours.own_candidates(min(self.negatives, train.num_labels))
+        count = min(self.negatives, train.num_labels)
+        negatives = self.neighbours.own_candidates(count, self._right_or_known(train))
         sizes = train.num_features, train.num_labels
         self.classifiers.fit(train.features, train.labels, negatives, *sizes, train.weights)
+
+    def _right_or_known(self, train: Split) -> Callable[[int, int], Pattern]:
+        """For some training rows the labels that are no negatives."""
+        known = self.known_labels
+        right = labels_and_items(train) if isinstance(known, OwnItems) else train.labels
+        if not isinstance(known, KnownLabels):
+            return right.slice
+        # The labels of a row are among those of equal rows.
+        return lambda begin, end: known.of(train.features.slice(begin, end), _MOST_EQUAL)
 
     def _excludes(self, train: Split) -> bool:
         """Whether known labels are left out of the answers."""
@@ -266,11 +280,9 @@ class EnsembleRanker:
         trial, found = held.take(rows), []
         for idf in (False, True):
             model = self._neighbours(train, idf)
-            ids = model.votes(trial.features, min(_TRIAL_PLACES, train.num_labels)).ids
-            if self.known_labels is not None:
-                ids = first_unknown(ids, self.known_labels.of(trial.features), ids.shape[1])
             places = judged_places(train.num_labels)
-            right = hits(ids[:, : places[-1]], trial.labels)
+            known = None if self.known_labels is None else self.known_labels.of(trial.features)
+            right = hits(model.votes(trial.features, places[-1], known).ids, trial.labels)
             found.append((100 * float(np.mean([right[:, :k].mean() for k in places])), model))
         (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
         self.notes.append(

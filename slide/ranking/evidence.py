@@ -6,13 +6,14 @@ import numpy as np
 import torch
 
 from slide.backend import on_host
-from slide.data import KnownLabels, OwnItems, first_unknown
+from slide.data import KnownLabels, OwnItems
 from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
 from slide.nn.predicting import check_finite
 from slide.ranking.associations import Associations
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
+from slide.ranking.unknown_labels import best_unknown
 from slide.sparse import CSR, row_bounds
 
 # Each column of the evidence, and whether a larger number can only speak for a label (1), only
@@ -41,10 +42,6 @@ COLUMNS = {
 
 # For each rank, the column of the numbers that it ranks.
 RANKED = [list(COLUMNS).index(n.removesuffix("_rank")) for n in COLUMNS if n.endswith("_rank")]
-
-# Known labels are no candidates, so an expert is asked for as many more as a row of the block has,
-# at most for so many.
-_MOST_MORE = 200
 
 
 class Experts(NamedTuple):
@@ -109,24 +106,19 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
         ValueError: for a row whose scores are not finite.
     """
     network, labels = experts.network, len(experts.frequency)
+    depths = Depths(*(min(depth, labels) for depth in depths))
+    known = None if experts.known_labels is None else experts.known_labels.of(features)
+    named = None
+    if known is not None:
+        named = best_unknown(network, features, known, depths.network, search)
     hidden = network.embed(features)
     check_finite(hidden)
-    blocked, more = None, 0
-    if experts.known_labels is not None:
-        # They would take places of candidates: the nearest rows of a user have his own items.
-        blocked = experts.known_labels.of(features)
-        more = min(int(np.diff(blocked.indptr).max(initial=0)), _MOST_MORE)
-    wanted = Depths(*(min(depth + more, labels) for depth in depths))
-    named = on_host(network.output.top_k(hidden, wanted.network, search)[1])
-    votes = experts.neighbours.votes(features, wanted.neighbours)
-    _, associated = experts.associations.best(features, wanted.associations)
-    if blocked is not None:
-        named = first_unknown(named, blocked, depths.network)
-        votes = votes.without(blocked, depths.neighbours)
-        associated = first_unknown(associated, blocked, depths.associations)
+    if named is None:
+        named = on_host(network.output.top_k(hidden, depths.network, search)[1])
+    votes = experts.neighbours.votes(features, depths.neighbours, known)
+    _, associated = experts.associations.best(features, depths.associations, known)
     ids = join(named, votes.ids, associated)
-    known = ids >= 0
-    starts = row_bounds(known.sum(1))
+    starts = row_bounds((ids >= 0).sum(1))
     scores = network.output.scores_of(hidden, ids)
     check_finite(torch.from_numpy(scores))
     columns = np.empty((starts[-1], len(COLUMNS)), np.float32)

@@ -1,12 +1,12 @@
 """Nearest training rows, and the votes of their labels."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from slide import checks
 from slide.bars import Bar
-from slide.data.known_labels import unknown_first
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
@@ -33,12 +33,6 @@ class Votes(NamedTuple):
     sharp: np.ndarray
     nearest: np.ndarray
     mean: np.ndarray
-
-    def without(self, known: Pattern, count: int) -> "Votes":
-        """The votes for the first ``count`` labels of each row that are not ``known``."""
-        order, ids = unknown_first(self.ids, known, count)
-        shares, sharp = (np.take_along_axis(each, order, 1) for each in (self.shares, self.sharp))
-        return self._replace(ids=ids.astype(np.int32), shares=shares, sharp=sharp)
 
 
 class Neighbours:
@@ -106,17 +100,18 @@ class Neighbours:
         self.num_labels = num_labels
         return self
 
-    def votes(self, features: CSR, k: int) -> Votes:
+    def votes(self, features: CSR, k: int, left_out: Pattern | None = None) -> Votes:
         """The k labels that the nearest rows of each row name most often.
 
         Args:
             features: ``(B, D)``.
             k: number of labels.
+            left_out: B rows of labels that are not returned, although they have votes; None: none.
         """
         weighted = self._weighted(features)
         scores, near = sparse_top_k(weighted, self.lists, self.rows.num_rows, self.count)
         labels = Pattern(self.labels.indptr, self.labels.indices)
-        ids, votes, sharp = top_votes(near, scores, labels, self.num_labels, k)
+        ids, votes, sharp = top_votes(near, scores, labels, self.num_labels, k, left_out)
         sums = scores.sum(1, keepdims=True), (scores**4).sum(1, keepdims=True)
         return Votes(
             ids,
@@ -126,13 +121,20 @@ class Neighbours:
             sums[0][:, 0] / np.maximum((near >= 0).sum(1), 1),
         )
 
-    def own_candidates(self, k: int, block: int = _BLOCK) -> Pattern:
+    def own_candidates(
+        self,
+        k: int,
+        left_out: Callable[[int, int], Pattern] | None = None,
+        block: int = _BLOCK,
+    ) -> Pattern:
         """For each training row the k labels with the most votes of its other neighbours.
 
         The lists are shorter than in `votes`, so some of the nearest rows may be missing.
 
         Args:
             k: number of labels.
+            left_out: called with a first row and the row after the last one; it returns for each of
+                these rows the labels that are no candidates. None: all labels are.
             block: number of rows in a search.
         """
         counts = np.bincount(self.rows.indices, minlength=len(self.weights))
@@ -141,10 +143,13 @@ class Neighbours:
         sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
         starts = range(0, self.rows.num_rows, block)
         for begin in Bar(starts, "candidates", leave=False):
-            rows = np.arange(begin, min(begin + block, self.rows.num_rows))
-            part = self.rows.slice(begin, begin + block)
-            scores, near = sparse_top_k(part, lists, self.rows.num_rows, self.count, rows)
-            _, found = sparse_top_k(_sparse(near, scores), self.labels, self.num_labels, k)
+            end = min(begin + block, self.rows.num_rows)
+            rows, part = np.arange(begin, end, dtype=np.int32), self.rows.slice(begin, end)
+            itself = Pattern(np.arange(len(rows) + 1), rows)
+            scores, near = sparse_top_k(part, lists, self.rows.num_rows, self.count, itself)
+            without = None if left_out is None else left_out(begin, end)
+            near = _sparse(near, scores)
+            _, found = sparse_top_k(near, self.labels, self.num_labels, k, without)
             sizes.append((found >= 0).sum(1))
             ids.append(found[found >= 0])
         return Pattern(row_bounds(np.concatenate(sizes)), np.concatenate(ids))

@@ -94,7 +94,7 @@ def shortened(lists: CSR, longest: int) -> CSR:
 
 
 def sparse_top_k(
-    x: CSR, lists: CSR, num_outputs: int, k: int, left_out: np.ndarray | None = None
+    x: CSR, lists: CSR, num_outputs: int, k: int, left_out: Pattern | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k largest positive products of each sparse row with the columns of a sparse matrix.
 
@@ -106,7 +106,7 @@ def sparse_top_k(
         lists: ``(D, N)``: for each column of ``x`` the outputs that have it, and their weights.
         num_outputs: N.
         k: number of outputs to return for each row.
-        left_out: ``(B,)`` integers, for each row one output that is not returned; None: none.
+        left_out: B rows of outputs that are not returned; None: none.
 
     Returns:
         Scores ``(B, k)`` float32 and ids ``(B, k)`` int32, best first. If a row has fewer than k
@@ -127,19 +127,21 @@ def sparse_top_k(
     checks.whole("k", k, 1)
     check_pattern("columns", x, None, lists.num_rows)
     _check_once(lists, num_outputs)
-    if left_out is None:
-        left_out = np.empty(0, np.int64)
-    elif left_out.shape != (x.num_rows,):
-        raise ValueError(f"left_out of shape {left_out.shape} does not fit {x.num_rows} rows")
+    left_out = _checked_left_out(left_out, x.num_rows, num_outputs)
     sums, touched = _borrowed(num_threads(), num_outputs)
     ids, scores = np.full((x.num_rows, k), -1, np.int32), np.zeros((x.num_rows, k), np.float32)
-    top_products(x, lists, left_out.astype(np.int64, copy=False), sums, touched, ids, scores)
+    top_products(x, lists, left_out, sums, touched, ids, scores)
     _kept.arrays[sums.shape] = sums, touched  # The kernel has put 0 everywhere again.
     return scores, ids
 
 
 def top_votes(
-    near: np.ndarray, weights: np.ndarray, labels: Pattern, num_labels: int, k: int
+    near: np.ndarray,
+    weights: np.ndarray,
+    labels: Pattern,
+    num_labels: int,
+    k: int,
+    left_out: Pattern | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The k labels with the most votes of some rows that are near each row.
 
@@ -149,6 +151,7 @@ def top_votes(
         labels: R rows; see `sparse_top_k` for their check.
         num_labels: N.
         k: number of labels to return for each row.
+        left_out: B rows of labels that are not returned; None: none.
 
     Returns:
         Ids ``(B, k)`` int32, most votes first, -1 where no others have votes; and ``(B, k)``
@@ -172,12 +175,20 @@ def top_votes(
         raise ValueError(f"weights of shape {weights.shape} do not fit rows of shape {near.shape}")
     if near.size and near.max() >= labels.num_rows:
         raise ValueError(f"numbers of rows must be below {labels.num_rows}, not {near.max()}")
+    left_out = _checked_left_out(left_out, len(near), num_labels)
     sums, touched = _borrowed(num_threads(), num_labels)
     ids = np.full((len(near), k), -1, np.int32)
     votes, sharp = np.zeros((2, len(near), k), np.float32)
-    count_votes(near, weights, labels, sums, touched, ids, votes, sharp)
+    count_votes(near, weights, labels, left_out, sums, touched, ids, votes, sharp)
     _kept.arrays[sums.shape] = sums, touched
     return ids, votes, sharp
+
+
+def _checked_left_out(left_out: Pattern | None, rows: int, num_outputs: int) -> Pattern:
+    if left_out is None:
+        return Pattern(np.zeros(rows + 1, np.int64), np.empty(0, np.int32))
+    check_pattern("left_out", left_out, rows, num_outputs)
+    return Pattern(left_out.indptr, left_out.indices)
 
 
 def _check_once(lists: CSR | Pattern, num_outputs: int) -> None:

@@ -6,8 +6,10 @@ from slide.backend import on_host
 from slide.bars import Bar, say
 from slide.compilation import clock
 from slide.data import Batches, Split, find_known, first_unknown
+from slide.data.dataset import take_labels
 from slide.distributed import Group
 from slide.nn import SlideNetwork
+from slide.ranking.unknown_labels import best_unknown, rows_by_depth
 from slide.sizes import judged_places
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
@@ -36,7 +38,7 @@ class HeldRows:
         if kind in ("graph", "items"):
             self.known = find_known(train, kind).of(self.split.features)
         self.places = judged_places(train.num_labels)
-        self.baseline = self._judge(self._frequent(train), self.known)
+        self.baseline = self._judge(self._frequent(train))
 
     def precision(self, network: SlideNetwork) -> float:
         """The mean of P@1, P@3 and P@5 by exact search, in [0, 1]; at fewer places than labels.
@@ -44,32 +46,30 @@ class HeldRows:
         In a knowledge graph, the predictions for a row leave out the labels of the equal training
         row; in a recommender, its own items (`slide.data.kind_of`).
         """
-        labels, found = network.output.out_features, []
+        found, count = [], self.places[-1]
         for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
-            known = self._known_of(batch.rows)
-            depth = min(self.places[-1] + _most(known), labels)
-            ids = on_host(network.predict(batch.features, depth)[1])
-            found.append(ids if known is None else first_unknown(ids, known, self.places[-1]))
+            if self.known is None:
+                found.append(on_host(network.predict(batch.features, count)[1]))
+            else:
+                known = self.known.slice(batch.rows[0], batch.rows[-1] + 1)
+                found.append(best_unknown(network, batch.features, known, count))
         return self._judge(np.concatenate(found))
 
-    def _judge(self, ids: np.ndarray, known: Pattern | None = None) -> float:
-        """The precision of answers ``(rows, k)``, without known ones."""
-        best = ids if known is None else first_unknown(ids, known, self.places[-1])
-        return float(np.mean([precision_at_k(best, self.split.labels, k) for k in self.places]))
+    def _judge(self, ids: np.ndarray) -> float:
+        """The precision of answers ``(rows, k)``."""
+        return float(np.mean([precision_at_k(ids, self.split.labels, k) for k in self.places]))
 
     def _frequent(self, train: Split) -> np.ndarray:
-        """The same answers for each row: the most frequent labels, as many as are needed."""
-        counts = np.bincount(train.labels.indices, minlength=train.num_labels)
-        ids = np.argsort(-counts, kind="stable")[: self.places[-1] + _most(self.known)]
-        return np.broadcast_to(ids, (len(self.split), len(ids)))
-
-    def _known_of(self, rows: np.ndarray) -> Pattern | None:
-        return None if self.known is None else self.known.slice(rows[0], rows[-1] + 1)
-
-
-def _most(known: Pattern | None) -> int:
-    """The most labels of a row; None has none."""
-    return 0 if known is None else int(np.diff(known.indptr).max(initial=0))
+        """The most frequent labels of all rows, as answers for each row: those not known."""
+        rows, labels, count = len(self.split), train.num_labels, self.places[-1]
+        ids = np.argsort(-np.bincount(train.labels.indices, minlength=labels), kind="stable")
+        if self.known is None:
+            return np.broadcast_to(ids[:count], (rows, count))
+        found = np.empty((rows, count), np.int64)
+        for part, depth in rows_by_depth(self.known, count, labels):
+            same = np.broadcast_to(ids[:depth], (len(part), depth))
+            found[part] = first_unknown(same, take_labels(self.known, part), count)
+        return found
 
 
 class Planner:

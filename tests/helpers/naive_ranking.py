@@ -83,19 +83,19 @@ def score_labels(rows, weights, bias, ids):
 
 
 def top_products(rows, columns, left_out):
-    """``{output: score}`` of each row, for all positive products but one.
+    """``{output: score}`` of each row, for all positive products but some.
 
     Args:
         rows: ``(B, D)``.
         columns: ``(D, N)``.
-        left_out: for each row the output that does not count, or None.
+        left_out: for each row a list of the outputs that do not count, or None.
     """
     found = []
     for b, row in enumerate(rows):
         own = {}
         for n in range(len(columns[0])):
             score = sum(float(row[d]) * float(columns[d][n]) for d in range(len(row)))
-            if score > 0 and (left_out is None or left_out[b] != n):
+            if score > 0 and (left_out is None or n not in left_out[b]):
                 own[n] = score
         found.append(own)
     return found
@@ -147,22 +147,28 @@ def replace_least(pairs, new):
     return sorted([*sorted(pairs)[1:], new])
 
 
-def count_votes(near, weights, labels):
+def leave_out(sums, outputs):
+    """The sums ``{output: sum}`` of all other outputs that count."""
+    return {n: total for n, total in sums.items() if n not in outputs}
+
+
+def count_votes(near, weights, labels, left_out):
     """``{label: (votes, sharp votes)}`` of each row.
 
     Args:
         near: ``(B, C)`` numbers of rows; -1 for none.
         weights: ``(B, C)``.
         labels: for each row of labels a list.
+        left_out: for each row a list of the labels that do not count.
     """
     found = []
-    for rows, own in zip(near, weights, strict=True):
+    for rows, own, without in zip(near, weights, left_out, strict=True):
         votes = {}
         for row, weight in zip(rows, own, strict=True):
             for label in labels[row] if row >= 0 else ():
                 plain, sharp = votes.get(label, (0.0, 0.0))
                 votes[label] = plain + float(weight), sharp + float(weight) ** 4
-        found.append(votes)
+        found.append(leave_out(votes, without))
     return found
 
 

@@ -1,5 +1,7 @@
 """Evidence on candidates and votes of near rows: the kernels against their naive twins."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from helpers import naive_ranking as naive
@@ -7,6 +9,7 @@ from helpers.matrices import make_pattern
 
 from slide.kernels.evidence import count_votes, fill_evidence
 from slide.ranking.evidence import COLUMNS
+from slide.sparse import Pattern
 
 LABELS, ROWS = 25, 12
 
@@ -51,15 +54,17 @@ def test_votes_of_near_rows(k):
     near = np.stack([rng.permutation(30)[:7] for _ in range(ROWS)]).astype(np.int32)
     near[rng.random(near.shape) < 0.3] = -1
     weights = rng.random(near.shape).astype(np.float32)
+    left_out = make_pattern(rng, rng.integers(0, 4, ROWS), LABELS)
     sums, touched = np.zeros((2, LABELS), np.float32), np.full((3, LABELS + 1), -7, np.int32)
     ids = np.full((ROWS, k), -1, np.int32)
     votes, sharp = (np.zeros((ROWS, k), np.float32) for _ in range(2))
-    count_votes(near, weights, labels, sums, touched[:2], ids, votes, sharp)
+    count_votes(near, weights, labels, left_out, sums, touched[:2], ids, votes, sharp)
     assert (touched[2] == -7).all(), "beyond the scratch"
     assert (sums == 0).all(), "the scratch is not handed back as it was"
-    bounds = labels.indptr
-    each = [labels.indices[bounds[r] : bounds[r + 1]].tolist() for r in range(30)]
-    for b, expected in enumerate(naive.count_votes(near, weights, each)):
+    each, without = (
+        [own.indices[a:b].tolist() for a, b in pairwise(own.indptr)] for own in (labels, left_out)
+    )
+    for b, expected in enumerate(naive.count_votes(near, weights, each, without)):
         own = ids[b][ids[b] >= 0].tolist()
         assert len(own) == min(k, len(expected))
         assert (np.diff(votes[b]) <= 0).all()
@@ -76,7 +81,8 @@ def test_votes_without_weight_stay_within_the_scratch():
     near = np.arange(30, dtype=np.int32)[None]
     sums, touched = np.zeros((1, 3), np.float32), np.full((2, 4), -7, np.int32)
     ids, votes, sharp = np.full((1, 2), -1, np.int32), *np.zeros((2, 1, 2), np.float32)
-    count_votes(near, np.zeros((1, 30)), labels, sums, touched[:1], ids, votes, sharp)
+    nothing = Pattern.from_lists([[]])
+    count_votes(near, np.zeros((1, 30)), labels, nothing, sums, touched[:1], ids, votes, sharp)
     assert (touched[1] == -7).all(), "beyond the scratch"
     assert ids.tolist() == [[-1, -1]]
     assert not sums.any()

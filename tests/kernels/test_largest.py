@@ -4,10 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.matrices import make_csr, to_dense
+from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.naive_ranking import add_to_sum as naive_add
 from helpers.naive_ranking import best_first as naive_best_first
 from helpers.naive_ranking import keep_largest as naive_largest
+from helpers.naive_ranking import leave_out as naive_leave_out
 from helpers.naive_ranking import replace_least as naive_replace
 from helpers.naive_ranking import scan_lists as naive_scan
 from helpers.naive_ranking import top_products as naive
@@ -17,13 +18,15 @@ from slide.kernels.largest import (
     best_first,
     keep_largest,
     keep_largest_bounds,
+    leave_out,
     replace_least,
     scan_lists,
     top_products,
 )
-from slide.sparse import CSR
+from slide.sparse import CSR, Pattern
 
 ROWS, COLUMNS, OUTPUTS = 9, 7, 12
+NOTHING = Pattern.from_lists([[]])
 
 
 def run(x, lists, left_out, k, threads=2):
@@ -53,16 +56,27 @@ def test_sums_are_noted_once(dtype):
     np.testing.assert_allclose(total[list(expected)], list(expected.values()), atol=1e-6)
 
 
+def test_outputs_are_left_out():
+    total = np.array([0, 3, 0.5, 0, 2, 0], np.float32)
+    expected = naive_leave_out({1: 3, 2: 0.5, 4: 2}, [4, 0, 2, 2])
+    leave_out(total, np.array([4, 0, 2, 2], np.int32))
+    assert {n: total[n] for n in np.flatnonzero(total > 0)} == expected
+    assert total[[0, 3, 5]].tolist() == [0, 0, 0], "outputs without a sum stay so"
+    assert (total[[2, 4]] < 0).all(), "marked as seen"
+
+
 @pytest.mark.parametrize("k", [1, 3, OUTPUTS])
 @pytest.mark.parametrize("with_left_out", [True, False])
 def test_it_finds_the_largest_ones(k, with_left_out):
     rng = np.random.default_rng(k)
     x = make_csr(rng, rng.integers(0, COLUMNS, ROWS), COLUMNS)
     lists = make_csr(rng, rng.integers(0, OUTPUTS, COLUMNS), OUTPUTS)
-    left_out = rng.integers(0, OUTPUTS, ROWS) if with_left_out else np.empty(0, np.int64)
+    left_out = make_pattern(rng, rng.integers(0, 5, ROWS) * with_left_out, OUTPUTS)
     ids, scores = run(x, lists, left_out, k)
     dense = to_dense(x, COLUMNS).numpy(), to_dense(lists, OUTPUTS).numpy()
-    every = naive(*dense, left_out if with_left_out else None)
+    bounds = left_out.indptr
+    without = [left_out.indices[a:b].tolist() for a, b in pairwise(bounds)]
+    every = naive(*dense, without if with_left_out else None)
     assert any(len(own) > k for own in every) or k == OUTPUTS
     for own, found, values in zip(every, ids, scores, strict=True):
         best = sorted(own.values(), reverse=True)[:k]
@@ -84,7 +98,7 @@ def test_sums_that_pass_zero_on_the_way_count_once():
         indices=np.array([n for _, n in flat], np.int32),
         values=np.array([columns[place] for place in flat], np.float32),
     )
-    ids, scores = run(x, lists, np.empty(0, np.int64), 3)
+    ids, scores = run(x, lists, NOTHING, 3)
     found = dict(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
     assert found == {**naive(rows, columns, None)[0], -1: 0.0}
 
@@ -96,12 +110,12 @@ def test_sums_that_are_often_zero_stay_within_the_scratch():
     values = np.zeros(OUTPUTS, np.float32)
     values[3] = 2
     lists = CSR(np.array([0, OUTPUTS]), np.arange(OUTPUTS, dtype=np.int32), values)
-    ids, scores = run(x, lists, np.empty(0, np.int64), 2, threads=1)
+    ids, scores = run(x, lists, NOTHING, 2, threads=1)
     assert ids.tolist() == [[3, -1]]
     assert scores.tolist() == [[2 * repeats, 0]]
     x.values[1::2] = -1
     x.values[0] = 4
-    ids, scores = run(x, lists, np.empty(0, np.int64), 2, threads=1)
+    ids, scores = run(x, lists, NOTHING, 2, threads=1)
     assert (ids.tolist(), scores.tolist()) == ([[3, -1]], [[6, 0]])
 
 
@@ -114,7 +128,7 @@ def test_sums_below_all_numbers_are_no_answers():
     lists = make_csr(np.random.default_rng(0), [1] * 3, 1)._replace(
         values=np.array([-most, most, most], np.float32)
     )
-    ids, scores = run(x, lists, np.empty(0, np.int64), 2)
+    ids, scores = run(x, lists, NOTHING, 2)
     assert ids.tolist() == [[-1, -1]]
     assert not scores.any()
 
@@ -123,7 +137,7 @@ def test_threads_do_not_matter():
     rng = np.random.default_rng(0)
     x = make_csr(rng, [COLUMNS] * ROWS, COLUMNS)
     lists = make_csr(rng, [OUTPUTS] * COLUMNS, OUTPUTS)
-    found = [run(x, lists, np.empty(0, np.int64), 4, threads) for threads in (1, 3)]
+    found = [run(x, lists, NOTHING, 4, threads) for threads in (1, 3)]
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -40,6 +40,7 @@ TWINS = {
     "insert": ("naive.Tables", "hashing/test_tables.py"),
     "keep_largest": ("naive_ranking.keep_largest", "kernels/test_largest.py"),
     "keep_largest_bounds": ("naive_ranking.keep_largest", "kernels/test_largest.py"),
+    "leave_out": ("naive_ranking.leave_out", "kernels/test_largest.py"),
     "list_training_rows": ("naive_ranking.list_training_rows", "kernels/test_dual_descent.py"),
     "look_up": ("naive.Tables", "hashing/test_tables.py"),
     "mark_nonzero_rows": ("naive_arrays.mark_nonzero_rows", "kernels/test_ragged.py"),

@@ -6,8 +6,8 @@ import torch
 from helpers import job
 
 from slide import FullSampler, SlideNetwork
-from slide.data import Split, holdout
-from slide.ranking import EnsembleRanker, Neighbours, ensemble
+from slide.data import KnownLabels, Split, holdout
+from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, ensemble
 from slide.ranking.ensemble import num_near_rows
 from slide.sparse import CSR, Pattern, hits
 
@@ -135,6 +135,37 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     assert hits(votes, own).any(), "what near rows hold is a vote"
 
 
+@pytest.mark.not_as_python
+@pytest.mark.parametrize("kind", ["items", "graph", "other"])
+def test_negatives_are_no_right_answers(network, monkeypatch, kind):
+    """Neither labels of a row, nor its own items, nor other answers to the same question."""
+    rng, asked = np.random.default_rng(0), []
+    questions = rng.integers([0, 30], [30, 60], (300, 2))
+    features = CSR(*Pattern.from_lists(questions.tolist()), np.ones(600, np.float32))
+    labels = Pattern.from_lists(rng.integers(80, size=(300, 1)).tolist())
+    train = Split(features, labels, 60, 80, kind=kind)
+    fit = LinearClassifiers.fit
+
+    def spy(self, features, labels, candidates, *more):
+        asked.append((features, labels, candidates))
+        return fit(self, features, labels, candidates, *more)
+
+    monkeypatch.setattr(LinearClassifiers, "fit", spy)
+    EnsembleRanker(negatives=7).fit(network, train.slice(0, 250), train.slice(250, 300))
+    rows, right, negatives = asked[0]
+    padded = np.full((250, 7), -1)
+    sizes = np.diff(negatives.indptr)
+    padded[np.arange(7) < sizes[:, None]] = negatives.indices
+    assert np.median(sizes) == 7
+    assert not hits(padded, right).any()
+    known = {
+        "items": Pattern(rows.indptr, rows.indices),
+        "graph": KnownLabels(train.slice(0, 250)).of(rows),
+        "other": right,
+    }
+    assert not hits(padded, known[kind]).any()
+
+
 @pytest.mark.compiled_only
 def test_rows_of_a_text_keep_their_labels(data, network, fitted):
     again = hits(fitted.rank(network, data.train.features, 3).ids, data.train.labels)
@@ -165,9 +196,9 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
     asked = []
     whole = Neighbours.votes
 
-    def votes(self, features, k):
+    def votes(self, features, *more):
         asked.append(features)
-        return whole(self, features, k)
+        return whole(self, features, *more)
 
     monkeypatch.setattr(Neighbours, "votes", votes)
     monkeypatch.setattr("slide.ranking.ensemble._TRIAL_ROWS", 2)

@@ -65,9 +65,8 @@ def test_known_labels_take_no_places_of_candidates(experts, features):
     blocked = experts._replace(known_labels=SimpleNamespace(of=lambda _: known))
     found = gather(blocked, features, DEPTHS, "exact")
     scores = every_score(experts.network, features)
-    # Which of equal ones come first hangs on how many are asked for.
-    votes = experts.neighbours.votes(features, DEPTHS.neighbours + 12).ids
-    associated = experts.associations.best(features, DEPTHS.associations + 12)[1]
+    votes = experts.neighbours.votes(features, DEPTHS.neighbours, known).ids
+    associated = experts.associations.best(features, DEPTHS.associations, known)[1]
     for b in range(ROWS):
         own = known.indices[known.indptr[b] : known.indptr[b + 1]]
         lists = np.argsort(-scores[b]), votes[b], associated[b]

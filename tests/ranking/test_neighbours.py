@@ -5,8 +5,7 @@ import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.ranking import neighbours
-from slide.ranking.neighbours import Neighbours, Votes, longest_list
-from slide.sparse import Pattern
+from slide.ranking.neighbours import Neighbours, longest_list
 
 ROWS, FEATURES, LABELS = 30, 12, 9
 
@@ -111,12 +110,19 @@ def test_impossible_inputs_are_refused(rows):
         Neighbours().fit(x, labels, 3, LABELS)
 
 
-def test_votes_without_known_labels():
-    ids = np.array([[4, 2, 7, 1], [5, 3, -1, -1]], np.int32)
-    shares = np.array([[0.4, 0.3, 0.2, 0.1], [0.6, 0.4, 0, 0]], np.float32)
-    votes = Votes(ids, shares, shares**2, np.ones(2), np.ones(2))
-    found = votes.without(Pattern.from_lists([[4, 7], [3, 9]]), 2)
-    assert found.ids.tolist() == [[2, 1], [5, -1]]
-    np.testing.assert_array_equal(found.shares[0], shares[0, [1, 3]])
-    np.testing.assert_array_equal(found.sharp[0], shares[0, [1, 3]] ** 2)
-    assert found.shares[1, 0] == shares[1, 0]
+def test_labels_that_are_left_out_give_their_places_to_others(rows):
+    x, labels = rows
+    model = Neighbours(5, idf=False).fit(x, labels, FEATURES, LABELS)
+    every = model.votes(x, LABELS)
+    without = make_pattern(np.random.default_rng(1), [3] * ROWS, LABELS)
+    found = model.votes(x, 2, without)
+    for b in range(ROWS):
+        out = without.indices[without.indptr[b] : without.indptr[b + 1]]
+        kept = (every.ids[b] >= 0) & ~np.isin(every.ids[b], out)
+        best = np.sort(every.shares[b][kept])[::-1][:2]
+        np.testing.assert_allclose(found.shares[b][: len(best)], best, rtol=1e-6)
+        assert not np.isin(found.ids[b], out).any()
+    own = model.own_candidates(LABELS, lambda begin, end: without.slice(begin, end), block=7)
+    assert len(own.indices) < len(model.own_candidates(LABELS).indices)
+    pairs = [each.entry_rows() * LABELS + each.indices for each in (own, without)]
+    assert not np.isin(*pairs).any()

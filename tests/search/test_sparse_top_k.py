@@ -76,11 +76,12 @@ def test_top_k_is_that_of_the_dense_product():
         assert (own[len(best) :] == 0).all()
 
 
-def test_one_output_of_each_row_is_left_out():
+def test_outputs_of_each_row_are_left_out():
     rng = np.random.default_rng(1)
     x, lists = make_csr(rng, [7] * 10, 8), make_csr(rng, [14] * 8, 15)
     _, every = sparse_top_k(x, lists, 15, k=3)
-    _, found = sparse_top_k(x, lists, 15, k=2, left_out=every[:, 0])
+    without = Pattern.from_lists(every[:, :1].tolist())
+    _, found = sparse_top_k(x, lists, 15, k=2, left_out=without)
     assert (every[:, 2] >= 0).all()
     np.testing.assert_array_equal(found, every[:, 1:])
 
@@ -101,8 +102,10 @@ def test_impossible_inputs_are_refused():
         sparse_top_k(x, lists, 10, k=1)
     with pytest.raises(ValueError, match=r"columns must lie in \[0, 6\)"):
         sparse_top_k(x, column_lists(make_csr(rng, [2] * 9, 6), 6), 9, k=1)
-    with pytest.raises(ValueError, match=r"left_out of shape \(3,\) does not fit 10 rows"):
-        sparse_top_k(x, lists, 15, k=1, left_out=np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="1 rows of left_out do not fit 10"):
+        sparse_top_k(x, lists, 15, k=1, left_out=Pattern.from_lists([[0]]))
+    with pytest.raises(ValueError, match=r"left_out must lie in \[0, 15\)"):
+        sparse_top_k(x, lists, 15, k=1, left_out=Pattern.from_lists([[15]] * 10))
     with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
         column_lists(x, 8, longest=0)
 
@@ -132,6 +135,8 @@ def test_votes_of_wrong_rows_are_refused():
     labels = Pattern.from_lists([[4], [1, 2]])
     near, weights = np.array([[1, -1]], np.int32), np.ones((1, 2), np.float32)
     assert top_votes(near, weights, labels, 5, 3)[0].tolist() == [[1, 2, -1]]
+    without = Pattern.from_lists([[2]])
+    assert top_votes(near, weights, labels, 5, 3, without)[0].tolist() == [[1, -1, -1]]
     with pytest.raises(ValueError, match="numbers of rows must be below 2, not 2"):
         top_votes(near + 1, weights, labels, 5, 3)
     with pytest.raises(ValueError, match=r"weights of shape \(1, 1\) do not fit rows of shape"):
