@@ -22,7 +22,7 @@ def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
     Raises:
         RuntimeError: for a ranker that is not trained.
     """
-    if not len(ranker.frequency):
+    if not len(ranker.inverse):
         raise RuntimeError("the ranker is not trained: call fit first")
     return {
         "depth": ranker.depths.network,

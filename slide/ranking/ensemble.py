@@ -19,7 +19,7 @@ from slide.ranking.associations import Associations
 from slide.ranking.evidence import COLUMNS, RANKED, Depths, Evidence, Experts, gather
 from slide.ranking.judge import Judge, load_learner
 from slide.ranking.linear_classifiers import LinearClassifiers
-from slide.ranking.neighbours import Neighbours
+from slide.ranking.neighbours import USUAL_NEAR, Neighbours, num_near_rows
 from slide.ranking.ranked import Ranked
 from slide.sizes import judged_places
 from slide.sparse import CSR, Pattern, hits
@@ -43,10 +43,6 @@ _TRIAL_ROWS = 1000
 # Equal training rows that are looked at for labels that are no negatives: more would take a time
 # that grows with the square of their number.
 _MOST_EQUAL = 1000
-# Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
-# few labels or rows, all rows are needed for enough candidates.
-RARE, MANY = 10, 10_000
-_NEAR = {"rare": 20, "usual": 50}
 # Share of the held-out rows from which on the classifiers learn from these in the end.
 _WORTH_LEARNING = 0.125
 
@@ -61,8 +57,7 @@ class EnsembleRanker:
     Args:
         classifiers: what the linear classifiers are; None: `LinearClassifiers` as they are.
         depth: number of candidates of the network.
-        neighbours: number of nearest training rows; None: 20 where `MANY` labels or more have fewer
-            than `RARE` rows in the mean, except in a recommender or a graph; else 50.
+        neighbours: number of nearest training rows; None: see `num_near_rows`.
         voted: number of candidates of the neighbours.
         associated: number of candidates that go with the features; see `Associations`.
         negatives: number of labels of its neighbours that are negatives of a training row.
@@ -117,8 +112,11 @@ class EnsembleRanker:
         self.depths, self.negatives = Depths(depth, voted, associated), negatives
         self.objective, self.known = objective, known
         self.num_near, self.associations = neighbours, Associations()
-        self.neighbours = Neighbours(neighbours or _NEAR["usual"])
-        self.judge = Judge(list(COLUMNS.values()), RANKED)
+        self.neighbours = Neighbours(neighbours or USUAL_NEAR)
+        # The score of a label with which a row shares no feature is the bias of its classifier.
+        nothing = {"linear": self.classifiers.solver.bias}
+        ranked = [(list(COLUMNS).index(name), nothing.get(name, 0.0)) for name in RANKED]
+        self.judge = Judge(list(COLUMNS.values()), ranked)
         self.frequency = self.inverse = np.empty(0)
         self.known_labels: KnownLabels | OwnItems | None = None
         self.kind = "other"
@@ -158,7 +156,7 @@ class EnsembleRanker:
                 no index.
         """
         self.kind, self.notes = kind_of(train if every is None else every), []
-        self.inverse = np.ones(train.num_labels) if inverse is None else inverse
+        self.inverse = np.empty(0)  # It is not trained until the end: an error may come before.
         self._count(train, self._excludes(train))
         self.neighbours = Neighbours(self.num_near or num_near_rows(train, self.kind))
         self.neighbours = self._choose_neighbours(train, held)
@@ -180,6 +178,7 @@ class EnsembleRanker:
             self._take_rows(every, self.neighbours.idf, self.known_labels is not None)
             if len(held) > _WORTH_LEARNING * len(every) or self.judge.trees is None:
                 self._fit_classifiers(every)
+        self.inverse = np.ones(train.num_labels) if inverse is None else inverse
         return self
 
     def rank(self, network: SlideNetwork, features: CSR, k: int, search: str = "exact") -> Ranked:
@@ -194,7 +193,7 @@ class EnsembleRanker:
         Raises:
             RuntimeError: before `fit`.
         """
-        if not len(self.frequency):
+        if not len(self.inverse):
             raise RuntimeError("the ranker is not trained: call fit first")
         evidence = self.evidence(network, features, k, search)
         ids, known = evidence.ids, evidence.ids >= 0
@@ -290,14 +289,3 @@ class EnsembleRanker:
             f"precision {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
         )
         return model
-
-
-def num_near_rows(train: Split, kind: str) -> int:
-    """How many nearest rows vote, by default.
-
-    Args:
-        train: training rows.
-        kind: `slide.data.kind_of` the rows.
-    """
-    rare = len(train.labels.indices) < RARE * train.num_labels and train.num_labels >= MANY
-    return _NEAR["rare" if rare and kind not in _KNOWN else "usual"]

@@ -40,8 +40,8 @@ COLUMNS = {
 }
 
 
-# For each rank, the column of the numbers that it ranks.
-RANKED = [list(COLUMNS).index(n.removesuffix("_rank")) for n in COLUMNS if n.endswith("_rank")]
+# For each rank, the name of the numbers that it ranks.
+RANKED = [name.removesuffix("_rank") for name in COLUMNS if name.endswith("_rank")]
 
 
 class Experts(NamedTuple):

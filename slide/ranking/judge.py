@@ -42,8 +42,8 @@ class Judge:
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
             Columns with -1 are ranks by experts, 0 for the best candidate of a row.
-        ranked: for each of these, the column of the numbers that it ranks. A number of 0 says that
-            the expert knows nothing of the candidate. None: it knows something of each.
+        ranked: for each of these, the column of the numbers that it ranks, and the number by which
+            the expert says that it knows nothing of a candidate. None: it knows something of each.
 
     Example:
         >>> import numpy as np
@@ -54,7 +54,7 @@ class Judge:
         array([False,  True])
     """
 
-    def __init__(self, signs: list[int], ranked: list[int] | None = None):
+    def __init__(self, signs: list[int], ranked: list[tuple[int, float]] | None = None):
         self.signs, self.ranked = signs, ranked
         self.trees: Trees | None = None
         self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * vote.
@@ -125,7 +125,8 @@ class Judge:
         """
         if self.ranked is None:
             return np.ones((len(columns), len(self._ranks)), bool)
-        return columns[:, self.ranked] != 0
+        places, nothing = zip(*self.ranked, strict=True)
+        return columns[:, places] != np.array(nothing, np.float32)
 
     def _trust(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
         """The weight of each expert; all the same where none is better than chance."""

@@ -7,12 +7,17 @@ import numpy as np
 
 from slide import checks
 from slide.bars import Bar
+from slide.data import Split
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
 # Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
 # negatives need not be as exact, and there is one for each training row.
 _WORK, _OWN_WORK = 16_384, 8192
+# Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
+# few labels or rows, all rows are needed for enough candidates.
+RARE, MANY = 10, 10_000
+RARE_NEAR, USUAL_NEAR = 20, 50
 # Rows of training data that are looked at a time.
 _BLOCK = 8192
 
@@ -62,7 +67,7 @@ class Neighbours:
         [[5, -1], [6, 7], [6, 7]]
     """
 
-    def __init__(self, count: int = 50, idf: bool = True):
+    def __init__(self, count: int = USUAL_NEAR, idf: bool = True):
         checks.whole("count", count, 1)
         checks.flag("idf", idf)
         self.count, self.idf = count, idf
@@ -165,6 +170,21 @@ class Neighbours:
             end = min(begin + _BLOCK, features.num_rows)
             found[bounds[begin] : bounds[end]] = values / np.maximum(norms, 1e-9)[owner]
         return CSR(bounds, features.indices, found)
+
+
+def num_near_rows(train: Split, kind: str) -> int:
+    """How many nearest rows vote, by default.
+
+    Args:
+        train: training rows.
+        kind: `slide.data.kind_of` the rows.
+
+    Returns:
+        20 where `MANY` labels or more have fewer than `RARE` rows in the mean, except in a
+        recommender or a graph; else 50.
+    """
+    rare = len(train.labels.indices) < RARE * train.num_labels and train.num_labels >= MANY
+    return RARE_NEAR if rare and kind not in ("graph", "items") else USUAL_NEAR
 
 
 def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:

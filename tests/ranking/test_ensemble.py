@@ -7,8 +7,8 @@ from helpers import job
 
 from slide import FullSampler, SlideNetwork
 from slide.data import KnownLabels, Split, holdout
-from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, ensemble
-from slide.ranking.ensemble import num_near_rows
+from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, neighbours
+from slide.ranking.neighbours import num_near_rows
 from slide.sparse import CSR, Pattern, hits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -106,7 +106,7 @@ def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
 )
 def test_rare_labels_have_fewer_near_rows(rows, many, kind, count, monkeypatch):
     """Two labels a row, and eight labels: ten rows a label from 40 rows on."""
-    monkeypatch.setattr(ensemble, "MANY", many)
+    monkeypatch.setattr(neighbours, "MANY", many)
     labels = Pattern.from_lists([[n % 8, (n + 1) % 8] for n in range(rows)])
     features = CSR(*Pattern.from_lists([[n % 5] for n in range(rows)]), np.ones(rows, np.float32))
     assert num_near_rows(Split(features, labels, 5, 8), kind) == count
@@ -237,6 +237,17 @@ def test_with_few_held_out_rows_all_experts_vote(data, network):
 def test_impossible_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         EnsembleRanker(**options)
+
+
+def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(fitted.judge, "fit", fail)
+    with pytest.raises(MemoryError):
+        fitted.fit(network, *holdout(data.train, 0.3, 0))
+    with pytest.raises(RuntimeError, match="call fit first"):
+        fitted.rank(network, data.test.features, 5)
 
 
 def test_use_before_training(data, network):

@@ -172,14 +172,15 @@ def test_answers_that_are_all_right_are_nearly_certain():
     assert 0 < Judge([-1, 0, 0]).fit(columns[:0], np.ones(0, bool)).probabilities(columns)[0] < 1
 
 
-def test_an_expert_that_knows_nothing_of_a_candidate_has_no_vote():
+@pytest.mark.parametrize("nothing", [0.0, -0.3])
+def test_an_expert_that_knows_nothing_of_a_candidate_has_no_vote(nothing):
     """Its rank is that of the candidates' numbers."""
     columns, hits = ranked_pairs(40, 0.6, 0.9)
     blind = columns.copy()
-    blind[:, 2] = 0
-    judge = Judge([-1, -1, 1], ranked=[2, 0]).fit(blind, hits)
+    blind[:, 2] = nothing
+    judge = Judge([-1, -1, 1], ranked=[(2, nothing), (0, -1.0)]).fit(blind, hits)
     assert judge.trust[0] == 0 < judge.trust[1]
-    both = Judge([-1, -1, 1], ranked=[2, 2]).fit(blind, hits)
+    both = Judge([-1, -1, 1], ranked=[(2, nothing), (2, nothing)]).fit(blind, hits)
     assert both.trust == [1, 1], "nobody knows anything"
     assert len(np.unique(both.probabilities(blind))) == 1
 
