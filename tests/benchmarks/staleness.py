@@ -57,16 +57,15 @@ CASES = {
             *("sampler.active=1000", "trainer.max_steps=1200"),
         ],
     },
-    **{
-        name: {
-            f"{mode}, {schedule}": [*settings, *options, *change]
-            for mode, options in modes.items()
-            for schedule, change in SCHEDULES.items()
-        }
-        for name, settings, modes in (
-            ("debian", DEBIAN, DEBIAN_MODES),
-            ("files", FILES, FILES_MODES),
-        )
+    "debian": {
+        f"{mode}, {schedule}": [*DEBIAN, *options, *change]
+        for mode, options in DEBIAN_MODES.items()
+        for schedule, change in SCHEDULES.items()
+    },
+    "files": {
+        f"{mode}, {schedule}": [*FILES, *options, *SCHEDULES[schedule]]
+        for mode, options in FILES_MODES.items()
+        for schedule in ("backoff, growth 0.7", "drift")
     },
 }
 PROBES, SAMPLES, NEIGHBOURS = 40, 128, 10
