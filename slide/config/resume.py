@@ -33,7 +33,8 @@ def asked_for(overrides: Sequence[str]) -> list[str]:
     Of a resumed run they are those that `resumed` does not take: its saved configuration may have
     other groups than the default one, and with them other keys.
     """
-    if not any(override_key(override) == "resume" for override in overrides):
+    folders = [word for word in overrides if override_key(word) == "resume"]
+    if not folders or read_value(folders[-1]) is None:
         return list(overrides)
     return [override for override in overrides if override_key(override) not in REPLACEABLE]
 

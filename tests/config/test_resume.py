@@ -70,6 +70,12 @@ def test_nothing_to_resume(tmp_path, monkeypatch, folder):
     assert not list(tmp_path.iterdir())
 
 
+def test_with_resume_null_a_new_run_takes_all_words(tmp_path):
+    job.main("resume=null", *job.tiny(tmp_path, "trainer.max_steps=1", "optimizer.lr=0.5"))
+    assert job.checkpoint(tmp_path / "run")["step"] == 1
+    assert OmegaConf.load(tmp_path / "run/config.yaml").optimizer.lr == 0.5
+
+
 @pytest.mark.parametrize(
     "argument",
     [
