@@ -211,10 +211,11 @@ def _searched(
     config: DictConfig, data: SparseDataset, given: Collection[str], shared: SharedRows | None
 ) -> DictConfig:
     """The configuration after the races of ``search``, on rows that the trainer holds out, too."""
-    rows, _ = choose_rows(data, config.dataset.holdout, config.seed, config.trainer.kind)
-    train, held = validation_split(rows, config.seed)
+    seed = config.trainer.seed
+    rows, _ = choose_rows(data, config.dataset.holdout, seed, config.trainer.kind)
+    train, held = validation_split(rows, seed)
     judge = HeldRows(train, held, kind_of(rows))
-    batches = Batches(train, config.trainer.batch_size, config.seed)
+    batches = Batches(train, config.trainer.batch_size, seed)
 
     def make(config: DictConfig, steps: int) -> Contender:
         config = config.copy()

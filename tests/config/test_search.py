@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 from helpers import job
 from omegaconf import OmegaConf
 
-from slide.config import build_network, fill_in, read_config
+from slide.config import build, build_network, fill_in, read_config
 from slide.config.search import choose_settings, race_steps, variants, with_value
 from slide.training.race import Contender
 
@@ -127,6 +128,29 @@ def test_a_run_takes_the_sampler_that_won(tmp_path, capsys):
     saved = OmegaConf.load(tmp_path / "run/config.yaml").sampler
     assert (saved._target_ == "slide.FullSampler") == (won == "full")
     assert saved.active == ("all" if won == "full" else 32)
+
+
+def test_races_and_training_learn_from_the_same_rows(tmp_path, monkeypatch):
+    raced = []
+
+    def choose(config, make, steps, given):
+        raced.append(make(config, steps))
+        return config
+
+    monkeypatch.setattr(build, "choose_settings", choose)
+    words = job.tiny(tmp_path, "search=quick", "trainer.seed=7", "dataset.holdout=0.3")
+    with job.global_state_put_back():
+        trainer = build.build_trainer(job.compose(*words))
+    trainer.monitor.close()
+    (contender,) = raced
+    pairs = [(contender.held.split, trainer.held_split)]
+    pairs += [(each.batches.split, trainer.train_split) for each in (contender, trainer)]
+    for found, expected in pairs:
+        assert expected is not None
+        for one, other in zip(found.features, expected.features, strict=True):
+            assert np.array_equal(one, other)
+    orders = [each.batches.batch(0, 0).labels.indices for each in (contender, trainer)]
+    assert np.array_equal(*orders)
 
 
 def test_the_steps_of_a_race_have_a_limit():
