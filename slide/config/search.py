@@ -37,7 +37,7 @@ def variants(config: DictConfig, given: Collection[str] = ()) -> dict[str, dict[
 
     Args:
         config: from `slide.config.read_config`.
-        given: keys that are not changed, since a user set them.
+        given: keys that are not changed, since a user set them; nor are the groups that hold them.
 
     Raises:
         ValueError: for a key or a value that does not exist.
@@ -45,7 +45,7 @@ def variants(config: DictConfig, given: Collection[str] = ()) -> dict[str, dict[
     found = {}
     for line in config.search.tries:
         key, _, values = str(line).partition("=")
-        if key not in given:
+        if not _is_fixed(key, given):
             # A comma inside of brackets belongs to a value.
             names = re.split(r",(?![^\[]*\])", values)
             each = {name: with_value(config, key, name) for name in names}
@@ -53,6 +53,12 @@ def variants(config: DictConfig, given: Collection[str] = ()) -> dict[str, dict[
                 each.pop(_present(config, key), None)
             found[key] = {name: other for name, other in each.items() if other != config}
     return found
+
+
+def _is_fixed(key: str, given: Collection[str]) -> bool:
+    """Whether a user set a key, or a key of a group that another choice would put back."""
+    lost = set(given) - {f"sampler.{name}" for name in _OF_SETS}
+    return key in given or any(each.startswith(f"{key}.") for each in lost)
 
 
 def choose_settings(

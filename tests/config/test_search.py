@@ -71,6 +71,15 @@ def test_what_a_user_fixed_stays():
     assert choose(read_config([]), lambda _: pytest.fail("no race")) == read_config([])
 
 
+def test_a_group_with_a_key_that_a_user_fixed_stays():
+    config = read_config(["search.tries=['loss=softmax,bce','sampler=full']"])
+    assert list(variants(config, {"loss.hard_fraction"})) == ["sampler"]
+    assert list(variants(config, {"sampler.active", "losses.x"})) == ["loss", "sampler"]
+    assert list(variants(config, {"sampler.proposer.best"})) == ["loss"]
+    config.search.tries = ["sampler.active=16,32"]
+    assert not variants(config, {"sampler.active"})
+
+
 @pytest.mark.parametrize("name", ["quick", "full"])
 def test_all_values_of_the_searches_exist(name):
     config = read_config([f"search={name}"])
