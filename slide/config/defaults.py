@@ -91,10 +91,11 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
 
     Args:
         config: from `slide.config.read_config`, before `fill_in`.
-        given: the keys that a user set.
+        given: the keys that a user set; those that a race tries are checked, too.
     """
     sampler = config.sampler
-    if any(str(line).partition("=")[0] == "sampler" for line in config.search.tries):
+    tried = [str(line).partition("=")[0] for line in config.search.tries]
+    if "sampler" in tried:
         return  # One of its samplers may use them.
     unused, why = _OF_TABLES, "outputs are drawn uniformly for a set that the batch shares; add"
     if sampler.get("look_up") == "auto":
@@ -111,6 +112,6 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
         unused, why = ("hash",), "candidates do not come from hash tables; choose"
     else:
         return
-    for key in given:
+    for key in (*given, *tried):
         if key.startswith(unused):
             raise ValueError(f"{key} would have no effect: {why} sampler=lsh")

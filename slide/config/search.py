@@ -14,6 +14,8 @@ from slide.training.race import Contender, race, run_alone
 
 # Settings of a set, whoever chooses it.
 _OF_SETS = ("active", "mode", "weighting", "candidate_share")
+# A contender is made from these groups; the other keys are the same for all.
+_RACED = ("network", "sampler", "hash", "schedule", "loss", "optimizer")
 Make = Callable[[DictConfig, int], Contender]
 
 
@@ -40,11 +42,14 @@ def variants(config: DictConfig, given: Collection[str] = ()) -> dict[str, dict[
         given: keys that are not changed, since a user set them; nor are the groups that hold them.
 
     Raises:
-        ValueError: for a key or a value that does not exist.
+        ValueError: for a key or a value that does not exist or that a race does not compare, or two
+            lines with the same key.
     """
-    found = {}
+    keys, found = [], {}
     for line in config.search.tries:
         key, _, values = str(line).partition("=")
+        _check_raced(key, keys)
+        keys.append(key)
         if not _is_fixed(key, given):
             # A comma inside of brackets belongs to a value.
             names = re.split(r",(?![^\[]*\])", values)
@@ -53,6 +58,19 @@ def variants(config: DictConfig, given: Collection[str] = ()) -> dict[str, dict[
                 each.pop(_present(config, key), None)
             found[key] = {name: other for name, other in each.items() if other != config}
     return found
+
+
+def _check_raced(key: str, before: Collection[str]) -> None:
+    """Raise ValueError for a key that a race does not compare, or that an earlier line has."""
+    if key == "sampler.mode":  # Other settings depend on it.
+        raise ValueError(f"search.tries: {key} cannot be raced: give it by {key}=...")
+    if key.partition(".")[0] not in _RACED:
+        raise ValueError(
+            f"search.tries: {key} cannot be raced: a race compares {', '.join(_RACED[:-1])} and "
+            f"{_RACED[-1]}, and their keys"
+        )
+    if key in before:
+        raise ValueError(f"search.tries: two lines try {key}: name all its values in one")
 
 
 def _is_fixed(key: str, given: Collection[str]) -> bool:
@@ -110,8 +128,7 @@ def with_value(config: DictConfig, key: str, value: str) -> DictConfig:
         value: the value as on the command line, or the choice of the group.
 
     Raises:
-        ValueError: for a key or a choice that does not exist, or ``sampler.mode``, on which other
-            settings depend.
+        ValueError: for a key or a choice that does not exist.
 
     Example:
         >>> from slide.config import read_config
@@ -120,8 +137,6 @@ def with_value(config: DictConfig, key: str, value: str) -> DictConfig:
         >>> with_value(config, "network.dropout", "0.5").network.dropout
         0.5
     """
-    if key == "sampler.mode":
-        raise ValueError(f"search.tries: {key} cannot be raced: give it by {key}=...")
     config = config.copy()
     if key == "sampler":
         return _with_sampler(config, value)

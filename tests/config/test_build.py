@@ -125,6 +125,7 @@ def test_settings_of_tables_for_sets_of_each_sample(tmp_path, word):
         ("faiss", ["schedule=fixed", "sampler.candidate_share=0.9"], None),
         ("lsh", ["hash=dwta", "schedule=fixed"], None),
         ("uniform", ["hash=dwta", "search.tries=['sampler=lsh']"], None),
+        ("uniform", ["search.tries=['hash=dwta']"], "hash would have no effect: outputs are drawn"),
     ],
 )
 def test_settings_that_a_sampler_does_not_use(sampler, words, message):

@@ -121,8 +121,20 @@ def test_samplers_are_raced(present):
             ValueError, match=f"there is no sampler={value}; take one of faiss, full"
         ):
             with_value(config, "sampler", value)
-    with pytest.raises(ValueError, match=r"sampler.mode cannot be raced"):
-        with_value(config, "sampler.mode", "shared")
+
+
+@pytest.mark.parametrize(
+    "key", ["sampler.mode", "trainer.batch_size", "ranker.depth", "lr_schedule", "seed", "los"]
+)
+def test_what_a_race_does_not_compare_is_refused(key):
+    with pytest.raises(ValueError, match=rf"search.tries: {key} cannot be raced: "):
+        variants(read_config([f"search.tries=['{key}=1,2']"]))
+
+
+def test_a_key_is_tried_by_one_line():
+    twice = "search.tries=['optimizer.lr=0.1','optimizer.lr=0.2']"
+    with pytest.raises(ValueError, match=r"two lines try optimizer\.lr: name all its values"):
+        variants(read_config([twice]), {"optimizer.lr"})
 
 
 def test_a_run_takes_the_sampler_that_won(tmp_path, capsys):
