@@ -36,6 +36,7 @@ from slide.config.threads import share_threads
 from slide.data import Batches, SparseDataset, kind_of, transform, validation_split
 from slide.data.transforms import check_transform
 from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
+from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.checkpoint_folders import CHECKPOINTS
 from slide.training.evaluation import check_search, choose_rows
@@ -83,6 +84,8 @@ def check_settings(config: DictConfig) -> None:
     """
     checks.flag("prior_bias", config.network.prior_bias)
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
+    checks.one_of("mode", config.sampler.mode, MODES)  # A sampler of all outputs has none.
+    checks.one_of("weighting", config.sampler.weighting, WEIGHTINGS)
     config = config.copy()
     fill_in(config, 1024, 8)
     hidden = config.network.hidden

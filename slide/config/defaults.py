@@ -17,7 +17,8 @@ from slide.sizes import (
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"
-# How keys begin that only matter where outputs are looked up.
+# How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
+_OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
 
 
@@ -87,31 +88,45 @@ def looks_up(config: DictConfig) -> bool:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raises ValueError for a setting of tables or of their schedule if nothing will use it.
+    """Raises ValueError for a setting of sets, tables or schedules if nothing will use it.
 
     Args:
         config: from `slide.config.read_config`, before `fill_in`.
         given: the keys that a user set; those that a race tries are checked, too.
     """
-    sampler = config.sampler
     tried = [str(line).partition("=")[0] for line in config.search.tries]
     if "sampler" in tried:
         return  # One of its samplers may use them.
-    unused, why = _OF_TABLES, "outputs are drawn uniformly for a set that the batch shares; add"
-    if sampler.get("look_up") == "auto":
-        if looks_up(config):
-            return
-        if sampler.mode == "per_sample":
-            unused = "hash", "schedule", "sampler.proposer"
-            why = "sets of each sample have labels of recent samples; add"
-    elif sampler._target_ == FULL:
-        why = "all outputs are computed; choose"
-    elif sampler.get("proposer") is None:
-        why = "outputs are drawn uniformly; choose"
-    elif sampler.proposer._target_ != "slide.LSHProposer":
-        unused, why = ("hash",), "candidates do not come from hash tables; choose"
-    else:
-        return
+    unused, why = _unused(config, tried)
+    if config.sampler.active in (None, "all"):  # It says the same as sampler=full.
+        given = set(given) - {"sampler.active"}
     for key in (*given, *tried):
         if key.startswith(unused):
-            raise ValueError(f"{key} would have no effect: {why} sampler=lsh")
+            raise ValueError(f"{key} would have no effect: {why}")
+
+
+def _unused(config: DictConfig, tried: Collection[str]) -> tuple[tuple[str, ...], str]:
+    """How keys begin that nothing uses, and why; ``tried`` are the keys that a race tries."""
+    sampler = config.sampler
+    if sampler._target_ == FULL:
+        return (*_OF_SETS, *_OF_TABLES), "all outputs are computed; choose sampler=lsh"
+    if sampler.active == "all" and "sampler.active" not in tried:
+        why = "sampler.active=all computes all outputs; give it a number"
+        return (*_OF_SETS, *_OF_TABLES), why
+    drawn = "outputs are drawn uniformly"
+    if sampler.get("look_up") == "auto":
+        if looks_up(config):
+            return (), ""
+        if sampler.mode == "per_sample":
+            why = "sets of each sample have labels of recent samples; add sampler=lsh"
+            return ("hash", "schedule", "sampler.proposer"), why
+        return _OF_TABLES, f"{drawn} for a set that the batch shares; add sampler=lsh"
+    if sampler.get("proposer") is None:
+        return _OF_TABLES, f"{drawn}; choose sampler=lsh"
+    kind = sampler.proposer._target_.rpartition(".")[2]
+    if kind == "LSHProposer":
+        return (), ""
+    if kind in ("RecentProposer", "NeighbourProposer"):
+        return ("hash", "schedule"), "no index is built; choose sampler=lsh"
+    why = "candidates do not come from hash tables; choose sampler=lsh"
+    return ("hash", "schedule.redraw_every"), why

@@ -9,6 +9,7 @@ from helpers import job
 
 from slide import FullSampler
 from slide.config import build_network, build_optimizer, fill_in
+from slide.config.build import check_settings
 from slide.config.defaults import check_used
 from slide.config.samplers import build_sampler, proposer_has
 from slide.sparse import CSR
@@ -122,6 +123,21 @@ def test_settings_of_tables_for_sets_of_each_sample(tmp_path, word):
         ("uniform", ["schedule=fixed"], "schedule would have no effect: outputs are drawn unif"),
         ("full", ["hash=dwta"], "hash would have no effect: all outputs are computed; choose s"),
         ("faiss", ["hash=dwta"], "hash would have no effect: candidates do not come from hash "),
+        ("full", ["sampler.active=500"], "sampler.active would have no effect: all outputs are"),
+        ("full", ["sampler.mode=foo"], "sampler.mode would have no effect: all outputs are "),
+        ("full", ["sampler.active=all"], None),
+        (
+            "lsh",
+            ["sampler.active=all", "hash.num_tables=64"],
+            "hash.num_tables .*: sampler.active=all",
+        ),
+        ("auto", ["sampler.active=all", "sampler.weighting=none"], "weighting .*give it a number"),
+        ("lsh", ["sampler.active=all", "search.tries=['sampler.active=32']", "hash=dwta"], None),
+        ("full", ["search.tries=['sampler.active=32']"], "sampler.active would have no effect"),
+        ("recent", ["schedule=fixed"], "schedule would have no effect: no index is built; choose "),
+        ("neighbours", ["schedule.first=9"], "schedule.first would have no effect: no index is "),
+        ("index", ["schedule.redraw_every=9"], "redraw_every .*: candidates do not come from hash"),
+        ("index", ["schedule=fixed", "schedule.every=9"], None),
         ("faiss", ["schedule=fixed", "sampler.candidate_share=0.9"], None),
         ("lsh", ["hash=dwta", "schedule=fixed"], None),
         ("uniform", ["hash=dwta", "search.tries=['sampler=lsh']"], None),
@@ -136,6 +152,12 @@ def test_settings_that_a_sampler_does_not_use(sampler, words, message):
         return
     with pytest.raises(ValueError, match=message):
         check_used(config, given)
+
+
+@pytest.mark.parametrize("word", ["sampler.mode=foo", "sampler.weighting=foo"])
+def test_names_are_checked_where_all_outputs_are_computed(word):
+    with pytest.raises(ValueError, match=r"\w+ must be one of .*, not 'foo'"):
+        check_settings(job.compose("sampler=full", word))
 
 
 def test_settings_of_the_network_reach_it():

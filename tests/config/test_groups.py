@@ -20,7 +20,7 @@ def small(folder, group, choice):
         more += ["hash.num_tables=2"]
         more += [f"hash.hashes_per_table={2 if group == 'recipe' else 'null'}"]
     more += ["ranker=none"] if group == "loss" else []
-    more += ["sampler.active=all"] if choice == "full" else []
+    more += ["sampler.active=all"] if (group, choice) == ("sampler", "full") else []
     known = job.raw("dataset", choice if group == "dataset" else "synthetic")
     overrides = (re.match(r"(dataset\.)?(\w+)", override) for override in job.tiny(folder, *more))
     return [match.string for match in overrides if not match[1] or match[2] in known]
