@@ -98,7 +98,8 @@ def build_debian(
     """
     check_request(root, test_share, seed=(seed, 0), min_rows=(min_rows, 1))
     train, test = weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows)
-    write_built(root, check, train, test, "the package index")
+    settings = {"index": index, "test_share": test_share, "seed": seed, "min_rows": min_rows}
+    write_built(root, check, train, test, "the package index", **settings)
 
 
 def _read_rows(index: str | Path | None) -> Split:

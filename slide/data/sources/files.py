@@ -108,7 +108,9 @@ def build_files(
         )
     train, test = holdout(rows, test_share, seed)
     kept = row_counts(train.features, train.num_features) >= min_rows
-    write_built(root, check, keep_features(train, kept), keep_features(test, kept), source)
+    parts = keep_features(train, kept), keep_features(test, kept)
+    settings = {"index": index, "test_share": test_share, "seed": seed, "min_rows": min_rows}
+    write_built(root, check, *parts, source, **settings, most_labels=most_labels)
 
 
 class Directory:

@@ -18,7 +18,7 @@ import numpy as np
 from slide import checks
 from slide.data.dataset import Split
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Check, FetchError
+from slide.data.fetching.fetch import Check, FetchError, note_build
 from slide.data.formats.text_writer import write_xmc
 from slide.sparse import CSR, Pattern
 
@@ -90,7 +90,9 @@ def check_request(root: Path, test_share: float, **counts: tuple[int, int]) -> N
             raise FetchError(f"  {root / name} is there; both files are built, or none")
 
 
-def write_built(root: Path, check: Check, train: Split, test: Split, source: str) -> None:
+def write_built(
+    root: Path, check: Check, train: Split, test: Split, source: str, **settings: object
+) -> None:
     """Write both files, which appear in ``root`` when they are complete and checked.
 
     Args:
@@ -98,6 +100,7 @@ def write_built(root: Path, check: Check, train: Split, test: Split, source: str
         check: called with a folder of the files before they get their place.
         train, test: the rows.
         source: what they were built from, for messages.
+        settings: with what they were built; they are noted beside the files.
 
     Raises:
         FetchError: ``check`` refuses the files.
@@ -113,6 +116,7 @@ def write_built(root: Path, check: Check, train: Split, test: Split, source: str
         except ValueError as error:
             said = str(error).replace(f"{work}{os.sep}", "")
             raise FetchError(f"  {source} gives something else: {said}") from error
+        note_build(root, **settings)
         for name in BUILT_FILES:
             (work / name).rename(root / name)
     finally:

@@ -97,7 +97,8 @@ def xmc(
         FileNotFoundError: a file is missing and cannot be fetched; the message says where to put
             it.
         DataError: a file is malformed, or its counts are not the expected ones.
-        ValueError: an argument has another type or is out of range.
+        ValueError: an argument has another type or is out of range, or ``fetch`` has other settings
+            than those with which the files were built.
 
     Example:
         >>> import pathlib, tempfile

@@ -65,7 +65,30 @@ def test_files_appear_checked_or_not_at_all(tmp_path):
     assert seen == [["test.txt", "train.txt"]]
     assert not list(root.iterdir())
     build(root, random_index())
-    assert sorted(path.name for path in root.iterdir()) == ["test.txt", "train.txt"]
+    assert sorted(path.name for path in root.iterdir()) == ["built.json", "test.txt", "train.txt"]
+
+
+def test_files_of_other_settings_are_not_used(tmp_path):
+    root, index = tmp_path / "root", tmp_path / "Packages"
+    index.write_text(random_index())
+
+    def read(**settings):
+        fetch = partial(build_debian, **settings)
+        return xmc(name="debian", root=root, cache=tmp_path / "cache", fetch=fetch)
+
+    read(index=index)
+    said = f"^{root} was built with min_rows=2, not 5: remove its files, or name another "
+    with pytest.raises(ValueError, match=said):
+        read(min_rows=5)
+    with pytest.raises(ValueError, match=r"was built with index=\S+/Packages, not other"):
+        read(index="other")
+    assert len(read(min_rows=2).train), "without an index, that of the build"
+    xmc(name="debian", root=root, cache=tmp_path / "cache")
+    (root / "built.json").write_text("[3]")
+    with pytest.raises(DataError, match=r"built.json does not say how the files were built"):
+        read()
+    (root / "built.json").unlink()
+    assert len(read(min_rows=5).train), "prepared files have no note"
 
 
 @pytest.mark.parametrize("name", ["train.txt", "test.txt"])
