@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -15,6 +15,8 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 RUN_LOCK = "run.lock"
+# What a new run must not find in its folder: that of a run, and last that of a saved model.
+RUN_MARKS = ("config.yaml", "checkpoints", "model.json")
 # A piece of a file that is hashed while it is still in the cache of the core that has read it.
 _PIECE = 1 << 18
 # Bytes that are worth threads, and how many read at most: the system keeps the memory of a thread.
@@ -83,19 +85,21 @@ def comes_in_sight(path: Path) -> bool:
     return there
 
 
-def check_run_dir(run_dir: object, marks: Sequence[str]) -> None:
+def check_run_dir(run_dir: object) -> None:
     """Raise ValueError if ``run_dir`` cannot be the folder of a new run.
 
     Args:
         run_dir: path of the folder, or None: a new folder will be made.
-        marks: names of files that only the folder of a run contains.
     """
     if run_dir is None:
         return
     folder = Path(str(run_dir))
     if run_dir == "" or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"run_dir must be the path of a folder, not {run_dir!r}")
-    if any((folder / mark).exists() for mark in marks):
+    found = [mark for mark in RUN_MARKS if (folder / mark).exists()]
+    if found == [RUN_MARKS[-1]]:
+        raise ValueError(f"run_dir={folder} holds a model: name a new folder")
+    if found:
         raise ValueError(f"run_dir={folder} holds a run: resume={folder} goes on with it")
 
 

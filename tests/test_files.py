@@ -8,6 +8,9 @@ from filelock import FileLock, Timeout
 from helpers.limits import limited
 
 from slide import files
+from slide.config.build import CONFIG
+from slide.model.folder import MODEL_FILE
+from slide.training.checkpoint_folders import CHECKPOINTS
 
 
 def names(folder):
@@ -93,13 +96,17 @@ def test_folders_of_runs(tmp_path):
 
 def test_folders_that_cannot_be_of_a_new_run(tmp_path):
     (tmp_path / "file").touch()
-    files.check_run_dir(None, ["file"])
-    files.check_run_dir(tmp_path / "new", ["file"])
+    files.check_run_dir(None)
+    files.check_run_dir(tmp_path / "new")
     for wrong in ("", tmp_path / "file"):
         with pytest.raises(ValueError, match="run_dir must be the path of a folder, not "):
-            files.check_run_dir(wrong, ["file"])
-    with pytest.raises(ValueError, match=r"holds a run: resume=.* goes on with it"):
-        files.check_run_dir(tmp_path, ["other", "file"])
+            files.check_run_dir(wrong)
+    assert files.RUN_MARKS == (CONFIG, CHECKPOINTS, MODEL_FILE)
+    refusals = ("holds a model: name a new folder", *["holds a run: resume=.* goes on with it"] * 2)
+    for mark, refusal in zip(files.RUN_MARKS[::-1], refusals, strict=True):
+        (tmp_path / mark).touch()
+        with pytest.raises(ValueError, match=refusal):
+            files.check_run_dir(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

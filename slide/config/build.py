@@ -38,7 +38,6 @@ from slide.data.transforms import check_transform
 from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
-from slide.training.checkpoint_folders import CHECKPOINTS
 from slide.training.evaluation import check_search, choose_rows
 from slide.training.first_biases import start_biases
 from slide.training.planner import HeldRows
@@ -139,7 +138,7 @@ def build_trainer(
         made: called by the first process with the folder of a new run, before the run is in it.
 
     Raises:
-        ValueError: for impossible settings, or a ``run_dir`` that holds a run.
+        ValueError: for impossible settings, or a ``run_dir`` that holds a run or a model.
         OSError: if files cannot be read, fetched or written.
 
     Example:
@@ -156,7 +155,7 @@ def build_trainer(
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
     resumed = config.resume is not None
     if not resumed:
-        check_run_dir(config.run_dir, [CONFIG, CHECKPOINTS])
+        check_run_dir(config.run_dir)
     data = once_a_machine(ranks, partial(open_dataset, config))
     announce_data(data, config.dataset.holdout)
     fill_in(config, len(data.train), data.num_labels)
@@ -197,6 +196,8 @@ def folder_parent(config: DictConfig) -> Path:
 def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object]) -> Path:
     folder = make_run_folder(config.run_dir, folder_parent(config), label)
     hold_folder(folder)  # Until the process ends: what is written last belongs to the run, too.
+    if config.resume is None:
+        check_run_dir(config.run_dir)  # Another run may have ended there since the first check.
     made(folder)
     return folder
 

@@ -29,9 +29,7 @@ from slide.estimator.targets import (
 )
 from slide.files import check_run_dir
 from slide.model import Model
-from slide.model.folder import MODEL_FILE
 from slide.model.saving import write_model
-from slide.training.checkpoint_folders import CHECKPOINTS
 from slide.training.first_biases import start_biases
 
 
@@ -132,7 +130,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             slide.training.DivergenceError: if the loss or a weight is NaN or infinite.
         """
         self._check_parameters()
-        check_run_dir(self.run_dir, [MODEL_FILE, CHECKPOINTS])
+        check_run_dir(self.run_dir)
         split, targets = self._read(X, y, sample_weight, reset=True)
         weights = given_weights(self.label_weights, split.num_labels)
         steps = count_steps(split, tf_idf=self._plain("tf_idf"), l2_norm=self._plain("l2_norm"))

@@ -254,6 +254,14 @@ def test_a_taken_folder(tmp_path, monkeypatch):
     assert message == f"error: run_dir must be the path of a folder, not '{tmp_path}/file'"
 
 
+def test_a_folder_that_is_taken_while_data_are_read(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    monkeypatch.setattr("slide.config.build.hold_folder", lambda _: (run / "model.json").touch())
+    message = job.failure(*job.tiny(tmp_path, "trainer.max_steps=1"))
+    assert message == f"error: run_dir={run} holds a model: name a new folder"
+    assert [path.name for path in run.iterdir()] == ["model.json"]
+
+
 @pytest.mark.parametrize("target", ["slide.Nope", "no_such_module.Loss"])
 def test_a_part_that_there_is_not(tmp_path, target):
     said = job.failure(*job.tiny(tmp_path, f"loss._target_={target}"))
