@@ -88,12 +88,18 @@ def looks_up(config: DictConfig) -> bool:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raises ValueError for a setting of sets, tables or schedules if nothing will use it.
+    """Raises ValueError for a setting of sets, tables, schedules or rates that nothing will use.
 
     Args:
         config: from `slide.config.read_config`, before `fill_in`.
         given: the keys that a user set; those that a race tries are checked, too.
     """
+    rates = [key for key in given if key.startswith("lr_schedule")]
+    if rates and config.trainer.epochs == "auto":
+        raise ValueError(
+            f"{rates[0]} would have no effect: trainer.epochs=auto chooses the rates; give a "
+            "number of epochs"
+        )
     tried = [str(line).partition("=")[0] for line in config.search.tries]
     if "sampler" in tried:
         return  # One of its samplers may use them.

@@ -89,8 +89,9 @@ class TrainingOptions:
             checks.whole(name, getattr(self, name), 0)
         checks.whole("recall_every", self.recall_every, 0)
         checks.not_negative("max_minutes", self.max_minutes)
-        if self.max_minutes and not self.auto:
-            raise ValueError(f"max_minutes={self.max_minutes} needs epochs=auto, not {self.epochs}")
+        for name in ("max_epochs", "max_minutes"):
+            if (value := getattr(self, name)) and not self.auto:
+                raise ValueError(f"{name}={value} needs epochs=auto, not {self.epochs}")
         checks.whole("patience", self.patience, 0)
         if self.patience and self.auto:
             raise ValueError(

@@ -154,6 +154,15 @@ def test_settings_that_a_sampler_does_not_use(sampler, words, message):
         check_used(config, given)
 
 
+@pytest.mark.parametrize("word", ["lr_schedule=constant", "lr_schedule.warmup=0.1"])
+def test_a_schedule_of_rates_needs_a_number_of_epochs(word):
+    given = [word.partition("=")[0]]
+    check_used(job.compose(word, "trainer.epochs=6"), given)
+    check_used(job.compose("recipe=slide2020", "trainer.epochs=auto"), ["recipe"])
+    with pytest.raises(ValueError, match=rf"{given[0]} would .*: trainer.epochs=auto chooses the"):
+        check_used(job.compose(word), given)
+
+
 @pytest.mark.parametrize("word", ["sampler.mode=foo", "sampler.weighting=foo"])
 def test_names_are_checked_where_all_outputs_are_computed(word):
     with pytest.raises(ValueError, match=r"\w+ must be one of .*, not 'foo'"):

@@ -184,9 +184,10 @@ def test_options():
     assert options.most_steps(10, least=512) == 1024, "a small graph gets more epochs"
     assert TrainingOptions(max_epochs=2).most_steps(10, least=512) == 20
     assert TrainingOptions(max_steps=7).most_steps(10) == 7
-    assert TrainingOptions(epochs=3, max_epochs=2).most_steps(10) == 30
+    assert TrainingOptions(epochs=3).most_steps(10) == 30
     for wrong in ({"epochs": "never"}, {"epochs": True}, {"max_minutes": math.inf}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be "):
             TrainingOptions(**wrong)
-    with pytest.raises(ValueError, match="max_minutes=1 needs epochs=auto, not 3"):
-        TrainingOptions(epochs=3, max_minutes=1)
+    for name in ("max_minutes", "max_epochs"):
+        with pytest.raises(ValueError, match=f"{name}=1 needs epochs=auto, not 3"):
+            TrainingOptions(epochs=3, **{name: 1})
