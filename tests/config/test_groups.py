@@ -7,6 +7,8 @@ import pytest
 from helpers import datafiles, job
 from omegaconf import OmegaConf
 
+from slide.config.defaults import check_used
+
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted(job.CONF.glob(f"{group}/*"))]
 # Rooms whose names a configuration may use.
@@ -80,7 +82,7 @@ def test_each_file_begins_with_its_command(group, choice):
     assert commands, "no command in the first lines"
     words = commands[0].split()[3:]
     assert all("=" in word for word in words)
-    job.compose(*words)
+    check_used(job.compose(*words), [word.partition("=")[0] for word in words])
 
 
 @pytest.mark.parametrize("path", sorted(job.CONF.rglob("*.yaml")), ids=lambda path: path.stem)
