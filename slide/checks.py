@@ -97,6 +97,12 @@ def flag(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be true or false, not {value!r}")
 
 
+def filled_text(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a text that is not empty, not {value!r}")
+
+
 def row_weights(name: str, values: Any, num_rows: int) -> np.ndarray | None:
     """``values``, how much each row counts, as ``(num_rows,)`` float64; None stays None.
 

@@ -24,6 +24,7 @@ CASES = {
     "share with one": (partial(checks.share, with_one=True), [0, 0.5, 1, 1.0], [1.001, NAN, "1"]),
     "one_of": (partial(checks.one_of, names=("a", "b")), ["a", "b"], ["c", "", None, 1, ["a"]]),
     "listing": (checks.listing, [[], [1], (1, 2)], [1, "12", None, {1: 2}]),
+    "filled_text": (checks.filled_text, ["a", "2024"], ["", 2024, None, ["a"]]),
     "flag": (checks.flag, [True, False], [0, 1, "true", None]),
 }
 

@@ -66,6 +66,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
         >>> data.num_labels
         40
     """
+    checks.filled_text("dataset.name", config.dataset.name)
     check_transform(**config.transform)  # This comes first, because reading may take hours.
     # The trainer makes the holdout.
     return transform(instantiate(without(config, "dataset", "holdout")), **config.transform)
@@ -192,6 +193,7 @@ def build_trainer(
 
 def folder_parent(config: DictConfig) -> Path:
     """Where the folder of a run without ``run_dir`` is made."""
+    checks.filled_text("dataset.name", config.dataset.name)
     return Path("results") / config.dataset.name
 
 

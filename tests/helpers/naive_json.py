@@ -30,7 +30,8 @@ def document(line):
     """A text, and its labels without repeats."""
     row = json.loads(line)
     need(isinstance(row, dict) and isinstance(row.get("text"), str))
-    labels = row.get("labels") or []
+    labels = row.get("labels")
+    labels = [] if labels is None else labels
     need(isinstance(labels, list) and all(type(label) in (str, int) for label in labels))
     found = []
     for label in map(str, labels):

@@ -2,8 +2,8 @@
 
 A row is a text. Its features are the words of the training texts, weighted by tf-idf
 (`slide.data.TextVectorizer`). Its labels are names; those of both files are numbered in
-alphabetical order. A line without ``labels`` is a row without any, and other keys of a line do not
-count.
+alphabetical order. A line without ``labels``, or with null, is a row without any, and other keys of
+a line do not count.
 """
 
 import functools
@@ -19,7 +19,7 @@ import numpy as np
 from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
-from slide.data.errors import DataError
+from slide.data.errors import DataError, check_not_compressed
 from slide.data.fetching.fetch import check_folders, ensure_files
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.files import file_state
@@ -139,7 +139,7 @@ def read_document(line: bytes | str) -> Document:
     row = json.loads(line)
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         raise ValueError(f"a line must be {DOCUMENT_LINE}")
-    labels = row.get("labels") or []
+    labels = [] if row.get("labels") is None else row["labels"]
     if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
         raise ValueError(f"labels must be a list of names, not {labels!r}")
     found = Document(row["text"], list(dict.fromkeys(map(str, labels))))
@@ -182,7 +182,7 @@ def read_documents(path: Path, doing: str) -> Iterator[Document]:
         doing: what the bar says.
 
     Raises:
-        DataError: a line is malformed.
+        DataError: a line is malformed, or the file is compressed.
 
     Example:
         >>> import pathlib, tempfile
@@ -198,6 +198,8 @@ def read_documents(path: Path, doing: str) -> Iterator[Document]:
         Bar(desc=f"{doing} {path}", total=size, unit="B", unit_scale=True) as bar,
     ):
         for number, line in enumerate(file, 1):
+            if number == 1:
+                check_not_compressed(line, str(path))
             bar.update(len(line))
             if not line.strip():
                 continue

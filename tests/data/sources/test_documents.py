@@ -1,5 +1,6 @@
 """Texts with labels: what becomes of lines, and which lines are refused."""
 
+import gzip
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from slide.data import DataError, TextOptions, TextVectorizer, documents, transform
+from slide.data.sources.documents import read_document
 
 LINES = {
     "train": [
@@ -75,6 +77,10 @@ def test_names_stay_after_a_transform(tmp_path):
         ('{"text": 3}', "a line must be"),
         ('{"text": "a", "labels": "b"}', "labels must be a list of names"),
         ('{"text": "a", "labels": [true]}', "labels must be a list of names"),
+        *(
+            (f'{{"text": "a", "labels": {each}}}', f"labels must be a list of names, not {shown}")
+            for each, shown in (("0", "0"), ('""', "''"), ("false", "False"), ("{}", "{}"))
+        ),
         ('{"text": "a", "labels": ["\\ud800"]}', "can't encode"),
         ('{"text": "\\ud800"}', "can't encode"),
         ('{"text": "a", ', "Expecting"),
@@ -87,6 +93,19 @@ def test_bad_lines_are_named(tmp_path, line, said):
         (tmp_path / f"{name}.jsonl").write_text("\n".join([*lines, line]) + "\n")
         with pytest.raises(DataError, match=rf"{name}.jsonl:{len(lines) + 1}: .*{said}"):
             opened(tmp_path)
+
+
+@pytest.mark.parametrize("line", ['{"text": "a"}', '{"text": "a", "labels": null}'])
+def test_a_row_without_labels(line):
+    assert read_document(line) == ("a", [])
+
+
+def test_a_compressed_file_is_named(tmp_path):
+    write(tmp_path)
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(DataError, match=rf"^{path} is compressed by gzip; unpack it first$"):
+        opened(tmp_path)
 
 
 def test_no_word_is_left(tmp_path):
