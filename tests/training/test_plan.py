@@ -160,6 +160,18 @@ def test_a_limit_that_was_passed_ends_the_run():
     assert plan.total == 80
 
 
+@pytest.mark.parametrize(
+    ("limits", "total"),
+    [((2000, 0.0), 1500), ((1200, 0.0), 1200), ((900, 0.0), 1100), ((2000, 120.0), 1200)],
+)
+def test_lower_limits_hold_while_the_rate_falls(limits, total):
+    """A tenth of a second for a step; 1,100 steps are done, and the rate falls from 1,000 on."""
+    plan = Plan(EPOCH, *limits, decay_from=1000, total=1500)
+    plan.check_limits(1100, 110.0)
+    assert plan.total == total
+    assert plan.factor(total) == 0
+
+
 def test_the_state_holds_all_but_the_limits():
     plan = played([0.5, 0.5])
     other = Plan(EPOCH, 7)
