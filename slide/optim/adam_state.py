@@ -16,7 +16,17 @@ def prepare(state: dict[str, Any], p: torch.Tensor, group: dict[str, Any]) -> No
             ``last_step``; empty before the first step.
         p: the parameter.
         group: has ``betas``, ``rowwise`` and ``correct_skipped``.
+
+    Raises:
+        ValueError: for the state of a parameter of another shape; kernels do not check that.
     """
+    try:
+        _check_shapes(state, p)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: give the optimizer to what adds or removes rows, as in "
+            "add_outputs(layer, count, optimizer), so that its state follows"
+        ) from None
     if not state:
         state["step"] = 0
         shape = (num_rows(p), 1) if group["rowwise"] else p.shape
@@ -54,11 +64,19 @@ def check_names(what: str, names: Iterable[str], found: dict[str, Any]) -> None:
 
 
 def check_state(state: dict[str, Any] | None, p: torch.Tensor, with_first: bool) -> None:
-    """Raise ValueError unless a saved state fits a parameter; kernels do not check that."""
+    """Raise ValueError unless a saved state fits a parameter."""
     if not state:
         return
     names = ("step", *(["exp_avg"] if with_first else []), "exp_avg_sq")
     check_names("that of a parameter lacks", names, state)
+    _check_shapes(state, p)
+
+
+def _check_shapes(state: dict[str, Any], p: torch.Tensor) -> None:
+    """Raise ValueError unless the moments and last steps in a state have the rows of a parameter.
+
+    State that is not there is not looked at.
+    """
     rows, shape = num_rows(p), tuple(p.shape)
     fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
     for name, shapes in fits.items():

@@ -54,6 +54,38 @@ def test_rows_keep_their_moments_where_others_leave(options):
     assert torch.equal(p, whole[kept])
 
 
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kept", [None, torch.tensor([2])])
+def test_a_step_with_moments_of_other_rows_is_refused(options, kept):
+    """Kernels would write outside of them."""
+    p, optimizer = made(3, **options)
+    step(optimizer, p, (0, 1, 2), 0)
+    resize_rows(p, kept, torch.zeros(1, 3))
+    before = p.detach().clone()
+    with pytest.raises(ValueError, match=r"does not fit a parameter .*: give the optimizer to"):
+        step(optimizer, p, (0,), 1)
+    assert torch.equal(p, before)
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, {"rowwise": True, "correct_skipped": True}])
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_state_of_each_kernel_follows_its_output(options, kernels):
+    p = nn.Parameter(torch.randn(3, kernels, 2, 2))
+    optimizer = RowSparseAdam([p], lr=0.1, **options)
+    p.square().sum().backward()
+    optimizer.step()
+    state = optimizer.state[p]
+    before = {name: value for name, value in state.items() if name != "step"}
+    resize_rows(p, torch.tensor([2, 0]), torch.ones(1, kernels, 2, 2), optimizer)
+    for name, value in before.items():
+        by_output = value.unflatten(0, (3, -1)) if len(value) == 3 * kernels else value
+        found = state[name].view(3, *by_output.shape[1:])
+        assert torch.equal(found[:2], by_output[[2, 0]])
+        assert (found[2] == (1 if name == "last_step" else 0)).all()
+    p.square().sum().backward()
+    optimizer.step()
+
+
 @pytest.mark.parametrize(
     "kind", [torch.optim.Adam, torch.optim.Adagrad, lambda p: torch.optim.SGD(p, momentum=0.9)]
 )
