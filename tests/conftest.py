@@ -44,6 +44,7 @@ KERNEL_TESTS = (
     "test_inputs.py",
     "test_repeated_labels.py",
     "test_row_gradients.py",
+    "test_row_numbers.py",
     "test_scratch.py",
     "test_testing.py",
 )

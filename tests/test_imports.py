@@ -14,7 +14,7 @@ GROUND = (
     *("backend", "bars", "checks", "compilation", "files", "inputs", "limits", "names"),
     *("runtime", "sizes", "sparse", "states", "stored_rows", "tables", "tensor_folder"),
 )
-STRUCTURES = ("active_set", "row_gradients", "scratch", "shared_parameters")
+STRUCTURES = ("active_set", "row_gradients", "row_numbers", "scratch", "shared_parameters")
 # A room, and the rooms that it may import from, beside itself. A file at the root of the package
 # counts as its group: ground, structures, testing.
 ROOMS = {

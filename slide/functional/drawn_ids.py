@@ -1,8 +1,8 @@
 """Backward passes that notice that their ids are no longer those of the forward pass.
 
-The layer may have more or fewer outputs now. Or the forward pass ran again with another active set:
-``torch.utils.checkpoint`` computes saved tensors a second time, and a sampler then draws others.
-So the ids are saved like the tensors that belong to them, and compared with the first ones.
+The forward pass may have run again with another active set: ``torch.utils.checkpoint`` computes
+saved tensors a second time, and a sampler then draws others. So the ids are saved like the tensors
+that belong to them, and compared with the first ones.
 """
 
 from typing import Any
@@ -18,19 +18,6 @@ def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:
     """The ids as a tensor for ``save_for_backward``; ``ctx`` keeps those of the first time."""
     ctx.drawn = ids if isinstance(ids, Tensor) else on_device(ids, CPU)
     return ctx.drawn
-
-
-def check_size(weight: Tensor, out_features: int) -> None:
-    """Raise unless a weight still has the rows that it had in the forward pass.
-
-    Raises:
-        RuntimeError: for another number of rows.
-    """
-    if len(weight) != out_features:
-        raise RuntimeError(
-            f"the layer had {out_features} outputs in the forward pass, and has {len(weight)} now: "
-            "call backward before outputs are added or removed"
-        )
 
 
 def check_drawn(ctx: Any, saved: Tensor | None) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slide.row_numbers import numbering
+
 
 class FirstDerivatives(torch.autograd.Function):
     """An operation whose gradients cannot be differentiated; its ``backward`` needs no decorator.
@@ -15,6 +17,9 @@ class FirstDerivatives(torch.autograd.Function):
     and to differentiate them raises a RuntimeError. PyTorch's ``once_differentiable`` does this
     only where the gradient that comes in requires one itself, and does not tell autograd what the
     gradients depend on: a gradient penalty would be left out, and a Hessian would be zero.
+
+    The backward pass raises a RuntimeError if rows of a weight were added or removed after the
+    forward pass, since its row numbers are those of before.
     """
 
     def __init_subclass__(cls, **keywords: Any):
@@ -27,6 +32,7 @@ class FirstDerivatives(torch.autograd.Function):
         node = out.grad_fn  # type: ignore[union-attr]
         if node is not None:  # It is the context of the backward pass.
             node.sources = [_edge(each) for each in inputs if _learns(each)]
+            node.numberings = [numbering(each) for each in node.sources]
         return out
 
 
@@ -47,6 +53,7 @@ def _guarded(backward: Callable, name: str) -> Callable:
 
     @functools.wraps(backward)
     def call(ctx: Any, *grads: Tensor) -> tuple:
+        _check_numberings(ctx)
         with torch.no_grad():
             found = backward(ctx, *grads)
         if not torch.is_grad_enabled():  # Nobody wants a graph: the usual case.
@@ -57,6 +64,15 @@ def _guarded(backward: Callable, name: str) -> Callable:
         )
 
     return call
+
+
+def _check_numberings(ctx: Any) -> None:
+    for source, before in zip(ctx.sources, ctx.numberings, strict=True):
+        if numbering(source) != before:
+            raise RuntimeError(
+                f"rows of a weight {tuple(source.shape)} were added or removed after the forward "
+                "pass, and have other numbers now: call backward before rows are added or removed"
+            )
 
 
 class _Refused(torch.autograd.Function):

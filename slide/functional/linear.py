@@ -11,7 +11,7 @@ from slide.active_set import ActiveSet, check_sets
 from slide.backend import device_of, on_device, plain
 from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
-from slide.functional.drawn_ids import check_drawn, check_size, drawn_ids
+from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import rows_to_visit, scatter_rows
@@ -271,7 +271,6 @@ class _SharedLinear(FirstDerivatives):
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows, ids = ctx.saved_tensors
         check_drawn(ctx, ids)
-        check_size(ctx.weight, ctx.active.out_features)
         given, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
         dtype, visited = given.dtype, rows_to_visit(exact(given))
         if visited is not None:

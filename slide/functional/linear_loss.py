@@ -13,7 +13,6 @@ from slide.backend import plain
 from slide.functional.active_loss import loss_on_active, loss_rows, mean_loss
 from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
-from slide.functional.drawn_ids import check_size
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
 from slide.functional.linear import LinearOptions, check_active, gather_rows, linear_on_set
@@ -158,7 +157,6 @@ class _SharedLinearLoss(FirstDerivatives):
         if not options.learns:
             return mean
         ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, options.sparse_grad
-        ctx.out_features = active.out_features
         grad = nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
@@ -179,7 +177,6 @@ class _SharedLinearLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        check_size(ctx.weight, ctx.out_features)
         upstream, grad_weight, grad_bias = grads[0].item(), None, None
         # What autograd gets is in new memory, since it or a caller may change it in place.
         sparse = ctx.sparse_grad

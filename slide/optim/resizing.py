@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from slide.row_gradients import num_rows
+from slide.row_numbers import renumber_rows
 
 
 def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:
@@ -72,5 +73,6 @@ def resize_rows(
     p.grad, p.row_gradients = None, []  # type: ignore[attr-defined]
     old = p.data if kept is None else p.data[kept]
     p.data = torch.cat([old, added.to(old.dtype)])
-    # The numbers of rows in a forward pass before are others: its backward pass must raise.
+    # Backward passes of forward passes before must raise, those of PyTorch's operations, too.
+    renumber_rows(p)
     torch.autograd.graph.increment_version(p)
