@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from slide.backend import on_host
+from slide.backend import device_of, on_host
 from slide.kernels import pattern_products as kernels
 from slide.runtime import profiled
 from slide.scratch import Scratch
@@ -59,7 +59,8 @@ class ActiveSet:
         targets: pattern of B rows with the positions of the labels: row b holds positions within
             the set of sample b. None: there are no labels.
         log_weights: float32, as long as ``ids``, an array or a tensor like them: the logarithm of
-            the number of outputs that each id stands for; None if each id stands for itself.
+            the number of outputs that each id stands for, which is 0 at targets, as these stand for
+            themselves; None if each id does.
         scratch: scratch arrays of the layer; None makes new ones.
 
     Example:
@@ -117,16 +118,25 @@ class ActiveSet:
         """The labels of all samples, sample after sample, int32; none if there are no targets."""
         if self.targets is None:
             return np.empty(0, np.int32)
-        places = self.targets.indices.astype(np.int64)
-        if self.indptr is not None:
-            places += np.repeat(self.indptr[:-1], np.diff(self.targets.indptr))
-        return on_host(self.ids)[places]
+        return on_host(self.ids)[target_places(self.targets, self.indptr)]
 
     def mean_size(self) -> float:
         """The mean number of outputs that are computed for a sample."""
         if self.indptr is None:
             return float(len(self.ids))
         return len(self.ids) / max(1, len(self.indptr) - 1)
+
+
+def target_places(targets: Pattern, indptr: np.ndarray | None) -> np.ndarray:
+    """The places of targets among the ids of all samples, sample after sample.
+
+    Args:
+        targets: positions within the set of each sample.
+        indptr: bounds of the sets; None for a shared set.
+    """
+    if indptr is None:
+        return targets.indices
+    return targets.indices + np.repeat(indptr[:-1], np.diff(targets.indptr))
 
 
 def check_sets(active: ActiveSet, num_samples: int) -> None:
@@ -151,7 +161,9 @@ def check_targets(active: ActiveSet, num_samples: int) -> None:
     """Raise unless targets and weights fit a set that `check_sets` has accepted.
 
     Raises:
-        ValueError: for missing targets, positions outside of a set, or weights of another length.
+        ValueError: for missing targets, positions outside of a set, weights of another length, or
+            targets that stand for others. On another device than the CPU nobody looks at weights,
+            since the host would wait for the device.
         TypeError: for a wrong dtype.
     """
     targets, indptr, weights = active.targets, active.indptr, active.log_weights
@@ -166,3 +178,10 @@ def check_targets(active: ActiveSet, num_samples: int) -> None:
             raise ValueError(f"a target at place {place} is outside of a set of {size} ids")
     if weights is not None and weights.shape != active.ids.shape:
         raise ValueError(f"log_weights {weights.shape} do not fit ids {active.ids.shape}")
+    if weights is not None and device_of(weights).type == "cpu":
+        aimed = weights[target_places(targets, indptr)]
+        if aimed.any():
+            found = aimed[np.flatnonzero(aimed)[0]]
+            raise ValueError(
+                f"log_weights must be 0 at targets, which stand for themselves, not {found}"
+            )

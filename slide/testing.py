@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, target_places
 from slide.hashing import HashFamily
 from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern, row_bounds
@@ -120,6 +120,9 @@ def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | No
         inside = ((places >= 0) & (places < len(own))).all()
         right = inside and np.array_equal(np.sort(own[places]), np.sort(labels.indices[part]))
         _demand(right, f"the targets of sample {b} are not at its labels")
+    if active.log_weights is not None:
+        aimed = active.log_weights[target_places(targets, indptr)]
+        _demand(not aimed.any(), "log_weights must be 0 at targets, which stand for themselves")
 
 
 def check_hash_family(

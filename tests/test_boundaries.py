@@ -97,6 +97,7 @@ def test_bounds_of_active_sets(indptr, error, message):
         (Pattern(np.array([0, 1, 3]), ints(0, 1)), None, ValueError, "must rise from 0"),
         (Pattern(np.array([0, 1, 2]), np.zeros(2)), None, TypeError, "int32 indices, not"),
         ([[0], [1]], np.zeros(2), ValueError, r"log_weights \(2,\) do not fit ids \(3,\)"),
+        ([[0], [1]], np.array([0, 0.5, 0.5]), ValueError, r"must be 0 at targets, .* not 0.5"),
     ],
 )
 def test_targets_and_weights_of_active_sets(indptr, targets, log_weights, error, message):

@@ -139,8 +139,11 @@ def backwards(active):
     return with_targets(active, Pattern(bounds, np.concatenate(parts)))
 
 
-def weighted(active):
-    return ActiveSet(N, active.ids, None, active.targets, np.ones(len(active.ids), np.float32))
+def weighted(active, at_targets=0):
+    weights = np.ones(len(active.ids), np.float32)
+    if active.targets is not None:
+        weights[active.targets.indices] = at_targets
+    return ActiveSet(N, active.ids, None, active.targets, weights)
 
 
 def unchanged(active):
@@ -165,6 +168,7 @@ BROKEN = {
         unchanged, lambda a: ActiveSet(N, a.ids, np.array([0, len(a.ids)]), a.targets)
     ),
     "different targets": wavering(unchanged, backwards),
+    "log_weights must be 0 at targets": broken(partial(weighted, at_targets=1)),
     "log_weights must be finite": broken(
         lambda a: ActiveSet(N, a.ids, None, a.targets, np.full(len(a.ids), -np.inf, np.float32))
     ),

@@ -53,8 +53,8 @@ class Sampler(Protocol):
         """The active set for inputs ``(B, D)``.
 
         If ``labels`` are given, the set of each sample contains its labels, and ``targets`` holds
-        their positions within that set. Ids are int32, in ``[0, out_features)``, and distinct
-        within a set.
+        their positions within that set, at which ``log_weights`` are 0. Ids are int32, in
+        ``[0, out_features)``, and distinct within a set.
         """
         ...
 
