@@ -23,10 +23,19 @@ def outside_autocast(
         ``"bfloat16"`` under autocast to bfloat16. A context in which autocast is off.
     """
     device = weight.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not _has_autocast(device):
         return x, precision, nullcontext()
     if torch.get_autocast_dtype(device) == torch.bfloat16:
         precision = "bfloat16"
     if isinstance(x, torch.Tensor) and x.is_floating_point():
         x = x.to(weight.dtype)
-    return x, precision, torch.autocast(device, enabled=False)
+    return x, precision, without_autocast(device)
+
+
+def without_autocast(device: str) -> AbstractContextManager:
+    """A context in which autocast to a type of device is off."""
+    return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
+
+
+def _has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -103,7 +103,6 @@ def active_conv2d(
 
 class _ActiveConv2d(FirstDerivatives):
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -130,7 +129,6 @@ class _ActiveConv2d(FirstDerivatives):
         )
 
     @staticmethod
-    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, kernels, drawn = ctx.saved_tensors
         check_drawn(ctx, drawn)

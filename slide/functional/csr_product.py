@@ -240,7 +240,6 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
 
 class _Product(FirstDerivatives):
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu")
     def forward(ctx: Any, x: Tensor, values: Tensor | None, matrix: CSRMatrix):
         ctx.matrix = matrix
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, values)
@@ -248,7 +247,6 @@ class _Product(FirstDerivatives):
         return _multiply(matrix.indptr, matrix.indices, used, x, len(matrix.indptr) - 1)
 
     @staticmethod
-    @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, values = ctx.saved_tensors
         matrix, grad, grad_x, grad_values = ctx.matrix, grads[0], None, None

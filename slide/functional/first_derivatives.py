@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slide.functional.autocast import without_autocast
 from slide.row_numbers import numbering
 
 
@@ -54,7 +55,8 @@ def _guarded(backward: Callable, name: str) -> Callable:
     @functools.wraps(backward)
     def call(ctx: Any, *grads: Tensor) -> tuple:
         _check_numberings(ctx)
-        with torch.no_grad():
+        # The backward pass rounds what the forward pass did, wherever it is called.
+        with torch.no_grad(), without_autocast(grads[0].device.type):
             found = backward(ctx, *grads)
         if not torch.is_grad_enabled():  # Nobody wants a graph: the usual case.
             return found

@@ -24,6 +24,7 @@ from slide.functional.csr_product import CSRMatrix
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.nn.sparse_weight_linear import SparseWeightLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
@@ -71,7 +72,7 @@ class TestMixedPrecision:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("inside", [False, True], ids=["after", "inside"])
-    @pytest.mark.parametrize("name", ["conv", "csr"])
+    @pytest.mark.parametrize("name", ["conv", "csr", "linear"])
     def test_layers_that_autocast_does_not_round(self, name, dtype, inside):
         """What they compute is that of the input, as it came, in float32; forward and backward."""
         if name == "conv":
@@ -79,12 +80,15 @@ class TestMixedPrecision:
                 SampledConv2d(2, 8, 3, sampler=uniform_sampler(18, 8, active=4)),
                 (B, 2, 6, 6),
             )
+        elif name == "linear":
+            layer, x = SampledLinear(D, N), (B, D)
         else:
             matrix = CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D)
             layer, x = SparseWeightLinear(matrix), (B, D)
         twin, x = copy.deepcopy(layer), torch.randn(x).to(dtype).requires_grad_()
         exact = x.detach().float().requires_grad_()
-        with torch.autocast("cpu", torch.bfloat16):
+        # To bfloat16, a sampled linear layer is rounded.
+        with torch.autocast("cpu", torch.float16 if name == "linear" else torch.bfloat16):
             out = outputs_of(layer(x))
             loss = out.square().sum()
             if inside:
@@ -95,7 +99,7 @@ class TestMixedPrecision:
         wanted.square().sum().backward()
         torch.testing.assert_close(out, wanted)
         torch.testing.assert_close(x.grad, exact.grad.to(dtype))
-        if name == "conv":
+        if name != "csr":
             torch.testing.assert_close(dense_gradient(layer.weight), dense_gradient(twin.weight))
         else:
             torch.testing.assert_close(layer.values.grad, twin.values.grad)
