@@ -43,7 +43,8 @@ class CSRMatrix:
     """A sparse matrix that is made once and multiplied often; see `csr_matmul`.
 
     The object shares the memory of ``matrix`` where types allow it, so do not change ``matrix``
-    afterwards. Its own ``values`` may be changed in place by operations of PyTorch.
+    afterwards. Its own ``values`` may be changed in place by operations of PyTorch, but not between
+    a forward pass and its backward pass, which then raises.
 
     Args:
         matrix: a `CSR` matrix, a ``torch.sparse_csr_tensor``, or any SciPy sparse matrix or array.
@@ -106,7 +107,7 @@ class CSRMatrix:
         """Pattern and entries on a device, for products in plain torch; copied once and kept."""
         self._forget_old_values()
         if device not in self._elsewhere:
-            parts = (array_view(part) for part in (self.indptr, self.indices, self.values))
+            parts = self.indptr, self.indices, self.values
             indptr, indices, values = (on_device(part, device) for part in parts)
             self._elsewhere[device] = PlainMatrix.of(indptr, indices, self.shape[1]), values
         return self._elsewhere[device]
@@ -241,8 +242,10 @@ def csr_matmul(matrix: CSRMatrix, x: Tensor, values: Tensor | None = None) -> Te
 class _Product(FirstDerivatives):
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor | None, matrix: CSRMatrix):
-        ctx.matrix = matrix
-        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, values)
+        ctx.matrix, ctx.own, kept = matrix, values is None, values
+        if ctx.own and ctx.needs_input_grad[0] and not matrix.values.is_inference():
+            kept = matrix.values  # Autograd notices changes of it before the backward pass.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, kept)
         used = matrix.values if values is None else values.detach().contiguous()
         return _multiply(matrix.indptr, matrix.indices, used, x, len(matrix.indptr) - 1)
 
@@ -252,12 +255,12 @@ class _Product(FirstDerivatives):
         matrix, grad, grad_x, grad_values = ctx.matrix, grads[0], None, None
         if ctx.needs_input_grad[0]:
             num_columns = matrix.shape[1]
-            for block in matrix.transpose(values):
+            for block in matrix.transpose(None if ctx.own else values):
                 own = grad[block.begin : block.end]
                 part = _multiply(block.indptr, block.indices, block.values, own, num_columns)
                 grad_x = part if grad_x is None else grad_x.add_(part)
         if ctx.needs_input_grad[1]:
-            grad_values = torch.zeros_like(matrix.values)
+            grad_values = torch.zeros_like(values)
             if x.numel() and grad.numel():
                 kernels.sampled_product(
                     array_view(matrix.indptr),

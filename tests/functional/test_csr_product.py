@@ -142,6 +142,37 @@ def test_a_copy_has_entries_of_its_own_and_its_index():
     torch.testing.assert_close(x.grad, 2 * to_dense(make(), D).sum(0)[:, None].expand(D, 2))
 
 
+def test_the_gradient_of_entries_has_their_precision():
+    """As in a layer that `double()` converted, whose matrix keeps its first type."""
+    found, x = [], draw(D, None)
+    for dtype in (np.float32, np.float64):
+        matrix, values = CSRMatrix(make(dtype=dtype), D), draw(len(make().values), None)
+        with torch.no_grad():
+            values.copy_(matrix.values)
+        csr_matmul(matrix, x, values).sum().backward()
+        found.append(values.grad)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_entries_that_change_before_the_backward_pass_are_noticed(given):
+    matrix, x = CSRMatrix(make(), D), draw(D, 2)
+    values = matrix.values.clone() if given else matrix.values
+    y = csr_matmul(matrix, x, values if given else None)
+    values.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.kernels_only
+def test_a_matrix_of_inference_mode_has_gradients():
+    with torch.inference_mode():
+        matrix = CSRMatrix(make(), D)
+    x = draw(D, 2)
+    csr_matmul(matrix, x).sum().backward()
+    torch.testing.assert_close(x.grad, to_dense(make(), D).sum(0)[:, None].expand(D, 2))
+
+
 def test_too_many_entries(monkeypatch):
     monkeypatch.setattr(csr_product, "MAX_ENTRIES", 50)
     with pytest.raises(ValueError, match="at most 50 entries fit, not 51"):
