@@ -129,8 +129,10 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
     if seed > _MASK:
         raise ValueError(f"seed must be below 2^64, not {seed}")
     torch.manual_seed(seed)
-    if deterministic != torch.are_deterministic_algorithms_enabled():  # Setting it takes a second.
+    changed = deterministic != torch.are_deterministic_algorithms_enabled()
+    if changed:  # Setting it takes a second.
         torch.use_deterministic_algorithms(deterministic)
+    if changed or deterministic:  # The program may have set the flag itself.
         torch.set_num_threads(library_threads())
 
 

@@ -134,6 +134,18 @@ def test_one_thread_within_a_block(monkeypatch):
     assert threads == [3, 1, 3, 1, 3]
 
 
+def test_one_thread_in_deterministic_mode_whoever_set_it():
+    threads = torch.get_num_threads()
+    try:
+        torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(2)
+        runtime.set_deterministic(True, 0)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+
+
 class TestKeys:
     def test_is_a_function_of_all_parts(self):
         parts = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (-1,), (2**63,), (1, 0, 0)]
