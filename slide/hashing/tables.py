@@ -82,7 +82,7 @@ class HashTables:
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
-        self._check(codes)
+        self.check_codes(codes)
         if plain(codes):
             shape = self.num_tables, self.num_buckets
             codes = on_device(codes, device_of(codes))
@@ -101,7 +101,7 @@ class HashTables:
         Raises:
             ValueError: for ids or codes of the wrong shape or type, or out of range.
         """
-        self._check(codes)
+        self.check_codes(codes)
         if ids.shape != (codes.shape[1],) or ids.dtype != np.int32:
             raise ValueError(f"ids must be ({codes.shape[1]},) int32, not {ids.shape} {ids.dtype}")
         self._insert(ids, codes)
@@ -136,8 +136,8 @@ class HashTables:
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
-        self._check(old)
-        self._check(new)
+        self.check_codes(old)
+        self.check_codes(new)
         if plain(old):
             device = device_of(old)
             ids, old, new = (on_device(each, device) for each in (ids, old, new))
@@ -163,7 +163,7 @@ class HashTables:
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
-        self._check(codes, len(codes) // self.num_tables)
+        self.check_codes(codes, len(codes) // self.num_tables)
         if plain(codes):
             return Pattern.from_padded(on_host(self.look_up(codes).transpose(0, 1).flatten(1)))
         buckets = self.arrays()
@@ -173,6 +173,31 @@ class HashTables:
         ids = np.empty(indptr[-1], np.int32)
         kernels.look_up(buckets, codes, self.bucket_capacity, indptr, ids)
         return Pattern(indptr, ids)
+
+    def check_codes(self, codes: Any, probes: int = 1) -> None:
+        """Raise unless codes fit the tables; kernels do not check that.
+
+        Args:
+            codes: ``(P * L, n)`` int32 in ``[0, num_buckets)``. On another device than the CPU
+                nobody looks at them, since the host would wait for the device.
+            probes: P, number of buckets in each table.
+
+        Raises:
+            ValueError: for codes of the wrong shape or type, or out of range.
+        """
+        known = codes.dtype in (np.dtype(np.int32), torch.int32)
+        if codes.ndim != 2 or len(codes) != max(1, probes) * self.num_tables or not known:
+            raise ValueError(
+                f"codes must be ({max(1, probes) * self.num_tables}, n) int32, "
+                f"not {tuple(codes.shape)} {codes.dtype}"
+            )
+        if device_of(codes).type != "cpu":
+            return
+        codes = on_host(codes)
+        if codes.size and not (codes.min() >= 0 and codes.max() < self.num_buckets):
+            raise ValueError(
+                f"codes must lie in [0, {self.num_buckets}), not in [{codes.min()}, {codes.max()}]"
+            )
 
     def look_up(self, codes: Any) -> Tensor:
         """The ids in the buckets of each query on the device of the codes; -1: none.
@@ -233,18 +258,3 @@ class HashTables:
 
     def _policy(self) -> tuple[int, Any]:
         return _POLICIES[self.bucket_policy], random_key(self.seed)
-
-    def _check(self, codes: Any, probes: int = 1) -> None:
-        known = codes.dtype in (np.dtype(np.int32), torch.int32)
-        if codes.ndim != 2 or len(codes) != max(1, probes) * self.num_tables or not known:
-            raise ValueError(
-                f"codes must be ({max(1, probes) * self.num_tables}, n) int32, "
-                f"not {tuple(codes.shape)} {codes.dtype}"
-            )
-        if device_of(codes).type != "cpu":  # To look at them would wait for the device.
-            return
-        codes = on_host(codes)
-        if codes.size and not (codes.min() >= 0 and codes.max() < self.num_buckets):
-            raise ValueError(
-                f"codes must lie in [0, {self.num_buckets}), not in [{codes.min()}, {codes.max()}]"
-            )

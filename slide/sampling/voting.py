@@ -26,7 +26,11 @@ def most_voted_ids(
         places: ``(B,)`` int64, largest number of ids of each sample.
         key: key of the draw of the table that comes first.
         scratch: that of the layer.
+
+    Raises:
+        ValueError: for codes that do not fit the tables, which a family of hashes may give.
     """
+    tables.check_codes(codes, len(codes) // tables.num_tables)
     if plain(codes):
         return plain_lsh.propose(tables, codes, places, key)
     runs, capacity = num_threads(), tables.bucket_capacity
@@ -43,8 +47,9 @@ def most_voted_by_all(
 ) -> np.ndarray | Tensor:
     """The ids in the most buckets of all samples; see `slide.Proposer.propose_shared`.
 
-    Ids with equal votes are in random order. Arguments are those of `most_voted_ids`.
+    Ids with equal votes are in random order. Arguments and errors are those of `most_voted_ids`.
     """
+    tables.check_codes(codes, len(codes) // tables.num_tables)
     if plain(codes):
         return plain_lsh.propose_shared(tables, codes, places, key)
     out, capacity = np.empty(places, np.int32), tables.bucket_capacity

@@ -211,3 +211,19 @@ class TestCandidates:
         found = lsh_sampler(D, N, active=N).candidates(draw_queries(3))
         assert found.indptr.tolist() == [0, N, 2 * N, 3 * N]
         assert found.indices.tolist() == 3 * list(range(N))
+
+
+@every_mode
+@pytest.mark.parametrize("change", [-100, 100])
+def test_queries_in_no_bucket_are_refused(mode, change):
+    """A family of one's own may give such codes, and kernels would read beyond the tables."""
+
+    class Outside(SimHash):
+        def codes(self, vectors):
+            return super().codes(vectors) + np.int32(change if len(vectors) == 6 else 0)
+
+    (weight, bias), queries = draw_layer(), draw_queries(6)
+    sampler = lsh_sampler(D, N, active=40, mode=mode, family=partial(Outside, num_tables=6))
+    sampler.update(weight, bias, queries)
+    with pytest.raises(ValueError, match=r"codes must lie in \[0, "):
+        sampler.select(queries, None)
