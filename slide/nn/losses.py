@@ -73,7 +73,8 @@ def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
         fraction: share of the batch, in (0, 1]. The number of samples is rounded, to at least one.
 
     Returns:
-        A function from losses ``(B,)``, one for each sample, to their mean, a scalar.
+        A function from losses ``(B,)``, one for each sample, to their mean, a scalar; 0 if there
+        are no samples.
 
     Raises:
         ValueError: for a fraction out of range. The returned function raises it for losses of
@@ -89,6 +90,7 @@ def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
     def mean_of_hardest(losses: Tensor) -> Tensor:
         if losses.ndim != 1:
             raise ValueError(f"losses must be (B,), one for each sample, not {tuple(losses.shape)}")
-        return losses.topk(hardest_count(fraction, len(losses))).values.mean()
+        kept = hardest_count(fraction, len(losses))
+        return losses.topk(kept).values.sum() / max(kept, 1)
 
     return mean_of_hardest

@@ -222,6 +222,7 @@ def test_hardest():
     assert value.item() == 4
     assert losses.grad.tolist() == [0, 0.5, 0.5, 0]
     assert torch.isnan(hardest(0.25)(torch.tensor([1.0, torch.nan, 9.0, 2.0])))
+    assert hardest(0.5)(losses[:0]).item() == 0
 
 
 @every_loss
