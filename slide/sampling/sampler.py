@@ -40,8 +40,8 @@ class ActiveSampler(Sampler):
         out_features: N, number of outputs.
         proposer: makes the index over the weight rows. It is called as
             ``proposer(in_features, out_features, seed=seed)``. None: uniform ids only.
-        active: number of outputs in a set. A set is larger if it has more labels. With
-            ``active >= out_features`` all outputs are computed.
+        active: number of outputs in a set; with ``active >= out_features`` all. A set of so many
+            labels has these and, if stratified, one uniform id, which stands for all others.
         mode: ``"per_sample"`` (one set for each sample) or ``"shared"`` (one set for the batch).
         weighting: ``"stratified"`` lets each uniform id stand for all ids that were not chosen, so
             that sums over the set are unbiased estimates of sums over all outputs; ``"none"``
