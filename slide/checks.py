@@ -132,6 +132,17 @@ class ScoresNotFinite(ValueError):
         self.row = row
 
 
+class DivergenceError(RuntimeError):
+    """The loss or a weight became NaN or infinite; the last good checkpoint of a run is kept.
+
+    Example:
+        >>> from slide.training import DivergenceError
+        >>> raise DivergenceError("the loss is nan at step 3")
+        Traceback (most recent call last):
+        slide.checks.DivergenceError: the loss is nan at step 3
+    """
+
+
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
     """The message of an error, with the whole key of a value, and a file before what is wrong.
 

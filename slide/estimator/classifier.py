@@ -175,6 +175,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         Raises:
             ValueError: for targets that are not among the classes, or ``tf_idf``, which needs all
                 rows.
+            slide.training.DivergenceError: if the loss is NaN or infinite.
         """
         self._check_parameters()
         if self.tf_idf:

@@ -7,18 +7,17 @@ import numpy as np
 
 from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
-from slide.functional.losses import LOSSES
 from slide.inputs import as_pattern
 from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
+from slide.model.one_pass import loss_of, make_trainable, train_pass
 from slide.model.restrict import kept_ranker, own_layers
-from slide.names import Names
+from slide.names import Names, check_columns
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
 from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
-from slide.sampling import ActiveSampler
-from slide.sizes import active_outputs, batch_size
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sizes import batch_size
+from slide.sparse import CSR, Pattern, check_labels
 
 # Scales of first weights: of new features as in conf/network/mlp.yaml; of new labels that of very
 # many labels, since the hidden layer has learnt already (see `slide.sizes.output_scale`).
@@ -66,8 +65,11 @@ class LearningMixin:
 
         Args:
             rows: ``(B, D)``, as `predict` takes them.
-            labels: of the rows: numbers in any form that `slide.as_pattern` takes; or names, a list
-                for each row or one for each, if labels have names. `add_labels` makes new ones.
+            labels: of the rows: numbers in any form that `slide.as_pattern` takes, each of them
+                once in a row; or names, a list for each row or one for each, if labels have names.
+                `add_labels` makes new ones. Numbers, and columns of a matrix, of labels that the
+                model does not answer with (rare ones that were left out, removed ones) are skipped;
+                their names are refused.
             weights: ``(B,)``, how much each row counts, at least 0; None: all the same.
             lr: learning rate.
             input_rate: learning rate of the first layer, as a multiple of ``lr``.
@@ -79,8 +81,11 @@ class LearningMixin:
             The model itself.
 
         Raises:
-            ValueError: for a number out of range, rows that `predict` refuses, or an unknown label.
+            ValueError: for a number out of range, rows that `predict` refuses, an unknown label, or
+                a frame whose columns are not the names of the labels. Nothing has changed then.
             TypeError: see `predict`.
+            slide.training.DivergenceError: if the loss is NaN or infinite, before the step that
+                would ruin the weights; the steps before it have changed them.
 
         Example:
             >>> import numpy as np, slide
@@ -97,7 +102,7 @@ class LearningMixin:
         split = self._split(rows, labels, weights)
         size = batch_size(len(split)) if rows_in_step is None else rows_in_step
         batches = Batches(split, size, seed=0)
-        kind = ActiveLoss(_loss_of(self.settings) if loss is None else loss)
+        kind = ActiveLoss(loss_of(self.settings) if loss is None else loss)
         network = self._own_network()
         make_trainable(network)
         groups = network.parameter_groups(lr, input_rate)
@@ -106,16 +111,7 @@ class LearningMixin:
         for group, rate in zip(self.optimizer.param_groups, groups, strict=True):
             group["lr"] = rate["lr"]
         self.ranker = None
-        network.train()
-        try:
-            for batch in batches.epoch(self.passes):
-                hidden = network.encode(batch.features)
-                mean, _ = network.output.loss(hidden, batch.labels, kind, batch.weights)
-                self.optimizer.zero_grad()
-                mean.backward()
-                self.optimizer.step()
-        finally:
-            network.eval()
+        train_pass(network, self.optimizer, kind, batches.epoch(self.passes))
         self.passes += 1
         return self
 
@@ -250,7 +246,7 @@ class LearningMixin:
         """Rows and labels as the network sees them."""
         x = self._checked(rows)  # type: ignore[attr-defined]
         y = self._numbered(labels)
-        check_pattern("labels", y, x.num_rows, self.num_labels)
+        check_labels("labels", y, x.num_rows, self.num_labels)
         for step in self.steps:
             x, y = step.features(x), step.labels(y)
         weights = checks.row_weights("weights", weights, x.num_rows)
@@ -261,8 +257,12 @@ class LearningMixin:
         """Labels before the steps as numbers."""
         matrix = isinstance(labels, CSR | Pattern) or hasattr(labels, "tocsr")
         if self.label_names is None or matrix or getattr(labels, "ndim", 1) == 2:
-            return as_pattern(labels, self.num_labels)
-        lists = [[row] if isinstance(row, str | int | np.integer) else list(row) for row in labels]
+            found = as_pattern(labels, self.num_labels)
+            if self.label_names is not None and hasattr(labels, "columns"):
+                check_columns("labels", labels.columns, self.label_names)
+            return found
+        names = [[row] if isinstance(row, str | int | np.integer) else row for row in labels]
+        lists = [list(dict.fromkeys(row)) for row in names]
         found = Pattern.from_lists([[self._known_number(name) for name in row] for row in lists])
         for place in np.flatnonzero(~np.isin(found.indices, self._outputs()))[:1]:
             name = [name for row in lists for name in row][place]
@@ -275,25 +275,3 @@ class LearningMixin:
         if number is None:
             raise ValueError(f"the model has no label {name!r}: add_labels([{name!r}]) adds it")
         return number
-
-
-def make_trainable(network: SlideNetwork) -> None:
-    """Let a network that was opened for prediction learn, from uniform draws.
-
-    Args:
-        network: changed in place; one that learns already stays as it is.
-    """
-    make_float32(network)
-    layer = network.output
-    if not layer.weight.requires_grad:
-        sizes = layer.in_features, layer.out_features
-        options = {"active": active_outputs(layer.out_features), "weighting": "none"}
-        layer.sampler = ActiveSampler(*sizes, **options)
-    network.requires_grad_(True)
-
-
-def _loss_of(settings: dict[str, Any]) -> str:
-    """The loss that a run was trained with."""
-    found = settings.get("loss")
-    names = found.get("_args_") if isinstance(found, dict) else None
-    return names[0] if names and names[0] in LOSSES else "squared_hinge"

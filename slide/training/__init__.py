@@ -1,6 +1,6 @@
 """Training, evaluation and metrics; not loaded by ``import slide``."""
 
-from slide.training.divergence import DivergenceError
+from slide.checks import DivergenceError
 from slide.training.evaluation import evaluate
 from slide.training.lr_schedules import constant, linear
 from slide.training.metrics import (

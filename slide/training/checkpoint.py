@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slide.checks import DivergenceError
 from slide.distributed import Group
 from slide.files import hold_folder, release_folder, sync_folder
 from slide.nn import SlideNetwork
@@ -25,7 +26,7 @@ from slide.training.checkpoint_folders import (
     remove_older,
     unfinished,
 )
-from slide.training.divergence import DivergenceError, check_weights
+from slide.training.divergence import check_weights
 from slide.training.plan import Plan
 from slide.training.progress import Counters
 from slide.training.shared_checkpoint import (

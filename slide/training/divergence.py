@@ -1,4 +1,4 @@
-"""The error that ends a run whose loss or weights are not finite, and its checks."""
+"""Checks that end a run whose loss or weights are not finite."""
 
 import math
 from collections.abc import Callable
@@ -6,18 +6,9 @@ from pathlib import Path
 
 from torch import nn
 
+from slide.checks import DivergenceError
+
 LastCheckpoint = Callable[[], Path | None]
-
-
-class DivergenceError(RuntimeError):
-    """The loss or a weight became NaN or infinite; the last good checkpoint is kept.
-
-    Example:
-        >>> from slide.training import DivergenceError
-        >>> raise DivergenceError("the loss is nan at step 3")
-        Traceback (most recent call last):
-        slide.training.divergence.DivergenceError: the loss is nan at step 3
-    """
 
 
 def check_loss(value: float, step: int, last: LastCheckpoint) -> None:

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from torch.optim.lr_scheduler import LambdaLR
 
+from slide.checks import DivergenceError
 from slide.data import Batches
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.training.divergence import DivergenceError
 from slide.training.learner import Learner
 from slide.training.plan import Plan
 from slide.training.planner import HeldRows

@@ -5,11 +5,13 @@ import pytest
 import scipy.sparse
 import torch
 from helpers import job
+from helpers.frames import Frame
 
 import slide
 from slide.data import TextOptions, TextVectorizer, holdout, transform
 from slide.model import Model, load
 from slide.ranking import EnsembleRanker
+from slide.training import DivergenceError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -178,6 +180,8 @@ def test_words_are_features():
         (lambda m: m.partial_fit(np.eye(3), ["a"] * 3, lr=0), ValueError, "lr must be"),
         (lambda m: m.partial_fit(np.eye(3), ["a"] * 3, weights=[1, -1, 1]), ValueError,
          "weights must be finite and at least 0, not -1.0"),
+        (lambda m: m.partial_fit(np.eye(3), Frame(np.eye(3, 2), ["c", "a"])),
+         ValueError, "column 0 of the labels must be 'a', as in training, not 'c'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(call, error, message):
@@ -226,3 +230,42 @@ def test_what_is_refused_changes_nothing(raw, tmp_path):
     assert (found.labels == before.labels).mean() > 0.9, "only label 3 begins anew"
     model.save(tmp_path / "m")
     assert load(tmp_path / "m").predict(rows, k=5).labels.tolist() == found.labels.tolist()
+
+
+@pytest.mark.parametrize("repeated", [[[3], [5, 9, 5]], slide.Pattern.from_lists([[3], [9, 9]])])
+def test_a_repeated_number_is_refused_before_a_step(raw, repeated):
+    model = ranked(raw)
+    first = model.network.first.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"labels of a row must be distinct; row 1 has \d twice"):
+        model.partial_fit(raw.test.features.slice(0, 2), repeated, rows_in_step=1)
+    assert model.ranker is not None
+    assert model.optimizer is None
+    assert torch.equal(model.network.first.weight, first)
+
+
+def test_a_repeated_name_counts_once(raw):
+    weights = []
+    for labels in ([["a"], ["b"]], [["a"], ["b", "b"]]):
+        torch.manual_seed(0)
+        network = slide.SlideNetwork(60, [8], 2, slide.FullSampler)
+        model = Model(network, label_names=["a", "b"])
+        model.partial_fit(raw.test.features.slice(0, 2), labels)
+        weights.append(model.network.output.weight.detach())
+    assert torch.equal(*weights)
+
+
+def test_a_frame_of_labels_is_a_matrix(raw):
+    model = Model(slide.SlideNetwork(3, [4], 2, slide.FullSampler), label_names=["a", "c"])
+    frame = Frame(np.array([[1, 0], [0, 1], [1, 0]]), ["a", "c"])
+    for _ in range(60):
+        model.partial_fit(np.eye(3), frame, lr=0.05)
+    assert model.predict(np.eye(3), k=1).labels.ravel().tolist() == ["a", "c", "a"]
+
+
+def test_a_pass_ends_where_the_loss_is_not_finite(raw):
+    """The steps before it have left finite weights, and that step is not made."""
+    model = Model(job.make_network(raw))
+    with pytest.raises(DivergenceError, match=r"loss is (nan|inf) after \d+ steps .* lower lr"):
+        model.partial_fit(raw.train.features, raw.train.labels, lr=1e25, rows_in_step=64)
+    assert all(bool(p.isfinite().all()) for p in model.network.parameters())
+    assert not model.network.training
