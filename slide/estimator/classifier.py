@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_random_state
 
 from slide import checks
-from slide.data import SparseDataset, Split
+from slide.data import RowTransform, SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
 from slide.estimator.growing import GrowingMixin
@@ -30,6 +30,7 @@ from slide.estimator.targets import (
 from slide.files import check_run_dir
 from slide.model import Model
 from slide.model.saving import write_model
+from slide.nn import SlideNetwork
 from slide.training.first_biases import start_biases
 
 
@@ -152,8 +153,9 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                     "rows are",
                     stacklevel=2,
                 )
-            self._keep(Model(trainer.network, trainer.ranker, data.steps), targets)
-            self.model_.optimizer = trainer.learner.optimizer
+            model = self._model(trainer.network, trainer.ranker, steps)
+            model.optimizer = trainer.learner.optimizer
+            self._keep(model, targets)
             if self.run_dir is not None:
                 write_model(folder, self.model_)
         return self
@@ -197,11 +199,15 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             if first:
                 network = recipe.network(split.num_features, split.num_labels, seed)
                 start_biases(network, recipe.loss(), split.labels)
-                steps = (count_steps(split, l2_norm=self._plain("l2_norm")),)
-                self._keep(Model(network, None, steps), targets)
+                step = count_steps(split, l2_norm=self._plain("l2_norm"))
+                model = self._model(network, None, step)
+            else:
+                model = self.model_
             rates: dict[str, Any] = {name: self._plain(name) for name in ("lr", "input_rate")}
             rates |= {"rows_in_step": self._plain("batch_size"), "weights": split.weights}
-            self.model_.partial_fit(split.features, split.labels, **rates)
+            model.partial_fit(split.features, split.labels, **rates)
+        if first:  # After an error the classifier is not fitted.
+            self._keep(model, targets)
         return self
 
     def save(self, path: str | Path, dtype: str = "float32") -> None:
@@ -222,15 +228,18 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         split = Split(x, targets.labels, self.n_features_in_, len(targets.classes))
         return weighted_rows(split, sample_weight), targets
 
-    def _keep(self, model: Model, targets: Targets) -> None:
-        """Take a trained model."""
-        self.multilabel_ = targets.multilabel
-        self.model_ = Model(
-            *(model.network, model.ranker, model.steps),
+    def _model(self, network: SlideNetwork, ranker: Any, step: RowTransform) -> Model:
+        """A model whose labels have no names yet."""
+        return Model(
+            *(network, ranker, [step]),
             feature_names=getattr(self, "feature_names_in_", None),
             settings={name: repr(self._plain(name)) for name in self.get_params()},
             name="classifier",
         )
+
+    def _keep(self, model: Model, targets: Targets) -> None:
+        """Take a trained model."""
+        self.multilabel_, self.model_ = targets.multilabel, model
         self._name(targets.classes)
 
     def _recipe(self) -> Recipe:

@@ -143,7 +143,8 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
     if classes is not None and len(classes) != width:
         raise ValueError(f"{len(classes)} classes do not fit a matrix of {width} columns")
     found = np.arange(width) if classes is None else name_array(classes)
-    return Targets(as_pattern(matrix, width), found, True)
+    # A re-ranker keeps the labels, and the arrays of y are the caller's, who may change them.
+    return Targets(Pattern(*map(np.copy, as_pattern(matrix, width))), found, True)
 
 
 def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Targets:

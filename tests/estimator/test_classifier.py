@@ -9,12 +9,14 @@ import pytest
 import scipy.sparse
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 import slide
 from slide import SlideClassifier
+from slide.training import DivergenceError
 from slide.training.metrics import precision_at_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -199,6 +201,26 @@ def test_learning_in_parts(rows):
     ranked = after.model_.network.output.weight.detach().clone()
     assert after.partial_fit(X, Y).model_.ranker is None
     assert not torch.equal(after.model_.network.output.weight, ranked)
+
+
+def test_a_first_part_that_fails_leaves_it_unfitted(rows):
+    X, Y = rows
+    model = SlideClassifier(**{**FEW, "lr": 1e25})
+    with pytest.raises(DivergenceError, match="lower lr"):
+        model.partial_fit(X, Y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    assert not hasattr(model, "classes_")
+    model.set_params(lr=0.01).partial_fit(X[:, :50], Y)
+    assert model.predict_top_k(X[:3, :50]).labels.shape == (3, 5)
+
+
+def test_labels_are_copied(rows):
+    X, Y = rows[0], rows[1].astype(np.float32)
+    model = SlideClassifier(**FEW).fit(X, Y)
+    expected = model.predict_top_k(X)
+    Y.indices[:] = 0
+    np.testing.assert_array_equal(model.predict_top_k(X).scores, expected.scores)
 
 
 @pytest.mark.parametrize(
