@@ -92,6 +92,11 @@ class ShardedOutputLinear(nn.Module):
         return self.local.sampler
 
     @property
+    def precision(self) -> str:
+        """See `slide.SampledLinear`."""
+        return self.local.precision
+
+    @property
     def weight(self) -> nn.Parameter:
         """``(n, H)``, the rows of this rank."""
         return self.local.weight

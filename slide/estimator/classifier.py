@@ -18,7 +18,7 @@ from slide.data import RowTransform, SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
 from slide.estimator.growing import GrowingMixin
-from slide.estimator.recipe import Recipe, given_weights, without_numpy
+from slide.estimator.recipe import BETAS, Recipe, given_weights, without_numpy
 from slide.estimator.silence import silence
 from slide.estimator.targets import (
     Targets,
@@ -155,6 +155,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                 )
             model = self._model(trainer.network, trainer.ranker, steps)
             model.optimizer = trainer.learner.optimizer
+            model.settings["optimizer"] = {"betas": [*BETAS]}  # For one that was saved and opened.
             self._keep(model, targets)
             if self.run_dir is not None:
                 write_model(folder, self.model_)

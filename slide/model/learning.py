@@ -9,7 +9,7 @@ from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.inputs import as_pattern
 from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
-from slide.model.one_pass import loss_of, make_trainable, train_pass
+from slide.model.one_pass import loss_of, make_trainable, optimizer_options, train_pass
 from slide.model.restrict import kept_ranker, own_layers
 from slide.names import Names, check_columns
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
@@ -59,8 +59,9 @@ class LearningMixin:
     ) -> Any:
         """Train the network on: one pass over rows, at a constant learning rate.
 
-        The re-ranker is dropped: it judges the scores of the network that was. The moments of the
-        optimizer live as long as the model and are not in its folder. Weights of a folder in
+        The re-ranker is dropped: it judges the scores of the network that was. Loss, dropout and
+        options of the optimizer are those of the run or classifier that made the model. The moments
+        of the optimizer live as long as the model and are not in its folder. Weights of a folder in
         bfloat16 or int8 become float32 first, as they do where labels or features come and go.
 
         Args:
@@ -107,7 +108,7 @@ class LearningMixin:
         make_trainable(network)
         groups = network.parameter_groups(lr, input_rate)
         if self.optimizer is None:
-            self.optimizer = RowSparseAdam(groups, lr)
+            self.optimizer = RowSparseAdam(groups, lr, **optimizer_options(self.settings))
         for group, rate in zip(self.optimizer.param_groups, groups, strict=True):
             group["lr"] = rate["lr"]
         self.ranker = None
@@ -257,9 +258,9 @@ class LearningMixin:
         """Labels before the steps as numbers."""
         matrix = isinstance(labels, CSR | Pattern) or hasattr(labels, "tocsr")
         if self.label_names is None or matrix or getattr(labels, "ndim", 1) == 2:
-            found = as_pattern(labels, self.num_labels)
-            if self.label_names is not None and hasattr(labels, "columns"):
-                check_columns("labels", labels.columns, self.label_names)
+            found, columns = as_pattern(labels, self.num_labels), getattr(labels, "columns", None)
+            if self.label_names is not None and columns is not None:
+                check_columns("labels", columns, self.label_names)
             return found
         names = [[row] if isinstance(row, str | int | np.integer) else row for row in labels]
         lists = [list(dict.fromkeys(row)) for row in names]

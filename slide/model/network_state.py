@@ -14,13 +14,17 @@ from slide.stored_rows import DTYPES_OF_FILES, StoredRows
 
 # Rows of int8 have other names than weights, so that an older slide does not take them for these.
 _CODES, _SCALES = ".int8", ".scales"
+# How a network is trained, for one that learns on. Older folders do not have it.
+_TRAINING = ("dropout", "input_dropout", "precision")
 
 
 def network_settings(network: SlideNetwork, dtype: str) -> dict[str, Any]:
-    """The shape of a network, and the type of its weights in the file."""
+    """The shape of a network, how it is trained, and the type of its weights in the file."""
     checks.one_of("dtype", dtype, DTYPES_OF_FILES)
     widths = [layer.out_features for layer in network.layers()]
-    return {"features": network.first.in_features, "widths": widths, "dtype": dtype}
+    found = {"features": network.first.in_features, "widths": widths, "dtype": dtype}
+    training = network.dropout, network.input_dropout, network.output.precision
+    return found | dict(zip(_TRAINING, training, strict=True))
 
 
 def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
@@ -60,11 +64,13 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
     *hidden, outputs = settings["widths"]
     # Made with one feature and one output, since drawing the first weights of all takes seconds,
     # and so does PyTorch's device "meta", which imports the compiler.
-    network = SlideNetwork(1, hidden, 1, FullSampler)
+    options = {name: settings[name] for name in _TRAINING if name in settings}
+    network = SlideNetwork(1, hidden, 1, FullSampler, **options)
     first, output = network.first, network.output
     first.in_features = settings["features"]
     output.out_features, output.sampler = outputs, FullSampler(hidden[-1], outputs)
     stored = {"first": StoredInputLinear, "output": StoredLinear}
+    precision = output.precision
     for place, layer in _places(network):
         shape = layer.out_features, layer.in_features
         rows = _taken_rows(tensors, f"{place}.weight", shape[::-1] if layer is first else shape)
@@ -74,6 +80,7 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
         else:
             layer.weight = nn.Parameter(rows.float(), requires_grad=False)
             layer.bias = nn.Parameter(bias, requires_grad=False)
+    network.output.precision = precision
     return network.eval()
 
 

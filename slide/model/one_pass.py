@@ -13,6 +13,8 @@ from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
 from slide.sizes import active_outputs
 
+_OPTIMIZER = ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+
 
 def make_trainable(network: SlideNetwork) -> None:
     """Let a network that was opened for prediction learn, from uniform draws.
@@ -34,6 +36,13 @@ def loss_of(settings: Mapping[str, Any]) -> str:
     found = settings.get("loss")
     names = found.get("_args_") if isinstance(found, dict) else None
     return names[0] if names and names[0] in LOSSES else "squared_hinge"
+
+
+def optimizer_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the optimizer of a run or classifier was made with, but for its rates."""
+    found = settings.get("optimizer")
+    found = found if isinstance(found, dict) else {}
+    return {name: found[name] for name in _OPTIMIZER if name in found}
 
 
 def train_pass(

@@ -99,7 +99,12 @@ class StoredLinear(IndexedRows, _StoredLayer):
     Args:
         rows: ``(N, D)``.
         bias: ``(N,)`` float32.
+
+    Attributes:
+        precision: that of the `trainable` layer.
     """
+
+    precision = "float32"
 
     def __init__(self, rows: StoredRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
@@ -152,13 +157,13 @@ class StoredLinear(IndexedRows, _StoredLayer):
 
     def kept(self, numbers: Tensor) -> "StoredLinear":
         """A layer with some of the outputs."""
-        return StoredLinear(self.rows.kept(numbers), self.bias.detach()[numbers]).train(
-            self.training
-        )
+        found = StoredLinear(self.rows.kept(numbers), self.bias.detach()[numbers])
+        found.precision = self.precision
+        return found.train(self.training)
 
     def trainable(self) -> SampledLinear:
         """The layer with float32 weights."""
-        return _with_weight(SampledLinear(self.in_features, 1), self)
+        return _with_weight(SampledLinear(self.in_features, 1, precision=self.precision), self)
 
 
 def make_float32(network: SlideNetwork) -> None:
