@@ -31,17 +31,27 @@ _REBUILT = {
 }
 
 
+def build_tables(layer: Any) -> None:
+    """Build the hash tables of an output layer that has none, as after its outputs changed.
+
+    Where sets hold all outputs there are none.
+    """
+    sampler = layer.sampler
+    if isinstance(getattr(sampler, "proposer", None), LSHProposer) and not sampler.holds_index:
+        sampler.update(layer.weight, layer.bias, None)
+
+
 def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
     """The numbers of an index; None: there is none that can be kept."""
     proposer = getattr(sampler, "proposer", None)
-    if type(sampler) is not ActiveSampler or not sampler.holds_index:
+    if type(sampler) is not ActiveSampler:
         return None
     for kind, (rebuilt, names) in _REBUILT.items():
         if type(proposer) is rebuilt:
             return {"proposer": kind} | {name: getattr(proposer, name) for name in (*names, "seed")}
     family = proposer.hash.family if type(proposer) is LSHProposer else None
     known = {kind: name for name, kind in _FAMILIES.items()}
-    if proposer is None or type(family) not in known:
+    if proposer is None or type(family) not in known or not sampler.holds_index:
         return None
     numbers = ("hashes_per_table", "num_tables", "bin_size")
     return {

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from slide.model.folder import MODEL_FILE, MODEL_FOLDER
-from slide.model.index_state import index_settings, index_tensors
+from slide.model.index_state import build_tables, index_settings, index_tensors
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
 from slide.names import Names
@@ -39,8 +39,10 @@ def write_model(
     """
     network, ranker = model.network, model.ranker
     files = {} if weights else {"network": network_tensors(network, dtype)}
-    # Of several processes each has an index of its own rows, which is of no use to one.
-    sampler = None if weights else network.output.sampler
+    sampler = None
+    if not weights:  # Of several processes each has an index of its own rows, of no use to one.
+        build_tables(network.output)
+        sampler = network.output.sampler
     content: dict[str, Any] = {
         "name": model.name,
         "features": model.num_features,

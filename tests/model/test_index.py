@@ -80,6 +80,22 @@ def test_an_index_of_rows_is_built_again(data, tmp_path, proposer):
     found = opened.predict(data.test.features, k=5, search="sampler")
     exact = opened.predict(data.test.features, k=5)
     np.testing.assert_array_equal(found.labels, exact.labels)
+    load(tmp_path / "m").save(tmp_path / "again")  # Nothing has been searched.
+    again = load(tmp_path / "again").predict(data.test.features, k=5, search="sampler")
+    np.testing.assert_array_equal(again.labels, exact.labels)
+
+
+def test_tables_that_are_not_built_are_built_to_be_saved(data, tmp_path):
+    model = Model(trained(data, partial(slide.LSHProposer, family=FAMILIES["simhash"])))
+    model.save(tmp_path / "first")
+    for changed in (model, load(tmp_path / "first")):
+        changed.add_labels(2)
+        changed.remove_labels([3])
+        assert not changed.network.output.sampler.holds_index
+        changed.save(tmp_path / "m")
+        expected = changed.predict(data.test.features, k=5, search="sampler")
+        found = load(tmp_path / "m").predict(data.test.features, k=5, search="sampler")
+        np.testing.assert_array_equal(found.labels, expected.labels)
 
 
 class Mine(slide.LSHProposer):
@@ -98,9 +114,9 @@ def test_no_index(data, proposer, options, tmp_path):
         opened.predict(data.test.features, search="sampler")
 
 
-def test_an_untrained_network_has_none(data, tmp_path):
-    Model(job.make_network(data)).save(tmp_path / "m")
-    assert {path.name for path in (tmp_path / "m").iterdir()} == {
-        "model.json",
-        "network.safetensors",
-    }
+def test_an_untrained_network_has_its_tables(data, tmp_path):
+    model = Model(job.make_network(data))
+    model.save(tmp_path / "m")
+    found = load(tmp_path / "m").predict(data.test.features, search="sampler")
+    expected = model.predict(data.test.features, search="sampler")
+    np.testing.assert_array_equal(found.labels, expected.labels)

@@ -95,8 +95,6 @@ def test_the_network_alone(raw, tmp_path):
     assert not any(p.requires_grad for p in opened.network.parameters())
     found = opened.predict(raw.test.features, k=4, search="index")
     np.testing.assert_array_equal(found.labels, ids)
-    with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
-        opened.predict(raw.test.features, search="sampler")
 
 
 def test_several_hidden_layers(raw, tmp_path):
