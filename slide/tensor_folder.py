@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from torch import Tensor
 
-from slide.files import json_digest, pieces, side_by_side, write_atomic, write_json
+from slide.files import json_digest, pieces, side_by_side, sync_folder, write_atomic, write_json
 from slide.runtime import VERSION, array_view, versions
 
 SUFFIX = ".safetensors"
@@ -48,8 +48,9 @@ def write_folder(
 ) -> None:
     """Write tensors; files that an older list does not name stay.
 
-    What the folder held stays whole until all new tensors are on the disk, so there must be room
-    for both. Then the list is removed, and written last: a folder that is not complete is none.
+    What the folder held stays whole until all new files are on the disk, so there must be room for
+    both. Then the old list is removed, and the new one takes its place last: a folder that is not
+    complete is none.
 
     Args:
         kind: what the folder holds.
@@ -65,16 +66,17 @@ def write_folder(
     new.mkdir(parents=True, exist_ok=True)
     try:
         written = [write_file(new, *file) for file in files.items()]
+        every = [*there, *written]
+        write_list(kind, new, content, every)
         (folder / kind.list_file).unlink(missing_ok=True)
-        for file in written:
+        for name in set(former or ()) - {file.name for file in every}:
+            (folder / name).unlink(missing_ok=True)  # Of what was here before.
+        for name in (*(file.name for file in written), kind.list_file):
             # A new file in place of the old one: a process that has mapped the old one keeps it.
-            (new / file.name).replace(folder / file.name)
+            (new / name).replace(folder / name)
+        sync_folder(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    every = [*there, *written]
-    for name in set(former or ()) - {file.name for file in every}:
-        (folder / name).unlink(missing_ok=True)  # Of what was here before.
-    write_list(kind, folder, content, every)
 
 
 class Written(NamedTuple):
