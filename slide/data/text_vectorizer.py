@@ -103,6 +103,17 @@ class TextVectorizer:
         terms = Names.of(found.get_feature_names_out().tolist())
         return cls(options, terms, found.idf_.astype(np.float64))
 
+    def check_terms(self, terms: Iterable[str]) -> None:
+        """Raise ValueError for a term that no text can have, as the options split texts."""
+        split = _fresh(self.options).build_analyzer()
+        for term in terms:
+            if term not in split(term):
+                raise ValueError(
+                    f"no text has the feature {term!r}: texts are split into words of two letters "
+                    f"or more{', in lower case' * self.options.lower}, and a feature has at most "
+                    f"{self.options.ngrams} of them"
+                )
+
     def rows(self, texts: Iterable[str]) -> CSR:
         """Rows of texts; words that no training text had are left out.
 

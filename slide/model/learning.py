@@ -126,7 +126,8 @@ class LearningMixin:
 
         Args:
             labels: names, if the labels have names, else how many. A name that was removed comes
-                back, under its number.
+                back, under its number; in a recommender it may then be an answer to rows that have
+                it as a feature.
 
         Returns:
             ``(n,)`` int64, their numbers.
@@ -193,10 +194,14 @@ class LearningMixin:
                 texts, they are words.
 
         Raises:
-            ValueError: for a name that the model has, names where there are none, or a number where
-                there are names.
+            ValueError: for a name that the model has, names where there are none, a number where
+                there are names, or a word that the model finds in no text.
         """
         names, count = extended_names(self.feature_names, features, "features")
+        if self.vectorizer is not None and names is not None:
+            self.vectorizer.check_terms(
+                map(names.__getitem__, range(self.num_features, len(names)))
+            )
         steps, seen = with_features(self.steps, count)
         if seen:  # First what may be refused.
             make_float32(self._own_network())

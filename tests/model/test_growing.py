@@ -1,5 +1,7 @@
 """A model that goes on learning: rows, labels and features that come, labels that go."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -157,6 +159,19 @@ def test_words_are_features():
     for _ in range(40):
         model.partial_fit(["blue", "red"], ["z", "x"], lr=0.05)
     assert model.predict(["a blue dog", "red"], k=1).labels.ravel().tolist() == ["z", "x"]
+
+
+@pytest.mark.parametrize("word", ["Fox", "c", "red fox", "c++"])
+def test_words_that_no_text_has_are_refused(word):
+    vectorizer = TextVectorizer.fit(["a red fox"], TextOptions(min_rows=1))
+    model = Model(slide.SlideNetwork(2, [8], 3, slide.FullSampler), vectorizer=vectorizer)
+    with pytest.raises(ValueError, match=f"no text has the feature '{re.escape(word)}': .* 1 of"):
+        model.add_features(["blue", word])
+    assert model.num_features == model.network.first.in_features == len(vectorizer.terms) == 2
+    pairs = TextVectorizer.fit(["Fox"], TextOptions(min_rows=1, ngrams=2, lower=False))
+    model = Model(slide.SlideNetwork(1, [8], 3, slide.FullSampler), vectorizer=pairs)
+    model.add_features(["fox", "Red Fox"])
+    assert model.rows_of(["A Red Fox"]).indices.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
