@@ -217,6 +217,7 @@ def test_a_first_part_that_fails_leaves_it_unfitted(rows):
 
 def test_labels_are_copied(rows):
     X, Y = rows[0], rows[1].astype(np.float32)
+    Y.indices, Y.indptr = Y.indices.astype(np.int32), Y.indptr.astype(np.int32)
     model = SlideClassifier(**FEW).fit(X, Y)
     expected = model.predict_top_k(X)
     Y.indices[:] = 0

@@ -27,6 +27,7 @@ def folder(data, network, files):
     """A model whose labels and features have names, and all files of its rows."""
     Model(network, label_names=LABELS, feature_names=FEATURES).save(files / "named")
     Model(network).save(files / "plain")
+    Model(network).restricted(range(80)).save(files / "bare")
     x, y = data.test.features, data.test.labels
     matrix = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (40, 60))
     scipy.sparse.save_npz(files / "rows.npz", matrix)
@@ -229,7 +230,7 @@ def test_rows_that_cannot_be_read(folder, tmp_path, name, text, message):
         (["{m}/plain", "{m}/rows.txt", "--restrict", "none"], "there is no file none"),
         (["{m}/plain", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "is no number of a label"),
         (["{m}/named", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "the model has no label "),
-        (["{m}/plain", "{m}/rows.txt", "--search", "sampler"], "needs a sampler with an index"),
+        (["{m}/bare", "{m}/rows.txt", "--search", "sampler"], "needs a sampler with an index"),
         (["{m}/plain", "{m}/rows.txt", "-o", "{m}/no/a"], "No such file or directory"),
     ],
 )
