@@ -26,7 +26,7 @@ from slide.kernels.largest import (
 from slide.sparse import CSR, Pattern
 
 ROWS, COLUMNS, OUTPUTS = 9, 7, 12
-NOTHING = Pattern.from_lists([[]])
+NOTHING = Pattern.from_lists([[]] * ROWS)
 
 
 def run(x, lists, left_out, k, threads=2):
