@@ -276,11 +276,10 @@ class EnsembleRanker:
         """Neighbours by plain or by weighted features, the better ones for held-out rows."""
         # Files may be sorted, so the rows come from all of them.
         rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-        trial, found = held.take(rows), []
+        trial, places, found = held.take(rows), judged_places(train.num_labels), []
+        known = None if self.known_labels is None else self.known_labels.of(trial.features)
         for idf in (False, True):
             model = self._neighbours(train, idf)
-            places = judged_places(train.num_labels)
-            known = None if self.known_labels is None else self.known_labels.of(trial.features)
             right = hits(model.votes(trial.features, places[-1], known).ids, trial.labels)
             found.append((100 * float(np.mean([right[:, :k].mean() for k in places])), model))
         (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
