@@ -19,6 +19,8 @@ KINDS = ("ivf", "hnsw", "flat")
 class FaissProposer(Proposer):
     """Proposes the rows that a FAISS index finds, with the bias as one more coordinate.
 
+    A row with a NaN or an infinite number is not found; a bias of -inf masks an output.
+
     Args:
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
@@ -74,8 +76,11 @@ class FaissProposer(Proposer):
         rows[:, :width] = weight.detach().float().numpy()
         if bias is not None:
             rows[:, width] = bias.detach().float().numpy()
+        ids = np.flatnonzero(np.isfinite(rows).all(1))
+        if len(ids) < num_rows:
+            num_rows, rows = len(ids), rows[ids]
         inner = faiss.METRIC_INNER_PRODUCT
-        if self.kind == "ivf":
+        if self.kind == "ivf" and num_rows:  # Of no rows there are no lists.
             lists = max(1, min(4096, round(4 * num_rows**0.5), num_rows // 39))
             index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width + 1), width + 1, lists, inner)
             index.nprobe = min(self.probes, lists)
@@ -83,12 +88,13 @@ class FaissProposer(Proposer):
             index.cp.niter = 5
             index.train(rows)  # pyright: ignore[reportCallIssue]
         elif self.kind == "hnsw":
-            index = faiss.IndexHNSWFlat(width + 1, 16, inner)
-            index.hnsw.efConstruction = 40
-            index.hnsw.efSearch = self.probes
+            graph = faiss.IndexHNSWFlat(width + 1, 16, inner)
+            graph.hnsw.efConstruction = 40
+            graph.hnsw.efSearch = self.probes
+            index = faiss.IndexIDMap(graph)
         else:
-            index = faiss.IndexFlatIP(width + 1)
-        index.add(rows)  # pyright: ignore[reportCallIssue]
+            index = faiss.IndexIDMap(faiss.IndexFlatIP(width + 1))
+        index.add_with_ids(rows, ids)  # pyright: ignore[reportCallIssue]
         self.index = index
         self.rebuilds += 1
 

@@ -73,6 +73,21 @@ class TestFaiss:
         with pytest.raises(RuntimeError, match="index is empty"):
             other.search(x, 7)
 
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_rows_that_are_not_finite_are_not_found(self, kind, bad):
+        """A bias of -inf masks an output."""
+        x, weight, bias = draw(num_rows=300, dtype=torch.float32)
+        bias[7] = weight[20, 1] = bad
+        index, known = make(kind, probes=300), [i for i in range(300) if i not in (7, 20)]
+        index.rebuild(weight, bias)
+        found, order = index.search(x, 300), exact_top_k(x, weight[known], bias[known], 5)[1]
+        assert not np.isin(found, [7, 20]).any()
+        np.testing.assert_array_equal(found[:, :5], np.array(known)[order])
+        weight[:] = bad
+        index.rebuild(weight, bias)
+        assert (index.search(x, 3) == -1).all()
+
     def test_options_out_of_range(self):
         with pytest.raises(ValueError, match="kind must be one of"):
             make("lsh")
