@@ -254,3 +254,8 @@ class Proposer:
 def num_queries(queries: Queries) -> int:
     """B, the number of inputs."""
     return queries.num_rows if isinstance(queries, CSR) else len(queries)
+
+
+def proposer_kind(proposer: Proposer | None) -> str:
+    """The name of its class, by which a state knows whose it is."""
+    return type(proposer).__name__ if proposer else "no proposer"

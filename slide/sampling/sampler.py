@@ -17,7 +17,7 @@ from slide.kernels.votes import RankedIds
 from slide.runtime import profiled, random_key
 from slide.sampling import schedules, set_ids
 from slide.sampling.full import FullSampler
-from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
+from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries, proposer_kind
 from slide.scratch import Scratch
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 
@@ -268,11 +268,8 @@ class ActiveSampler(Sampler):
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         known = self.proposer.state_dict() if self.proposer else {}
-        kind = {"proposer_kind": self._proposer_kind(), "built": self._built}
+        kind = {"proposer_kind": proposer_kind(self.proposer), "built": self._built}
         return counters | kind | {"proposer": known}
-
-    def _proposer_kind(self) -> str:
-        return type(self.proposer).__name__ if self.proposer else "no proposer"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned.
@@ -280,7 +277,7 @@ class ActiveSampler(Sampler):
         Raises:
             ValueError: for the state of another kind of sampler or proposer.
         """
-        saved, own = state.get("proposer_kind"), self._proposer_kind()
+        saved, own = state.get("proposer_kind"), proposer_kind(self.proposer)
         if saved is None:
             raise ValueError(
                 "this is no state of an ActiveSampler; make the layer with the sampler that it "
@@ -291,10 +288,10 @@ class ActiveSampler(Sampler):
                 f"this is the state of an ActiveSampler with {saved}, and it does not fit one with "
                 f"{own}"
             )
-        if self.proposer is not None:
+        self._built = False  # If the state is refused, no part of it counts as an index.
+        if self.proposer is not None and state["proposer"]:
+            self.proposer.load_state_dict(state["proposer"])
             # A proposer that saves no index is rebuilt. Earlier states do not say "built".
-            self._built = bool(state["proposer"] and state.get("built", state["rebuilds"]))
-            if state["proposer"]:
-                self.proposer.load_state_dict(state["proposer"])
+            self._built = bool(state.get("built", state["rebuilds"]))
         for name in _COUNTERS:
             setattr(self, name, int(state.get(name, 0)))  # Earlier states have no "asides".

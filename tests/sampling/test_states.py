@@ -85,6 +85,20 @@ def test_a_state_that_is_no_state():
         proposer().load_state_dict({"rebuilds": 0})
 
 
+def test_after_a_state_that_is_refused():
+    """The index that there was may be half another one; it is built anew."""
+    saved, other = (
+        ActiveSampler(D, N, partial(LSHProposer, **(OPTIONS | each)), active=8)
+        for each in ({}, {"bucket_capacity": 4})
+    )
+    saved.update(*draw_layer(), None)
+    with pytest.raises(ValueError, match="bucket_capacity was 8"):
+        other.load_state_dict(saved.state_dict())
+    assert not other.holds_index
+    other.update(*draw_layer(), None)
+    assert len(other.candidates(draw_queries(5)).indices)
+
+
 class First(Sampler):
     out_features = N
 
