@@ -295,3 +295,5 @@ class ActiveSampler(Sampler):
             self._built = bool(state.get("built", state["rebuilds"]))
         for name in _COUNTERS:
             setattr(self, name, int(state.get(name, 0)))  # Earlier states have no "asides".
+        # Another schedule may have asked for more, and this one must not wait until it has, too.
+        self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))

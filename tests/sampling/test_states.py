@@ -21,7 +21,7 @@ from slide import (
     Sampler,
     SimHash,
 )
-from slide.sampling import Upkeep
+from slide.sampling import Upkeep, fixed, never
 
 FAMILY = partial(SimHash, hashes_per_table=4, num_tables=3)
 OPTIONS = {"family": FAMILY, "bucket_capacity": 8}
@@ -83,6 +83,24 @@ def test_states_without_the_sizes_of_codes():
 def test_a_state_that_is_no_state():
     with pytest.raises(ValueError, match="no state of an LSHProposer: its settings lack family"):
         proposer().load_state_dict({"rebuilds": 0})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "later"),
+    [(never, 0), (partial(fixed, every=40), 2), (partial(fixed, every=2), 10)],
+)
+def test_another_schedule_goes_on_from_where_it_would_be(schedule, later):
+    saved, other = (
+        ActiveSampler(D, N, partial(LSHProposer, **OPTIONS), active=8, rebuild=each)
+        for each in (partial(fixed, every=10), schedule)
+    )
+    layer = draw_layer()
+    for _ in range(5):
+        saved.update(*layer, draw_queries(10))
+    other.load_state_dict(saved.state_dict())
+    for _ in range(10):
+        other.update(*layer, draw_queries(8))
+    assert other.rebuilds == saved.rebuilds + later
 
 
 def test_after_a_state_that_is_refused():
