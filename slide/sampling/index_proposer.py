@@ -12,6 +12,7 @@ from slide.runtime import profiled
 from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.search import RowIndex
+from slide.search.changes import kept_state, unchanged
 from slide.sparse import Pattern
 
 
@@ -61,6 +62,7 @@ class IndexProposer(Proposer):
         self._index: RowIndex | None = None
         self._saved: dict[str, np.ndarray] = {}
         self._found = self._moved = np.empty(0, np.int32)
+        self._followed: Any = None  # The state of the weights that the index follows.
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -68,21 +70,28 @@ class IndexProposer(Proposer):
         self._index, self._saved = None, {}  # Two at a time would take twice the memory.
         self._index = RowIndex(weight, bias, self.seed + self.rebuilds)
         self.rebuilds += 1
-        self._moved = np.empty(0, np.int32)
+        self._moved, self._followed = np.empty(0, np.int32), kept_state(weight, bias)
 
     @profiled("update index")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Follow the rows that the last step changed most."""
+        """Follow the rows that the last step changed most, and wait for it if it is to come.
+
+        A change by way of ``weight.data`` may escape this; see `RowIndex.fits`.
+        """
         if self._index is None:
             self._index, self._saved = RowIndex.restored(weight, bias, self._saved), {}
         self._index.weight, self._index.bias = weight, bias
+        # Several batches may come before the step that changes their rows.
+        if self._followed is not None and unchanged(self._followed, weight, bias):
+            return
         if len(self._moved):
-            self._index.update(np.unique(self._moved))
-            self._moved = np.empty(0, np.int32)
+            self._index.update(self._moved)
+        self._moved, self._followed = np.empty(0, np.int32), kept_state(weight, bias)
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
-        self._moved = np.concatenate([self._moved, active.label_ids(), self._found])
+        noted = [self._moved, active.label_ids(), self._found]
+        self._moved = np.unique(np.concatenate(noted))
         self._found = np.empty(0, np.int32)
 
     def _search(self, queries: Queries, k: int) -> np.ndarray:
@@ -133,11 +142,11 @@ class IndexProposer(Proposer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._index, self._saved = None, dict(state.get("index", {}))
-        self.rebuilds = int(state.get("rebuilds", 0))
-        self._moved = np.asarray(state.get("moved", np.empty(0)), np.int32)
+        self._index, self._saved, self._followed = None, dict(state["index"]), None
+        self.rebuilds = int(state["rebuilds"])
+        self._moved = np.unique(state["moved"])  # Earlier states have some rows twice.
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.
         saved = self._saved if self._index is None else self._index.state_dict()
-        return self.__dict__ | {"_index": None, "_saved": saved}
+        return self.__dict__ | {"_index": None, "_saved": saved, "_followed": None}

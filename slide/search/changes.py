@@ -1,4 +1,4 @@
-"""Whether weights are still those that an index was made of."""
+"""Whether weights are still those that an index was made of, or follows."""
 
 import torch
 from torch import Tensor
@@ -36,3 +36,11 @@ def kept_state(
     """The same, with copies of the rows."""
     marks, rows = state(weight, bias)
     return marks, [each.clone() for each in rows]
+
+
+def unchanged(
+    kept: tuple[list[tuple], list[Tensor]], weight: Tensor | StoredRows, bias: Tensor | None
+) -> bool:
+    """Whether weight and bias are as they were when this was their `kept_state`."""
+    marks, rows = state(weight, bias)
+    return marks == kept[0] and all(map(torch.equal, rows, kept[1]))

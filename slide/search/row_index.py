@@ -10,7 +10,7 @@ from slide.backend import KERNEL_DTYPES
 from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
 from slide.runtime import array_view, check_on_cpu
-from slide.search.changes import kept_state, state, tensors_of
+from slide.search.changes import kept_state, tensors_of, unchanged
 from slide.search.clusters import WeightRows, finite_rows, near_rows
 from slide.stored_rows import StoredRows, weight_rows
 
@@ -171,11 +171,8 @@ class RowIndex:
         increase with each change, and some rows. What escapes it is a change of a few rows by way
         of ``weight.data``, or of an array on the same memory.
         """
-        if weight is not self.weight or bias is not self.bias:
-            return False
-        marks, rows = state(weight, bias)
-        same = marks == self._state[0]
-        return same and all(map(torch.equal, rows, self._state[1]))
+        same = weight is self.weight and bias is self.bias
+        return same and unchanged(self._state, weight, bias)
 
     @torch.no_grad()
     def top_k(

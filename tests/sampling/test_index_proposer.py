@@ -102,6 +102,19 @@ class TestFollowing:
         assert len(ends) == 20
         assert {7, 8, 9, 10, 11} <= set(sampler.select(queries[:1], None).row(0).tolist())
 
+    def test_rows_of_all_batches_of_a_step(self):
+        """With accumulated gradients rows change only after the last batch."""
+        weight, bias = large_layer()
+        queries, batches = draw_queries(1), ([7, 8], [9], [10, 11])
+        sampler = index_sampler(*(D, len(weight)), active=20, rebuild=never, most_seen=3000)
+        for labels in batches:
+            sampler.update(weight, bias, queries)
+            sampler.select(queries, Pattern.from_lists([labels]))
+        weight[7:12] = 9 * queries[0]
+        sampler.update(weight, bias, None)
+        assert {7, 8, 9, 10, 11} <= set(sampler.candidates(queries).indices.tolist())
+        assert not len(sampler.proposer._moved)
+
     def test_a_row_that_fell_is_not_proposed(self):
         weight, bias = draw_layer()
         queries = draw_queries(3)
@@ -220,6 +233,8 @@ def test_an_index_of_inference_mode_can_follow_training(mode, proposer):
         layer.top_k(x, 2, "sampler")
         layer.loss(x, labels, ActiveLoss("bce"))
     for _ in range(12):
+    with torch.no_grad():
+        layer.weight.mul_(1.5)
         layer.loss(x, labels, ActiveLoss("bce"))[0].backward()
         optimizer.step()
     layer.load_state_dict(layer.state_dict())
