@@ -134,9 +134,7 @@ class IndexProposer(Proposer):
         self._found = self._moved = np.empty(0, np.int32)
 
     def state_dict(self) -> dict[str, Any]:
-        """The index without the weights, and the rows that it does not follow yet."""
-        if self._index is None and not self._saved:
-            return {}
+        """The index, if there is one, without the weights, and the rows that it does not follow."""
         index = self._saved if self._index is None else self._index.state_dict()
         return {"rebuilds": self.rebuilds, "moved": self._moved.copy(), "index": index}
 

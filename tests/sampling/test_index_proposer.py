@@ -184,6 +184,31 @@ class TestState:
         other.rebuild(weight, None)
         assert not other._saved
 
+    def test_without_an_index(self):
+        """As after a change of the outputs: the next lists are those of the next seed."""
+        weight, bias = large_layer()
+        sampler, other = (index_sampler(D, len(weight), active=9) for _ in range(2))
+        sampler.update(weight, bias, None)
+        sampler.resize(len(weight) - 1)
+        other.resize(len(weight) - 1)
+        other.load_state_dict(sampler.state_dict())
+        assert not other.holds_index
+        ids = []
+        for each in (sampler, other):
+            each.update(weight[1:], bias[1:], None)
+            ids.append(each.proposer.state_dict()["index"]["ids"])
+        np.testing.assert_array_equal(*ids)
+
+    def test_of_before_without_an_index(self):
+        """Such a state of the proposer was empty."""
+        sampler, other = (index_sampler(D, N, active=9) for _ in range(2))
+        state = sampler.state_dict() | {"proposer": {}}
+        other.update(*draw_layer(), None)
+        other.load_state_dict(state)
+        assert not other.holds_index
+        other.update(*draw_layer(), None)
+        assert other.rebuilds == 1
+
     def test_of_another_shape(self):
         sampler, other = index_sampler(D, N, active=9), index_sampler(D, N + 1, active=9)
         sampler.update(*draw_layer(), None)
@@ -208,6 +233,8 @@ def test_predicting_threads_update_the_lists_once(monkeypatch):
     layer = SampledLinear(D, N, index_sampler(D, N, active=50))
     x, labels = draw_queries(5), draw_labels(0)
     layer(x, labels)
+    with torch.no_grad():
+        layer.weight.mul_(1.5)
     begun = []
     update = RowIndex.update
 
@@ -233,8 +260,6 @@ def test_an_index_of_inference_mode_can_follow_training(mode, proposer):
         layer.top_k(x, 2, "sampler")
         layer.loss(x, labels, ActiveLoss("bce"))
     for _ in range(12):
-    with torch.no_grad():
-        layer.weight.mul_(1.5)
         layer.loss(x, labels, ActiveLoss("bce"))[0].backward()
         optimizer.step()
     layer.load_state_dict(layer.state_dict())
