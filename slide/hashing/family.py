@@ -27,8 +27,8 @@ class HashFamily(Protocol):
     not called without ``probes``.
 
     A family that learns also has ``learn(rows, inputs, seed)``, which is called at rebuilds with
-    a sample of rows ``(n, in_features)`` and recent inputs ``(m, in_features)``, and ``state_dict``
-    and ``load_state_dict``; see `slide.LearnedSimHash`.
+    a sample of rows ``(n, in_features)`` and recent inputs ``(m, in_features)``, all finite, and
+    ``state_dict`` and ``load_state_dict``; see `slide.LearnedSimHash`.
 
     Attributes:
         in_features: D, length of the vectors.

@@ -138,6 +138,8 @@ class InnerProductHash:
     def learn(self, weight: Tensor, bias: Tensor | None, key: np.uint64) -> None:
         """Show recent inputs and a sample of the rows to a family that learns, after `fit`.
 
+        Rows and inputs with a NaN or an infinite number, such as a bias of -inf, are left out.
+
         Args:
             weight: ``(N, D)`` floats.
             bias: ``(N,)`` or None.
@@ -149,6 +151,7 @@ class InnerProductHash:
         some = random_rows(int(key), SHOWN, len(weight), weight.device)
         rows = self._prepared(weight[some], None if bias is None else bias[some])
         inputs = self._augmented(self._inputs().to(weight.device))
+        rows, inputs = (each[each.isfinite().all(1)] for each in (rows, inputs))
         learner.learn(rows, inputs, int(random_key(int(key), 1)))
 
     def _inputs(self) -> Tensor:

@@ -158,6 +158,21 @@ def test_it_learns_from_what_is_hashed(monkeypatch, norm, center):
 
 
 def sampler(family, seed=0, **options):
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_one_bad_vector_does_not_stop_it(bad):
+    """Such as an output that a bias of -inf masks."""
+    weight, bias, inputs = draw_layer()
+    bias[3], inputs[5, 0] = bad, bad
+    family = Pupil(D + 2, **SIZES)
+    hashed = InnerProductHash(family)
+    hashed.observe(inputs)
+    hashed.fit(weight, bias)
+    hashed.learn(weight, bias, np.uint64(7))
+    for shown, vectors in zip(family.shown, (weight, inputs), strict=False):
+        assert len(shown) == len(vectors) - 1
+        assert shown.isfinite().all()
+
+
     return lsh_sampler(
         *(D, N),
         active=80,
