@@ -154,6 +154,18 @@ class InnerProductHash:
         rows, inputs = (each[each.isfinite().all(1)] for each in (rows, inputs))
         learner.learn(rows, inputs, int(random_key(int(key), 1)))
 
+    def take_over(self, old: "InnerProductHash") -> None:
+        """Keep what inputs have taught the functions for another number of rows.
+
+        What a family has learnt fits one whose codes have the same shape; others begin anew.
+        """
+        self.mean_input, self.batches, self.recent = old.mean_input, old.batches, old.recent
+        new: Any = self.family
+        known: Any = old.family
+        shapes = [(each.num_tables, each.num_buckets) for each in (new, known)]
+        if self.learns and shapes[0] == shapes[1]:
+            new.load_state_dict(known.state_dict())
+
     def _inputs(self) -> Tensor:
         """The last inputs ``(m, D)``."""
         return torch.cat([each.to(self.recent[-1].device) for each in self.recent])[-RECENT:]

@@ -114,14 +114,13 @@ class LSHProposer(Proposer):
         self._forget_updates()
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`; hash functions and tables are those of a new proposer."""
+        """See `Proposer.resize`; tables and hash functions are new, except for what was learnt."""
         super().resize(out_features)
         old, tables = self.hash, self.tables
         self._make_tables(old.norm, old.center, tables.bucket_capacity, tables.bucket_policy)
-        self.hash.mean_input, self.hash.batches = old.mean_input, old.batches
-        self.hash.recent = old.recent
         if self.draw:
             self._redraw(self.draw)
+        self.hash.take_over(old)
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:

@@ -10,6 +10,7 @@ from helpers.samplers import lsh_sampler
 from slide.backend import BACKENDS, backend
 from slide.hashing import InnerProductHash, LearnedSimHash, SimHash, inner_product, learned
 from slide.hashing.learned import best_rows, collision_loss
+from slide.sampling import LSHProposer
 from slide.sampling.schedules import fixed
 from slide.search.exact import exact_top_k
 
@@ -157,7 +158,6 @@ def test_it_learns_from_what_is_hashed(monkeypatch, norm, center):
     assert some < {tuple(row) for row in rows.tolist()}
 
 
-def sampler(family, seed=0, **options):
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_one_bad_vector_does_not_stop_it(bad):
     """Such as an output that a bias of -inf masks."""
@@ -173,6 +173,7 @@ def test_one_bad_vector_does_not_stop_it(bad):
         assert shown.isfinite().all()
 
 
+def sampler(family, seed=0, **options):
     return lsh_sampler(
         *(D, N),
         active=80,
@@ -229,6 +230,24 @@ def test_layers_that_grow_keep_the_inputs():
     chosen.update(torch.cat([weight, weight[:1]]), torch.cat([bias, bias[:1]]), inputs)
     before = SimHash(D + 2, **SIZES).directions
     assert not np.array_equal(chosen.proposer.hash.family.directions, before)
+
+
+def test_layers_that_grow_keep_what_was_learnt():
+    """An opened model has no inputs to learn from again."""
+    weight, bias, inputs = draw_layer()
+    chosen = sampler(LearnedSimHash, redraw=partial(fixed, every=300))
+    for _ in range(2):
+        chosen.update(weight, bias, inputs[:300])
+    learnt = chosen.proposer.hash.family.directions
+    chosen.resize(N + 1)
+    np.testing.assert_array_equal(chosen.proposer.hash.family.directions, learnt)
+
+
+def test_codes_of_another_length_are_drawn():
+    proposer = LSHProposer(D, N, family=LearnedSimHash)
+    before = proposer.hash.family.directions.shape
+    proposer.resize(100 * N)
+    assert proposer.hash.family.directions.shape > before
 
 
 def test_it_learns_in_inference_mode_too():
