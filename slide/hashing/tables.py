@@ -15,6 +15,7 @@ from slide.plain.buckets import BucketTensors
 from slide.runtime import random_key
 from slide.sparse import Pattern
 
+_INT32 = np.dtype(np.int32), torch.int32
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
 
 
@@ -93,7 +94,7 @@ class HashTables:
             # The pool begins with zeros, so that equal runs have equal states.
             pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
             self.buckets = buckets = buckets._replace(pool=pool)
-        kernels.build(buckets, codes, self.bucket_capacity, *self._policy())
+        kernels.build(buckets, on_host(codes), self.bucket_capacity, *self._policy())
 
     def insert(self, ids: Any, codes: Any) -> None:
         """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
@@ -101,9 +102,7 @@ class HashTables:
         Raises:
             ValueError: for ids or codes of the wrong shape or type, or out of range.
         """
-        self.check_codes(codes)
-        if ids.shape != (codes.shape[1],) or ids.dtype != np.int32:
-            raise ValueError(f"ids must be ({codes.shape[1]},) int32, not {ids.shape} {ids.dtype}")
+        self._check_ids(ids, codes)
         self._insert(ids, codes)
 
     def _insert(self, ids: Any, codes: Any) -> None:
@@ -112,7 +111,7 @@ class HashTables:
             ids, codes = on_device(ids, device), on_device(codes, device)
             plain_buckets.insert(self.tensors(device), ids, codes, *self._policy())
             return
-        buckets = self.arrays()
+        buckets, ids, codes = self.arrays(), on_host(ids), on_host(codes)
         done = np.zeros(self.num_tables, np.int64)
         while True:
             kernels.insert(buckets, ids, codes, self.bucket_capacity, *self._policy(), done)
@@ -134,10 +133,10 @@ class HashTables:
             old, new: ``(L, n)`` int32 codes. A table in which both are equal does not change.
 
         Raises:
-            ValueError: for codes of the wrong shape or type, or out of range.
+            ValueError: for ids or codes of the wrong shape or type, or out of range.
         """
-        self.check_codes(old)
-        self.check_codes(new)
+        self._check_ids(ids, old)
+        self._check_ids(ids, new)
         if plain(old):
             device = device_of(old)
             ids, old, new = (on_device(each, device) for each in (ids, old, new))
@@ -146,6 +145,7 @@ class HashTables:
             plain_buckets.remove(buckets, ids, torch.where(same, -1, old), self.bucket_capacity)
             self._insert(ids, torch.where(same, -1, new))
             return
+        ids, old, new = map(on_host, (ids, old, new))
         same = old == new
         kernels.remove(self.arrays(), ids, np.where(same, -1, old), self.bucket_capacity)
         self._insert(ids, np.where(same, -1, new))
@@ -166,7 +166,7 @@ class HashTables:
         self.check_codes(codes, len(codes) // self.num_tables)
         if plain(codes):
             return Pattern.from_padded(on_host(self.look_up(codes).transpose(0, 1).flatten(1)))
-        buckets = self.arrays()
+        buckets, codes = self.arrays(), on_host(codes)
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
         kernels.bucket_lengths(buckets, codes, self.bucket_capacity, indptr[1:])
         np.cumsum(indptr, out=indptr)
@@ -185,11 +185,10 @@ class HashTables:
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
-        known = codes.dtype in (np.dtype(np.int32), torch.int32)
-        if codes.ndim != 2 or len(codes) != max(1, probes) * self.num_tables or not known:
+        num_rows = max(1, probes) * self.num_tables
+        if codes.ndim != 2 or len(codes) != num_rows or codes.dtype not in _INT32:
             raise ValueError(
-                f"codes must be ({max(1, probes) * self.num_tables}, n) int32, "
-                f"not {tuple(codes.shape)} {codes.dtype}"
+                f"codes must be ({num_rows}, n) int32, not {tuple(codes.shape)} {codes.dtype}"
             )
         if device_of(codes).type != "cpu":
             return
@@ -198,6 +197,15 @@ class HashTables:
             raise ValueError(
                 f"codes must lie in [0, {self.num_buckets}), not in [{codes.min()}, {codes.max()}]"
             )
+
+    def _check_ids(self, ids: Any, codes: Any) -> None:
+        """Raise ValueError unless codes fit the tables, and ids ``(n,)`` int32 fit the codes."""
+        self.check_codes(codes)
+        shape, count = tuple(ids.shape), codes.shape[1]
+        if shape != (count,) or ids.dtype not in _INT32:
+            raise ValueError(f"ids must be ({count},) int32, not {shape} {ids.dtype}")
+        if device_of(ids).type == "cpu" and count and (least := int(ids.min())) < 0:
+            raise ValueError(f"ids must be at least 0, not {least}")
 
     def look_up(self, codes: Any) -> Tensor:
         """The ids in the buckets of each query on the device of the codes; -1: none.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from helpers import naive
 from helpers.buckets import as_codes, contents, draw_codes
 
@@ -97,6 +98,18 @@ class TestContents:
         sizes = [[len(bucket) for bucket in table] for table in contents(tables)]
         offered = [np.bincount(np.tile(row, 4), minlength=5) for row in codes]
         assert sizes == np.minimum(offered, capacity).tolist()
+
+
+def test_tensors_are_as_good_as_arrays():
+    old, new, ids = (as_codes(each) for each in (draw_codes(0), draw_codes(1), [50, 60]))
+    found = []
+    for kind in (np.array, torch.tensor):
+        tables = HashTables(3, 5, 8)
+        tables.build(kind(old))
+        tables.insert(kind(ids), kind(new[:, :2]))
+        tables.move(kind(ids), kind(new[:, :2]), kind(old[:, :2]))
+        found.append((contents(tables), tables.query(kind(new)).indices.tolist()))
+    assert found[0] == found[1]
 
 
 def test_build_forgets_what_was_there():
@@ -209,10 +222,26 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"codes must be \(1, n\) int32"):
             HashTables(1, 5).build(codes)
 
-    @pytest.mark.parametrize("ids", [np.zeros(2, np.int32), np.zeros(3, np.int64)])
-    def test_ids_that_do_not_fit(self, ids):
-        with pytest.raises(ValueError, match=r"ids must be \(3,\) int32"):
-            HashTables(1, 5).insert(ids, np.zeros((1, 3), np.int32))
+    @pytest.mark.parametrize(
+        ("ids", "message"),
+        [
+            (np.zeros(2, np.int32), r"ids must be \(3,\) int32, not \(2,\) int32"),
+            (np.zeros(3, np.int64), r"ids must be \(3,\) int32, not \(3,\) int64"),
+            (torch.zeros(3), r"ids must be \(3,\) int32, not \(3,\) torch.float32"),
+            (as_codes([0, -1, 2]), "ids must be at least 0, not -1"),
+        ],
+    )
+    def test_ids_that_do_not_fit(self, ids, message):
+        codes = np.zeros((1, 3), np.int32)
+        for change in (HashTables.insert, lambda tables, *own: tables.move(*own, codes)):
+            with pytest.raises(ValueError, match=message):
+                change(HashTables(1, 5), ids, codes)
+
+    def test_codes_of_a_move_that_do_not_fit_each_other(self):
+        ids, codes = as_codes([0, 1]), np.zeros((1, 3), np.int32)
+        for old, new in ((2, 3), (3, 2)):
+            with pytest.raises(ValueError, match=r"ids must be \(3,\) int32, not \(2,\) int32"):
+                HashTables(1, 5).move(ids, codes[:, :old], codes[:, :new])
 
     @pytest.mark.parametrize("name", ["num_tables", "num_buckets", "bucket_capacity"])
     def test_numbers_out_of_range(self, name):
