@@ -195,7 +195,8 @@ def _check_once(lists: CSR | Pattern, num_outputs: int) -> None:
     """Check lists in the first call with them: it reads all of them, and they can be very long."""
     key = id(lists.indices)
     bounds, indices, outputs = _checked.get(key, (int, int, -1))
-    if bounds() is lists.indptr and indices() is lists.indices and outputs == num_outputs:
+    same = bounds() is lists.indptr and indices() is lists.indices and outputs == num_outputs
+    if same and len(lists[-1]) == len(lists.indices):  # As many values as numbers, if it has any.
         return
     check_pattern("lists", lists, None, num_outputs)
     gone = ref(lists.indices, lambda _: _checked.pop(key, None))

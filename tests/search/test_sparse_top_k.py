@@ -126,6 +126,8 @@ def test_lists_are_checked_once_and_scratch_is_used_again(monkeypatch):
     assert len(module._kept.arrays) <= 4
     with pytest.raises(ValueError, match="must rise from 0 to their number"):
         sparse_top_k(x, lists._replace(indptr=lists.indptr + 1), 9, 3)
+    with pytest.raises(ValueError, match="values do not fit"):
+        sparse_top_k(x, lists._replace(values=lists.values[1:]), 9, 3)
     other = lists._replace(indices=lists.indices + 5)
     with pytest.raises(ValueError, match=r"lists must lie in \[0, 9\)"):
         sparse_top_k(x, other, 9, 3)
