@@ -7,7 +7,7 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host
 from slide.functional import active_linear
-from slide.sparse import Pattern
+from slide.sparse import Pattern, check_pattern
 
 
 def index_top_k(
@@ -32,7 +32,8 @@ def index_top_k(
         is for a candidate whose score is NaN or -inf.
 
     Raises:
-        ValueError: if k is below 1.
+        ValueError: if k is below 1, or for candidates of another number of rows, or out of range.
+        TypeError: for candidates of another type; see `check_pattern`.
 
     Example:
         >>> import slide, torch
@@ -44,6 +45,7 @@ def index_top_k(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
+    check_pattern("candidates", candidates, len(queries), len(weight))
     pairs = candidates.entry_rows() * len(weight) + candidates.indices
     pairs = np.sort(pairs)  # np.unique takes many times as long.
     row, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], len(weight))

@@ -63,6 +63,21 @@ def test_scores_that_are_not_numbers_come_last():
     assert scores.tolist() == [[2, -1, -torch.inf], [-torch.inf] * 3]
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[0]], "1 rows of candidates do not fit 2 inputs"),
+        ([[0], [0], [0]], "3 rows of candidates do not fit 2 inputs"),
+        ([[0], [N]], rf"candidates must lie in \[0, {N}\), and row 1 has {N}"),
+        ([[-1], [0]], rf"candidates must lie in \[0, {N}\), and row 0 has -1"),
+    ],
+)
+def test_candidates_that_do_not_fit(rows, message):
+    x, weight, bias, _ = draw([1, 1])
+    with pytest.raises(ValueError, match=message):
+        index_top_k(x, weight, bias, Pattern.from_lists(rows), 2)
+
+
 def test_k_out_of_range():
     with pytest.raises(ValueError, match="k must be at least 1, not 0"):
         index_top_k(*draw([1]), 0)
