@@ -66,8 +66,8 @@ class Upkeep(NamedTuple):
     redraw: Callable[[int], int] = schedules.never
 
     def check(self) -> None:
-        """Raise ValueError for a number out of range."""
-        self.redraw(0)  # Schedules check their numbers when they are called.
+        """Raise ValueError for a number out of range, TypeError for a schedule that is none."""
+        schedules.check_schedule("redraw", self.redraw)
         if self.rehash_after is not None:
             checks.whole("rehash_after", self.rehash_after, 0)
             checks.within("rehash_after", self.rehash_after, 0, 255)

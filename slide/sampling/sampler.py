@@ -54,6 +54,7 @@ class ActiveSampler(Sampler):
 
     Raises:
         ValueError: for a number or name out of range.
+        TypeError: for a proposer or a schedule that is no function.
 
     Attributes:
         proposer: the index, or None.
@@ -93,7 +94,7 @@ class ActiveSampler(Sampler):
         self.mode, self.weighting = mode, weighting
         self.candidate_share, self.rebuild_due, self.seed = candidate_share, rebuild, seed
         self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
-        schedules.check_schedule(rebuild, self.proposer)
+        schedules.check_schedule("rebuild", rebuild, self.proposer)
         self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = self.samples = self.rebuilds = 0

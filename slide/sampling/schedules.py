@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -117,8 +117,23 @@ class Drift(NamedTuple):
 Schedule = Callable[[int], int]
 
 
-def check_schedule(schedule: Schedule, proposer: Proposer | None) -> None:
-    """Raise ValueError for a schedule that is impossible, or that the proposer cannot follow."""
+def check_schedule(name: str, schedule: Any, proposer: Proposer | None = None) -> None:
+    """Raise for a schedule that is impossible, or that the proposer cannot follow.
+
+    Args:
+        name: of the argument, for the message.
+        schedule: what should be a `Schedule`.
+        proposer: that of the sampler, or None.
+
+    Raises:
+        TypeError: if it is no function.
+        ValueError: for a number out of range, or for `Drift` if the proposer has no ``drift``.
+    """
+    if not callable(schedule):
+        raise TypeError(
+            f"{name} must be a function from a number of samples to the number of times that are "
+            f"due, such as slide.sampling.fixed, not {schedule!r}"
+        )
     schedule(0)  # Schedules check their numbers when they are called.
     if isinstance(schedule, Drift) and proposer and type(proposer).drift is Proposer.drift:
         raise ValueError(

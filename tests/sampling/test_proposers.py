@@ -186,6 +186,14 @@ def test_options_out_of_range(make, message):
         make(D, N)
 
 
+@pytest.mark.parametrize("name", ["rebuild", "redraw"])
+@pytest.mark.parametrize("value", [1000, None])
+def test_schedules_that_are_no_functions(name, value):
+    message = rf"{name} must be a function .* such as slide.sampling.fixed, not {value}"
+    with pytest.raises(TypeError, match=message):
+        lsh_sampler(D, N, **{name: value})
+
+
 class Largest(Proposer):
     """The k rows with the largest products, twice where the product is above 1."""
 
