@@ -48,7 +48,7 @@ def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num
 
     Args:
         labels: `slide.sparse.Pattern` of the positive outputs, distinct within a sample.
-        proposed: `slide.kernels.votes.RankedIds` of distinct ids, best first.
+        proposed: `slide.kernels.votes.RankedIds` of distinct ids.
         num_rows: N.
         key: uint64 key of the fill.
         marks: ``(T, N)`` uint8 scratch, zero at entry and at exit.
@@ -88,7 +88,7 @@ def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, position
 
     Args:
         labels: `slide.sparse.Pattern` of the positive outputs.
-        proposed: ``(n,)`` int32 distinct ids, best first.
+        proposed: ``(n,)`` int32 distinct ids.
         num_rows: N.
         key: uint64 key of the fill.
         marks: ``(N,)`` uint8 scratch, zero at entry and at exit.

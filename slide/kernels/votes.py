@@ -13,7 +13,7 @@ _MOST_VOTES = 254
 
 
 class RankedIds(NamedTuple):
-    """Ids of each sample, best first.
+    """The best ids of each sample; their order is that of their maker.
 
     Attributes:
         ids: ``(B, most)`` int32.

@@ -21,7 +21,7 @@ def assemble(
 
     Args:
         labels: ``(B, P)`` int32 positive outputs, distinct within a set; -1: none.
-        proposed: ``(B, M)`` int32, distinct within a set, best first; -1: none.
+        proposed: ``(B, M)`` int32, distinct within a set; -1: none.
         sizes: ``(B,)`` int64, sizes of the sets; each holds at least the labels and at most N ids.
         width: the largest size.
         num_rows: N.

@@ -207,7 +207,11 @@ class LSHProposer(Proposer):
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`."""
+        """See `Proposer.propose`.
+
+        Of ids with equal votes, those that are found first are chosen; where a sample begins to
+        look, is drawn.
+        """
         if self.best is not None:
             return ranked(self._best(queries, labels, key), places)
         codes = self.hash.query_codes(queries, self.probes)
@@ -216,7 +220,7 @@ class LSHProposer(Proposer):
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
     ) -> np.ndarray | Tensor:
-        """See `Proposer.propose_shared`; ids with equal votes are in random order.
+        """See `Proposer.propose_shared`; of ids with equal votes, the chosen ones are drawn.
 
         With ``best``: first each sample's best id, then the second ones, and so on.
         """

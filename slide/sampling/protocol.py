@@ -165,7 +165,10 @@ class Proposer:
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """The best candidates of each sample, distinct, best first.
+        """The best candidates of each sample, distinct; a set takes all of them, in any order.
+
+        Here these are the ids with the most votes; of ids with equal votes, those that are nearer
+        to the front of the sample's candidates.
 
         Args:
             queries: ``(B, D)``.
@@ -195,12 +198,12 @@ class Proposer:
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
     ) -> np.ndarray | Tensor:
-        """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, best first.
+        """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, in any order.
 
         In a tensor on another device than the CPU, -1 may follow the last id.
 
-        The votes for an id are added up over the samples. If two ids have equal votes, the id that
-        is nearer to the front of some sample's candidates comes first.
+        Here the votes for an id are added up over the samples. Of ids with equal votes, those that
+        are nearer to the front of some sample's candidates are chosen.
 
         Args:
             queries: ``(B, D)``.

@@ -47,7 +47,8 @@ def most_voted_by_all(
 ) -> np.ndarray | Tensor:
     """The ids in the most buckets of all samples; see `slide.Proposer.propose_shared`.
 
-    Ids with equal votes are in random order. Arguments and errors are those of `most_voted_ids`.
+    Of ids with equal votes, the chosen ones are drawn. Arguments and errors are those of
+    `most_voted_ids`.
     """
     tables.check_codes(codes, len(codes) // tables.num_tables)
     if plain(codes):
