@@ -17,8 +17,8 @@ from slide.config.resume import REPLACEABLE
 from slide.files import write_text
 
 WIDTH, KEY_WIDTH = 100, 34
-# Keys that are not settings: what a file builds, its name, and a hint for missing files.
-NO_SETTINGS = (*INTERNAL, "name", "hint")
+# Keys that are not settings: what a file builds, and a hint for missing files.
+NO_SETTINGS = (*INTERNAL, "hint")
 # The settings that most users need; the README shows these, --help all.
 COMMON = (
     *("dataset", "dataset.root", "dataset.holdout", "network.hidden", "sampler", "sampler.active"),

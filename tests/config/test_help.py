@@ -24,21 +24,25 @@ from slide.config.help import (
 
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 FILES = [*sorted(job.CONF.glob("[!r]*/*.yaml")), *sorted(job.CONF.glob("ranker/*.yaml"))]
-# Keys that are no settings: what a file builds, and what it is called.
-INTERNAL = {"_target_", "_partial_", "_args_", "look_up", "name", "hint", "defaults", "hydra"}
+# Keys that are no settings: what a file builds, and where its files come from.
+INTERNAL = {"_target_", "_partial_", "_args_", "look_up", "mirrors", "hint", "defaults", "hydra"}
 
 
-def settings_of(config, above):
-    """The keys that a user sets: not internal, and not taken from another group."""
+def settings_of(config, above, owner=""):
+    """The keys that a user sets: not internal, and not taken from another group.
+
+    Each with its owner, the part that takes it. The choices of a group share its keys, but the
+    parts inside of them, such as two proposers, mean their own by one name.
+    """
     for key, value in config.items():
-        if isinstance(value, dict) and key != "fetch":
-            yield from settings_of(value, f"{above}{key}.")
+        if isinstance(value, dict):
+            yield from settings_of(value, f"{above}{key}.", value.get("_target_", owner))
         elif key not in INTERNAL and not str(value).startswith("${"):
-            yield above + key
+            yield owner, above + key
 
 
 def every_setting():
-    found = set(settings_of(load(job.CONF / "train.yaml"), ""))
+    found = {("", key) for _, key in settings_of(load(job.CONF / "train.yaml"), "")}
     for path in FILES:
         found |= set(settings_of(load(path), f"{path.parent.name}."))
     return found
@@ -50,19 +54,26 @@ def load(path):
 
 
 def explained():
-    """Keys that a comment explains, as often as it does."""
+    """Keys that a comment explains, with their owners, as often as it does."""
     main = read_page((job.CONF / "train.yaml").read_text())
-    found = Counter(key for key in main.texts if key in main.values)
+    found = Counter(("", key) for key in main.texts if key in main.values)
     for group in read_groups(job.CONF):
-        for page in group.pages.values():
-            found.update(page.texts.keys())
+        for choice, page in group.pages.items():
+            path = job.CONF / group.name / f"{choice}.yaml"
+            owners = {key: owner for owner, key in settings_of(load(path), f"{group.name}.")}
+            found.update((owners.get(key), key) for key in page.texts)
     return found
 
 
 def test_each_setting_is_explained_once():
     expected, found = every_setting(), explained()
-    assert {"hash.norm", "dataset.holdout", "dataset.root", "seed"} <= expected
-    assert {"sampler.proposer.kind", "ranker.classifiers.C", "trainer.epochs"} <= expected
+    keys = {key for _, key in expected}
+    assert {"hash.norm", "dataset.holdout", "dataset.root", "dataset.name", "seed"} <= keys
+    assert {"sampler.proposer.kind", "ranker.classifiers.C", "trainer.epochs"} <= keys
+    assert {key for _, key in expected if key.startswith("dataset.fetch.")} == {
+        *("dataset.fetch.index", "dataset.fetch.test_share", "dataset.fetch.seed"),
+        *("dataset.fetch.min_rows", "dataset.fetch.most_labels"),
+    }
     assert expected - found.keys() == set(), "not explained"
     assert found.keys() - expected == set(), "explained, but no setting"
     assert [key for key, count in found.items() if count > 1] == []
@@ -70,8 +81,9 @@ def test_each_setting_is_explained_once():
 
 def test_the_help_holds_all_settings():
     found = train_help("python train.py")
-    for key in every_setting():
-        assert re.search(rf"^  {re.escape(key)}=", found, re.MULTILINE), key
+    for key, owners in Counter(key for _, key in every_setting()).items():
+        lines = re.findall(rf"^  {re.escape(key)}=", found, re.MULTILINE)
+        assert len(lines) == owners, key
     assert max(map(len, found.splitlines())) <= 100
 
 
@@ -121,7 +133,7 @@ def test_the_table_holds_what_most_users_need():
     keys = re.findall(r"^\| `(\S+)` \|", settings_table(), re.MULTILINE)
     assert keys == list(COMMON)
     assert 12 <= len(keys) <= 16
-    assert set(keys) <= every_setting() | set(GROUPS)
+    assert set(keys) <= {key for _, key in every_setting()} | set(GROUPS)
 
 
 def test_the_table_is_written_into_a_file(tmp_path):
