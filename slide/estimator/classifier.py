@@ -62,7 +62,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
         l2_norm: whether rows are brought to length 1.
-        epochs: passes over the rows; ``"auto"``: while precision on held-out rows rises.
+        epochs: passes over the rows; ``"auto"``: until the next one is expected to raise precision
+            on held-out rows only a little; then the learning rate falls to 0.
         max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
             graph or small dense data.
         max_minutes: largest training time of the network with ``epochs="auto"``; 0: no limit.

@@ -16,8 +16,9 @@ class TrainingOptions:
 
     Attributes:
         batch_size: samples in a step.
-        epochs: passes over the training rows; ``"auto"``: as long as precision on held-out training
-            rows rises (see `slide.training.plan`).
+        epochs: passes over the training rows; ``"auto"``: until the next one is expected to raise
+            precision on held-out training rows only a little; then the learning rate falls to 0
+            (see `slide.training.plan`).
         max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
             graph or small dense data (`slide.training.plan.least_steps`).
         max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no

@@ -1,7 +1,7 @@
 """How long a run with ``epochs=auto`` trains: warm-up, a steady rate, then a rate that falls to 0.
 
-The rate rises over some steps and stays up while precision on held-out training rows rises. Then it
-falls linearly to 0. So the number of steps need not be known at the start, unlike with a rate that
+The rate rises over some steps and stays up while the next epoch is expected to raise precision on
+held-out training rows by more than a little. Then it falls linearly to 0. So the number of steps need not be known at the start, unlike with a rate that
 falls from the first step on (Hu et al. 2024, "MiniCPM", section 4; Haegele et al. 2024, "Scaling
 laws and compute-optimal training beyond fixed training durations", section 3).
 """
@@ -78,7 +78,7 @@ class Plan:
         return not self.decay_from and step % evaluation_interval(self.steps_per_epoch) == 0
 
     def note_score(self, step: int, score: float, baseline: float = 0.0) -> None:
-        """Take down a precision; the rate begins to fall if it is no longer expected to rise.
+        """Take down a precision; the rate begins to fall if little more is expected.
 
         Gains shrink about geometrically. So the gain of the next epoch is expected to be smaller
         than that of the last one by the same factor as this one was smaller than that before it.
@@ -130,7 +130,7 @@ class Plan:
             return f"{self._precision()}; the rate falls until step {self.total}"
         if self.steps and self.steps[-1] < self.least_steps:
             return f"{self._precision()}; the rate stays up until step {self.least_steps} at least"
-        return f"{self._precision()}; the rate stays up while it rises"
+        return f"{self._precision()}; the rate stays up while it rises enough"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; limits may change when a run is resumed."""
@@ -152,7 +152,7 @@ _STATE = ("steps", "scores", "decay_from", "total")
 
 
 def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:
-    """Steps before the rate may fall because precision no longer rises.
+    """Steps before the rate may fall because precision hardly rises.
 
     Args:
         kind: of the training rows; see `slide.data.kind_of`.
