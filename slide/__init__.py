@@ -1,8 +1,8 @@
 """Networks with enormous output layers on ordinary CPUs.
 
-LSH tables choose the few outputs that matter for an input. Only these outputs are computed. Their
-gradients are written by hand, and a row-sparse Adam updates their rows (SLIDE: Chen et al., MLSys
-2020).
+A sampler chooses few outputs for a step: by uniform draws, from the labels of recent samples, by
+LSH tables (SLIDE: Chen et al., MLSys 2020) or by another index. Only these outputs are computed.
+Their gradients are written by hand, and a row-sparse Adam updates their rows.
 """
 
 import typing

@@ -1,5 +1,7 @@
 """The pages' examples run as they stand, one block after the other; links and commands are true."""
 
+import ast
+import inspect
 import re
 import shlex
 import sys
@@ -8,8 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from helpers import job
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+
+import slide
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -123,9 +128,22 @@ KINDS = (
 )  # of data sets; the others have the keys of xmc
 
 
-def test_public_names_are_in_the_reference():
-    import slide
+def test_defaults_of_the_classes():
+    """The table compares what the classes and the settings are."""
+    page = (ROOT / "docs/choosing-a-sampler.md").read_text()
+    section = page.partition("## Defaults of the classes")[2].partition("\n## ")[0]
+    config = job.compose()
+    rows = re.findall(r"^\| (.+?) \| `([\w.]+)=(\S+?)`(?:: .+)? \|$", section, re.MULTILINE)
+    assert len(rows) == 9
+    for left, key, value in rows:
+        assert OmegaConf.select(config, key) == yaml.safe_load(value), key
+        if call := re.fullmatch(r"`(\w+)\((\w+)=(.+)\)`", left):
+            name, argument, default = call.groups()
+            parameters = inspect.signature(getattr(slide, name)).parameters
+            assert parameters[argument].default == ast.literal_eval(default), left
 
+
+def test_public_names_are_in_the_reference():
     pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
     rooms = re.findall(r"^::: exports of slide\.(\w+)$", pages, re.MULTILINE)
     for public in vars(slide):

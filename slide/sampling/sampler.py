@@ -43,9 +43,9 @@ class ActiveSampler(Sampler):
         active: number of outputs in a set; with ``active >= out_features`` all. A set of so many
             labels has these and, if stratified, one uniform id, which stands for all others.
         mode: ``"per_sample"`` (one set for each sample) or ``"shared"`` (one set for the batch).
-        weighting: ``"stratified"`` lets each uniform id stand for all ids that were not chosen, so
-            that sums over the set are unbiased estimates of sums over all outputs; ``"none"``
-            treats the set as if there were no other outputs, as published.
+        weighting: ``"stratified"`` corrects as sampled softmax does: uniform ids stand for all ids
+            not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
+            ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
         candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
             this share of these places, and uniform ids the others (few make a loss noisy).
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
