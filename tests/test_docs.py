@@ -69,6 +69,11 @@ def test_every_result_is_on_the_page_of_results():
     assert named >= {name(page) for page in (ROOT / "results").rglob("*.md")}
 
 
+def test_every_result_is_in_the_site():
+    listed = re.findall(r": (results/\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(name(page) for page in (ROOT / "results").rglob("*.md"))
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

@@ -281,12 +281,14 @@ def page(found: dict) -> str:
         f"A training step: {__doc__.split('A step is ')[1].split('Writes')[0].strip()}\n\n"
         "Shape: 135,909 features, 75 non-zeros a row, 128 hidden units, 670,091 outputs, 4,096 "
         "active where nothing else is said (labels alone: these are some 5,400) or 1,000 per "
-        "sample. "
+        "sample. The network is that of `recipe=fast`, and its rows are generated. Sampled softmax "
+        "is plain PyTorch: an `EmbeddingBag`, the labels of the batch and uniform draws (4,096 in "
+        "all), their cross-entropy, `SparseAdam`. "
         f"{found['turns']} turns a case, each of {found['repeats']} steps, {RUN} steps on one core "
         f"and {DENSE_STEPS} dense steps, after some that do not count; ratios are those of a turn, "
-        f"of which the median counts. Samples/s follow from the mean step (median over means of "
-        f"{RUN}) and the rebuilds' share of the first epoch ({schedules.backoff(EPOCH)} "
-        "rebuilds).\n\n"
+        "of which the median counts. The time of a step is a median, without rebuilds. Samples/s "
+        f"follow from the mean step (median over means of {RUN}) and the rebuilds' share of the "
+        f"first epoch ({schedules.backoff(EPOCH)} rebuilds), so columns do not divide exactly.\n\n"
         + table(main)
         + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
         + table(parts)
