@@ -23,9 +23,9 @@ def load(path: str | Path, verify: bool = True) -> Model:
 
     Args:
         path: the folder.
-        verify: whether to compare the SHA-256 of all files with ``model.json``: a second or two for
-            a GB. Without it a model of any size opens at once, and a changed byte in a file of its
-            former size gives other answers.
+        verify: whether to compare the SHA-256 of all files with ``model.json``, which reads and
+            hashes every byte, so its time grows with their size. Without it a model of any size
+            opens at once, and a changed byte in a file of its former size gives other answers.
 
     Raises:
         FileNotFoundError: if there is no model, or one of its files is missing.

@@ -1,4 +1,8 @@
-"""A re-ranker of the labels that a network, linear classifiers and near training rows name."""
+"""The re-ranker: experts score labels, and a judge combines what they say.
+
+The experts are the network, linear classifiers, the nearest training rows, and associations of
+features with labels. The judge, gradient-boosted trees, learns from held-out rows (stacking).
+"""
 
 from slide.ranking.associations import Associations as Associations
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker

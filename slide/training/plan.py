@@ -1,9 +1,10 @@
 """How long a run with ``epochs=auto`` trains: warm-up, a steady rate, then a rate that falls to 0.
 
 The rate rises over some steps and stays up while the next epoch is expected to raise precision on
-held-out training rows by more than a little. Then it falls linearly to 0. So the number of steps need not be known at the start, unlike with a rate that
-falls from the first step on (Hu et al. 2024, "MiniCPM", section 4; Haegele et al. 2024, "Scaling
-laws and compute-optimal training beyond fixed training durations", section 3).
+held-out training rows by more than a little. Then it falls linearly to 0. So the number of steps
+need not be known at the start, unlike with a rate that falls from the first step on (Hu et al.
+2024, "MiniCPM", section 4; Haegele et al. 2024, "Scaling laws and compute-optimal training beyond
+fixed training durations", section 3).
 """
 
 from dataclasses import asdict, dataclass, field
