@@ -32,14 +32,12 @@ def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> 
     large.classifiers.num_features += features
     near = large.neighbours = copy.copy(ranker.neighbours)
     near.num_labels += labels
-    unseen = np.log(1 + near.rows.num_rows) if near.idf else 1.0
-    near.weights = _padded(near.weights, features, unseen)
-    near.lists = _more_rows(near.lists, features)
+    near.search = near.fitted().grown(features)
     large.associations = copy.copy(ranker.associations)
     large.associations.num_labels += labels
     large.associations.lists = _more_rows(ranker.associations.lists, features)
     large.associations.unseen = _padded(ranker.associations.unseen, features, 1)
-    one_row = 1 / max(near.rows.num_rows, 1)
+    one_row = 1 / max(near.search.num_rows, 1)
     large.associations.label_shares = _padded(ranker.associations.label_shares, labels, one_row)
     if isinstance(ranker.known_labels, OwnItems) and labels:
         large.known_labels = ranker.known_labels.grown(labels)

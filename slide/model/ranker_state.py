@@ -13,6 +13,8 @@ from torch import Tensor
 from slide.data import KnownLabels, OwnItems
 from slide.kernels.trees import Trees
 from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours
+from slide.ranking.dense_search import DenseSearch
+from slide.ranking.list_search import ListSearch
 from slide.sparse import CSR, Pattern
 
 
@@ -34,8 +36,8 @@ def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
         "kind": ranker.kind,
         "excludes_known": ranker.known_labels is not None,
         "neighbours": ranker.neighbours.count,
-        "idf": ranker.neighbours.idf,
-        "num_rows": ranker.neighbours.rows.num_rows,
+        "idf": ranker.neighbours.weighted,
+        "num_rows": ranker.neighbours.fitted().num_rows,
         "longest": ranker.associations.longest,
         "bias": ranker.classifiers.solver.bias,
         "judge_base": ranker.judge.base,
@@ -47,14 +49,15 @@ def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
 def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
     """The arrays of a trained ranker, by name."""
     assert ranker.classifiers.weights is not None
+    search = ranker.neighbours.fitted()
     found = {
         **_named("classifiers", ranker.classifiers.weights),
-        **_named("neighbours", ranker.neighbours.lists),
+        **{f"neighbours.{name}": array for name, array in search.state().items()},
         **_named("row_labels", Pattern(*ranker.neighbours.labels[:2])),
         **_named("associations", ranker.associations.lists),
         "associations.unseen": ranker.associations.unseen,
         "associations.label_shares": ranker.associations.label_shares,
-        "feature_weights": ranker.neighbours.weights,
+        "feature_weights": search.weights,
         "frequency": ranker.frequency,
         "inverse": ranker.inverse,
     }
@@ -82,11 +85,12 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     labels: Pattern = _taken(Pattern, "row_labels", arrays)
     num_labels = len(ranker.frequency)
     near = Neighbours(settings["neighbours"], settings["idf"])
-    near.lists, near.num_labels = _taken(CSR, "neighbours", arrays), num_labels
-    near.weights = arrays["feature_weights"]
+    search = DenseSearch if "neighbours.index" in arrays else ListSearch
+    state = {name: arrays[f"neighbours.{name}"] for name in search.ARRAYS}
+    how = settings["num_rows"], settings["idf"]
+    near.search = search.restored(state, arrays["feature_weights"], *how)
+    near.num_labels = num_labels
     near.labels = CSR(labels.indptr, labels.indices, np.ones(len(labels.indices), np.float32))
-    # Only the number of training rows counts, except for further training.
-    near.rows = near.rows._replace(indptr=np.zeros(settings["num_rows"] + 1, np.int64))
     ranker.neighbours = near
     ranker.associations = Associations(settings["longest"])
     ranker.associations.lists = _taken(CSR, "associations", arrays)
@@ -94,7 +98,7 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     ranker.associations.unseen = arrays["associations.unseen"]
     ranker.associations.label_shares = arrays["associations.label_shares"]
     ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
-    ranker.classifiers.num_features = len(near.weights)
+    ranker.classifiers.num_features = len(ranker.associations.unseen)
     ranker.judge.base = settings["judge_base"]
     ranker.judge.slope = settings.get("judge_slope", 1.0)
     ranker.judge.trust = settings.get("judge_trust", ranker.judge.trust)

@@ -175,7 +175,7 @@ class EnsembleRanker:
         self.judge.fit(np.concatenate(columns), np.concatenate(right), every_weight)
         del columns, right
         if every is not None:
-            self._take_rows(every, self.neighbours.idf, self.known_labels is not None)
+            self._take_rows(every, self.neighbours.weighted, self.known_labels is not None)
             if len(held) > _WORTH_LEARNING * len(every) or self.judge.trees is None:
                 self._fit_classifiers(every)
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
@@ -229,16 +229,16 @@ class EnsembleRanker:
         experts = Experts(network, self.classifiers, self.neighbours, self.associations, *known)
         return gather(experts, features, depths, search)
 
-    def _take_rows(self, train: Split, idf: bool, exclude: bool) -> None:
+    def _take_rows(self, train: Split, weighted: bool, exclude: bool) -> None:
         """Take rows as neighbours, and count and look up their labels."""
         self.neighbours = Neighbours(self.neighbours.count)  # Before the new ones are made.
-        self.neighbours = self._neighbours(train, idf)
+        self.neighbours = self._neighbours(train, weighted)
         self._count(train, exclude)
 
-    def _neighbours(self, train: Split, idf: bool) -> Neighbours:
+    def _neighbours(self, train: Split, weighted: bool) -> Neighbours:
         # What a near row of items holds is as good an answer as what it asks for.
         labels = labels_and_items(train) if self.kind == "items" else train.labels
-        model = Neighbours(self.neighbours.count, idf)
+        model = Neighbours(self.neighbours.count, weighted)
         return model.fit(train.features, labels, train.num_features, train.num_labels)
 
     def _count(self, train: Split, exclude: bool) -> None:
@@ -278,13 +278,14 @@ class EnsembleRanker:
         rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
         trial, places, found = held.take(rows), judged_places(train.num_labels), []
         known = None if self.known_labels is None else self.known_labels.of(trial.features)
-        for idf in (False, True):
-            model = self._neighbours(train, idf)
+        for weighted in (False, True):
+            model = self._neighbours(train, weighted)
             right = hits(model.votes(trial.features, places[-1], known).ids, trial.labels)
             found.append((100 * float(np.mean([right[:, :k].mean() for k in places])), model))
         (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
+        how = model.fitted().weighting if model.weighted else "as they are"
         self.notes.append(
-            f"features of the nearest rows: {'weighted by idf' if model.idf else 'as they are'}, "
+            f"features of the nearest rows: {how}, "
             f"precision {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
         )
         return model

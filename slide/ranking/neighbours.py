@@ -8,18 +8,15 @@ import numpy as np
 from slide import checks
 from slide.bars import Bar
 from slide.data import Split
-from slide.search import column_lists, shortened, sparse_top_k, top_votes
+from slide.ranking.dense_search import DenseSearch, are_dense
+from slide.ranking.list_search import BLOCK, ListSearch
+from slide.search import sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 
-# Mean number of list entries that a search reads for a row. Longer lists are cut off. Searches for
-# negatives need not be as exact, and there is one for each training row.
-_WORK, _OWN_WORK = 16_384, 8192
 # Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
 # few labels or rows, all rows are needed for enough candidates.
 RARE, MANY = 10, 10_000
 RARE_NEAR, USUAL_NEAR = 20, 50
-# Rows of training data that are looked at a time.
-_BLOCK = 8192
 
 
 class Votes(NamedTuple):
@@ -43,18 +40,18 @@ class Votes(NamedTuple):
 class Neighbours:
     """Finds the training rows that are nearest by cosine, and lets their labels vote.
 
-    Features count by their inverse document frequency (Spärck Jones 1972, "A statistical
-    interpretation of term specificity and its application in retrieval"), if ``idf`` is set.
-    Inverted lists make the search fast (Zobel and Moffat 2006, "Inverted files for text search
-    engines"): only rows that share a feature are looked at. Lists of frequent features are cut off,
-    so that a search reads about 16,000 entries for a row.
+    Sparse rows are found by `ListSearch`, dense ones by `DenseSearch`.
 
     Args:
         count: number of neighbours of a row.
-        idf: whether rare features count more.
+        weighted: whether features count by how rare they are, or in dense rows by how little they
+            vary.
 
     Raises:
         ValueError: for a number out of range.
+
+    Attributes:
+        search: finds the nearest rows; None before `fit`.
 
     Example:
         >>> import numpy as np, slide
@@ -62,17 +59,17 @@ class Neighbours:
         >>> indptr, ones = np.arange(4), np.ones(3, np.float32)
         >>> features = slide.CSR(indptr, np.array([0, 1, 1], np.int32), ones)
         >>> labels = slide.Pattern(indptr, np.array([5, 6, 7], np.int32))
-        >>> model = Neighbours(count=2, idf=False).fit(features, labels, 2, 8)
+        >>> model = Neighbours(count=2, weighted=False).fit(features, labels, 8, 8)
         >>> model.votes(features, k=2).ids.tolist()
         [[5, -1], [6, 7], [6, 7]]
     """
 
-    def __init__(self, count: int = USUAL_NEAR, idf: bool = True):
+    def __init__(self, count: int = USUAL_NEAR, weighted: bool = True):
         checks.whole("count", count, 1)
-        checks.flag("idf", idf)
-        self.count, self.idf = count, idf
-        self.rows = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-        self.lists, self.labels, self.weights = self.rows, self.rows, np.empty(0, np.float32)
+        checks.flag("weighted", weighted)
+        self.count, self.weighted = count, weighted
+        self.search: ListSearch | DenseSearch | None = None
+        self.labels = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
         self.num_labels = 0
 
     def fit(
@@ -94,13 +91,9 @@ class Neighbours:
         """
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("features", features, None, num_features)
-        counts = np.bincount(features.indices, minlength=num_features)
-        self.weights = np.ones(num_features, np.float32)
-        if self.idf:
-            self.weights = np.log((1 + features.num_rows) / (1 + counts)).astype(np.float32)
-        self.rows = self._weighted(features)
-        longest = longest_list(counts, features.num_rows, _WORK)
-        self.lists = column_lists(self.rows, num_features, longest)
+        self.search = None  # Before a new one is made, which takes as much memory.
+        search = DenseSearch if are_dense(features, num_features) else ListSearch
+        self.search = search(features, num_features, self.weighted)
         self.labels = CSR(*labels, np.ones(len(labels.indices), np.float32))
         self.num_labels = num_labels
         return self
@@ -112,9 +105,11 @@ class Neighbours:
             features: ``(B, D)``.
             k: number of labels.
             left_out: B rows of labels that are not returned, although they have votes; None: none.
+
+        Raises:
+            RuntimeError: before `fit`.
         """
-        weighted = self._weighted(features)
-        scores, near = sparse_top_k(weighted, self.lists, self.rows.num_rows, self.count)
+        scores, near = self.fitted().nearest(features, self.count)
         labels = Pattern(self.labels.indptr, self.labels.indices)
         ids, votes, sharp = top_votes(near, scores, labels, self.num_labels, k, left_out)
         sums = scores.sum(1, keepdims=True), (scores**4).sum(1, keepdims=True)
@@ -130,46 +125,44 @@ class Neighbours:
         self,
         k: int,
         left_out: Callable[[int, int], Pattern] | None = None,
-        block: int = _BLOCK,
+        block: int = BLOCK,
     ) -> Pattern:
         """For each training row the k labels with the most votes of its other neighbours.
 
-        The lists are shorter than in `votes`, so some of the nearest rows may be missing.
+        The search is quicker than in `votes`, so some of the nearest rows may be missing.
 
         Args:
             k: number of labels.
             left_out: called with a first row and the row after the last one; it returns for each of
                 these rows the labels that are no candidates. None: all labels are.
-            block: number of rows in a search.
+            block: number of rows in a search, at most.
+
+        Raises:
+            RuntimeError: before `fit`.
         """
-        counts = np.bincount(self.rows.indices, minlength=len(self.weights))
-        longest = longest_list(counts, self.rows.num_rows, _OWN_WORK)
-        lists = shortened(self.lists, longest)
+        search, begin = self.fitted(), 0
         sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-        starts = range(0, self.rows.num_rows, block)
-        for begin in Bar(starts, "candidates", leave=False):
-            end = min(begin + block, self.rows.num_rows)
-            rows, part = np.arange(begin, end, dtype=np.int32), self.rows.slice(begin, end)
-            itself = Pattern(np.arange(len(rows) + 1), rows)
-            scores, near = sparse_top_k(part, lists, self.rows.num_rows, self.count, itself)
-            without = None if left_out is None else left_out(begin, end)
-            near = _sparse(near, scores)
-            _, found = sparse_top_k(near, self.labels, self.num_labels, k, without)
-            sizes.append((found >= 0).sum(1))
-            ids.append(found[found >= 0])
+        with Bar(total=search.num_rows, desc="candidates", leave=False) as bar:
+            for scores, near in search.own_nearest(self.count, block):
+                end = begin + len(near)
+                without = None if left_out is None else left_out(begin, end)
+                rows = CSR(*Pattern.from_padded(near), scores[near >= 0])
+                _, found = sparse_top_k(rows, self.labels, self.num_labels, k, without)
+                sizes.append((found >= 0).sum(1))
+                ids.append(found[found >= 0])
+                bar.update(end - begin)
+                begin = end
         return Pattern(row_bounds(np.concatenate(sizes)), np.concatenate(ids))
 
-    def _weighted(self, features: CSR) -> CSR:
-        """The rows with weighted features, at length 1."""
-        found, bounds = np.empty(len(features.indices), np.float32), features.indptr
-        for begin in range(0, features.num_rows, _BLOCK):
-            part = features.slice(begin, begin + _BLOCK)
-            values = part.values * self.weights[part.indices]
-            owner = part.entry_rows()
-            norms = np.sqrt(np.bincount(owner, values**2, minlength=part.num_rows))
-            end = min(begin + _BLOCK, features.num_rows)
-            found[bounds[begin] : bounds[end]] = values / np.maximum(norms, 1e-9)[owner]
-        return CSR(bounds, features.indices, found)
+    def fitted(self) -> ListSearch | DenseSearch:
+        """What finds the nearest rows.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        if self.search is None:
+            raise RuntimeError("there are no training rows: call fit first")
+        return self.search
 
 
 def num_near_rows(train: Split, kind: str) -> int:
@@ -185,24 +178,3 @@ def num_near_rows(train: Split, kind: str) -> int:
     """
     rare = len(train.labels.indices) < RARE * train.num_labels and train.num_labels >= MANY
     return RARE_NEAR if rare and kind not in ("graph", "items") else USUAL_NEAR
-
-
-def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
-    """The greatest power of 2 for which a search reads at most ``work`` entries in the mean.
-
-    Args:
-        counts: ``(D,)`` number of rows of each feature.
-        num_rows: number of rows.
-        work: number of entries.
-    """
-    longest = 64
-    while longest < num_rows and (counts * np.minimum(counts, 2 * longest)).sum() <= (
-        work * num_rows
-    ):
-        longest *= 2
-    return longest
-
-
-def _sparse(ids: np.ndarray, values: np.ndarray) -> CSR:
-    """The rows of a top-k list as sparse rows."""
-    return CSR(*Pattern.from_padded(ids), values[ids >= 0].astype(np.float32))

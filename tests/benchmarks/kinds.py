@@ -2,9 +2,9 @@
 
     python tests/benchmarks/kinds.py
 
-Query logs, retrieval with one training row for each label, knowledge graphs in three forms, and a
-table of categories. The default call of `slide.SlideClassifier` stands beside its network alone and
-beside a vote of the nearest training rows by cosine. Writes results/kinds.{json,md}.
+Query logs, retrieval with one training row for each label, knowledge graphs in three forms, a table
+of categories, and embeddings. The default call of `slide.SlideClassifier` stands beside its network
+alone and beside a vote of the nearest training rows by cosine. Writes results/kinds.{json,md}.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from slide.data import KnownLabels, Split, first_unknown, kind_of, row_keys
 from slide.sparse import CSR, Pattern, hits
 
 NEAR, PLACES = 20, 60
-Rows = Sequence[tuple[Sequence[int], Sequence[int]]]  # Features and labels of each row.
+# Features and labels of each row: numbers of those that it has, or values of all features.
+Rows = Sequence[tuple[Sequence[int] | np.ndarray, Sequence[int]]]
 
 
 class Parts(NamedTuple):
@@ -118,6 +119,18 @@ def categories(seed: int) -> Parts:
     return Parts(rows[:3000], rows[3000:], int(sizes.sum()), 3)
 
 
+def embeddings(seed: int) -> Parts:
+    """Dense rows with two of 300 labels, each of which has three centres; all far from 0."""
+    rng, width = np.random.default_rng(seed), 60
+    centres = rng.normal(size=(300, 3, width))
+    rows = []
+    for _ in range(5000):
+        own = rng.choice(300, 2, replace=False)
+        middle = centres[own, rng.integers(3, size=2)].sum(0)
+        rows.append((3 + middle + 0.5 * rng.normal(size=width), own.tolist()))
+    return Parts(rows[:4000], rows[4000:], width, 300)
+
+
 SETS: dict[str, tuple[str, Callable[[int], Parts]]] = {
     "queries": ("other", queries),
     "a row for each label": ("other", documents),
@@ -125,18 +138,22 @@ SETS: dict[str, tuple[str, Callable[[int], Parts]]] = {
     "graph, one row in two": ("graph", lambda seed: graph(seed, "one row twice")),
     "graph, a row for each triple": ("graph", lambda seed: graph(seed, "triples")),
     "categories": ("other", categories),
+    "embeddings": ("dense", embeddings),
 }
 
 
 def as_split(rows: Rows, parts: Parts) -> Split:
-    features = Pattern.from_lists([row for row, _ in rows])
-    values = np.ones(len(features.indices), np.float32)
+    dense = [isinstance(row, np.ndarray) for row, _ in rows]
+    own = [range(len(row)) if all(dense) else row for row, _ in rows]
+    features = Pattern.from_lists(own)
+    values = np.concatenate([row if all(dense) else np.ones(len(row)) for row, _ in rows])
     labels = Pattern.from_lists([found for _, found in rows])
-    return Split(CSR(*features, values), labels, parts.num_features, parts.num_labels)
+    x = CSR(*features, values.astype(np.float32))
+    return Split(x, labels, parts.num_features, parts.num_labels)
 
 
 def as_matrix(pattern: CSR | Pattern, width: int) -> scipy.sparse.csr_array:
-    values = np.ones(len(pattern.indices), np.float32)
+    values = pattern.values if isinstance(pattern, CSR) else np.ones(len(pattern.indices))
     shape = pattern.num_rows, width
     return scipy.sparse.csr_array((values, pattern.indices, pattern.indptr), shape=shape)
 

@@ -181,11 +181,11 @@ def test_the_better_neighbours_are_chosen(data, network, monkeypatch):
     found = {}
     for idf in (False, True):
         ranker = EnsembleRanker()
-        ranker.neighbours.idf = idf
+        ranker.neighbours.weighted = idf
         model = ranker.neighbours.fit(train.features, train.labels, 60, 80)
         found[idf] = hits(model.votes(held.features, 5).ids, held.labels).sum()
     ranker = EnsembleRanker().fit(network, train, held)
-    assert ranker.neighbours.idf == max(found, key=found.__getitem__)
+    assert ranker.neighbours.weighted == max(found, key=found.__getitem__)
     assert found[True] != found[False]
 
 

@@ -30,7 +30,7 @@ def experts(features):
     network = SlideNetwork(FEATURES, [8], LABELS, lsh_sampler, dropout=0.5).train()
     labels = make_pattern(np.random.default_rng(2), [3] * ROWS, LABELS)
     sizes = FEATURES, LABELS
-    neighbours = Neighbours(4, idf=True).fit(features, labels, *sizes)
+    neighbours = Neighbours(4, weighted=True).fit(features, labels, *sizes)
     candidates = neighbours.own_candidates(10)
     classifiers = LinearClassifiers().fit(features, labels, candidates, *sizes)
     frequency = np.bincount(labels.indices, minlength=LABELS)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.ranking import neighbours
-from slide.ranking.neighbours import Neighbours, longest_list
+from slide.ranking import list_search
+from slide.ranking.list_search import longest_list
+from slide.ranking.neighbours import Neighbours
 
 ROWS, FEATURES, LABELS = 30, 12, 9
 
@@ -44,7 +45,7 @@ def test_votes_are_those_of_the_nearest_rows(rows, idf):
     queries = make_csr(np.random.default_rng(5), [3] * 8, FEATURES)
     queries = queries._replace(values=np.abs(queries.values))
     found, others = model.votes(queries, LABELS), naive_rows(x, idf)
-    dense = to_dense(queries, FEATURES).numpy() * model.weights
+    dense = to_dense(queries, FEATURES).numpy() * model.fitted().weights
     dense /= np.linalg.norm(dense, axis=1, keepdims=True)
     for b, query in enumerate(dense):
         for power, shares in ((1, found.shares[b]), (4, found.sharp[b])):
@@ -61,15 +62,15 @@ def test_votes_are_those_of_the_nearest_rows(rows, idf):
 def test_rows_are_weighted_block_by_block(rows, monkeypatch):
     features, labels = rows
     at_once = Neighbours().fit(features, labels, FEATURES, LABELS)
-    monkeypatch.setattr(neighbours, "_BLOCK", 7)
+    monkeypatch.setattr(list_search, "BLOCK", 7)
     found = Neighbours().fit(features, labels, FEATURES, LABELS)
-    np.testing.assert_array_equal(found.rows.values, at_once.rows.values)
+    np.testing.assert_array_equal(found.fitted().rows.values, at_once.fitted().rows.values)
     assert found.votes(features, 3).ids.tolist() == at_once.votes(features, 3).ids.tolist()
 
 
 def test_a_row_is_not_its_own_neighbour(rows):
     x, labels = rows
-    model = Neighbours(5, idf=False).fit(x, labels, FEATURES, LABELS)
+    model = Neighbours(5, weighted=False).fit(x, labels, FEATURES, LABELS)
     found = model.own_candidates(LABELS, block=7)
     others, several = naive_rows(x, False), 0
     for b in range(ROWS):
@@ -112,7 +113,7 @@ def test_impossible_inputs_are_refused(rows):
 
 def test_labels_that_are_left_out_give_their_places_to_others(rows):
     x, labels = rows
-    model = Neighbours(5, idf=False).fit(x, labels, FEATURES, LABELS)
+    model = Neighbours(5, weighted=False).fit(x, labels, FEATURES, LABELS)
     every = model.votes(x, LABELS)
     without = make_pattern(np.random.default_rng(1), [3] * ROWS, LABELS)
     found = model.votes(x, 2, without)
