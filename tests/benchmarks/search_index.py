@@ -37,7 +37,7 @@ from slide.training.metrics import precision_at_k
 K, BATCH, SINGLE = 5, 1_000, 100
 PLACES = (1, 3, 5)
 # By method, the settings: the share of rows that a query may see, and lists that it visits.
-CASES = {"exact": (None,), "index": (0.005, 0.01, 0.02, 0.05), "faiss": (16, 64)}
+CASES = {"exact": (None,), "index": (0.005, 0.01, 0.02, 0.03, 0.05), "faiss": (16, 64)}
 Search = Callable[[torch.Tensor], np.ndarray]
 
 

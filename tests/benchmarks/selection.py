@@ -28,19 +28,25 @@ from slide import runtime
 # Pairs that run side by side.
 SHARED = (("uniform", "lsh"),)
 OWN = (*SHARED, ("recent", "index"))
+NEWER = (("uniform", "recent"),)
 COMMON = ["ranker=none", "network.precision=bfloat16", "runtime.threads=1"]
 CONSTANT = [
     *("lr_schedule=constant", "optimizer.lr=0.002", "network.init_scale=0.2"),
     "optimizer.input_rate=4",
 ]
-LARGE = [*CONSTANT, "recipe=fast", "dataset.test_samples=2000", "trainer.epochs=1"]
+LARGE = [
+    *(*CONSTANT, "recipe=fast", "dataset.train_samples=100_000", "dataset.test_samples=2000"),
+    "trainer.epochs=1",
+]
 SMALL = "network.output_scale=0.1"  # As the default recipe has it for so many labels, if shared.
 DEBIAN = [
     *(*CONSTANT, f"dataset.holdout={HELD_OUT['debian']}", "network.hidden=[256]"),
     "trainer.epochs=3",
 ]
 FILES = [f"dataset.holdout={HELD_OUT['files']}", "trainer.epochs=1"]
-PER_SAMPLE = ["sampler.mode=per_sample", "trainer.batch_size=128", "sampler.candidate_share=0.5"]
+# The newest labels take all places that the labels of a batch leave.
+NEWEST = [f"dataset.holdout={HELD_OUT['files']}", "sampler.active=3072"]
+PER_SAMPLE = ["sampler.mode=per_sample", "trainer.batch_size=128"]
 
 
 class Case(NamedTuple):
@@ -51,12 +57,14 @@ class Case(NamedTuple):
         every: steps between evaluations.
         overrides: what all of the runs have in common.
         pairs: the samplers.
+        share: of the places that labels leave, for candidates, where there are any.
     """
 
     dataset: str
     every: int
     overrides: list[str]
     pairs: Sequence[tuple[str, str]] = SHARED
+    share: float = 0.5
 
 
 def per_sample(dataset: str, every: int, overrides: list[str], active: int) -> Case:
@@ -65,17 +73,17 @@ def per_sample(dataset: str, every: int, overrides: list[str], active: int) -> C
 
 
 CASES = {
-    "670,091 labels, 4,096 for a batch, usual first weights": Case("amazon670k_like", 380, LARGE),
+    "670,091 labels, 4,096 for a batch, usual first weights": Case("amazon670k_like", 80, LARGE),
     "670,091 labels, 4,096 for a batch, small first weights": Case(
-        "amazon670k_like", 380, [*LARGE, SMALL]
+        "amazon670k_like", 80, [*LARGE, SMALL]
     ),
     "670,091 labels, 128 for a sample, usual first weights": per_sample(
-        "amazon670k_like", 766, LARGE, 128
+        "amazon670k_like", 160, LARGE, 128
     ),
     "670,091 labels, 128 for a sample, small first weights": per_sample(
-        "amazon670k_like", 766, [*LARGE, SMALL], 128
+        "amazon670k_like", 160, [*LARGE, SMALL], 128
     ),
-    "debian, 1,024 for a batch": Case("debian", 96, [*DEBIAN, "sampler.active=1024"]),
+    "debian, 1,024 for a batch": Case("debian", 96, [*DEBIAN, "sampler.active=1024"], share=0.25),
     "debian, 128 for a sample": per_sample("debian", 192, DEBIAN, 128),
     **{
         f"files, {active} for a sample": Case(
@@ -83,14 +91,20 @@ CASES = {
         )
         for active in (128, 512)
     },
+    **{
+        f"files, 3,072 for a batch, epochs: {epochs}": Case(
+            *("files", 400, [*NEWEST, f"trainer.epochs={epochs}"], NEWER, 1.0)
+        )
+        for epochs in (1, 5)
+    },
 }
 
 
 def run(root: Path, case: str, sampler: str) -> Row:
     """A row of results."""
-    dataset, every, overrides, _ = CASES[case]
+    dataset, every = CASES[case][:2]
     evaluate = [f"trainer.{key}_every={every}" for key in ("eval", "log", "recall")]
-    more = [f"sampler={sampler}", *COMMON, *overrides, *evaluate]
+    more = [*words(sampler, case), *evaluate]
     summary, log = train(dataset, place(root, dataset), more)
     recall = [line["selection/recall"] for line in log if "selection/recall" in line]
     return {
@@ -105,6 +119,14 @@ def run(root: Path, case: str, sampler: str) -> Row:
     }
 
 
+def words(sampler: str, case: str) -> list[str]:
+    """What chooses a run, without its data and evaluations."""
+    found = [f"sampler={sampler}", *COMMON, *CASES[case].overrides]
+    if sampler != "uniform":
+        found.append(f"sampler.candidate_share={CASES[case].share}")
+    return found
+
+
 def place(root: Path, dataset: str) -> Path | None:
     """The folder with a folder of the data set; None: it is generated."""
     return root if dataset in HELD_OUT else None
@@ -115,11 +137,10 @@ def measure(store: Store, root: Path, case: str, pool: ThreadPoolExecutor) -> No
     cells = [{"case": case, "sampler": name} for pair in CASES[case].pairs for name in pair]
     missing = {cell["sampler"] for cell in store.missing(cells)}
     pairs = [pair for pair in CASES[case].pairs if missing & {*pair}]
-    dataset, _, overrides, _ = CASES[case]
+    dataset, short = CASES[case].dataset, ["trainer.max_steps=1", "trainer.eval_samples=1"]
     for pair in pairs:
         for sampler in pair:  # Prepared and compiled once, before two runs want it.
-            short = [*COMMON, *overrides, "trainer.max_steps=1", "trainer.eval_samples=1"]
-            train(dataset, place(root, dataset), [f"sampler={sampler}", *short])
+            train(dataset, place(root, dataset), [*words(sampler, case), *short])
         store.add(list(pool.map(lambda sampler: run(root, case, sampler), pair)))
 
 
@@ -132,7 +153,7 @@ def at(row: Row, seconds: float) -> float:
 def page(found: dict) -> str:
     """The generated page."""
     lines = []
-    for case, (_, _, overrides, pairs) in CASES.items():
+    for case, (_, _, overrides, pairs, _) in CASES.items():
         names = [name for pair in pairs for name in pair]
         rows = {row["sampler"]: row for row in found["rows"] if row["case"] == case}
         rows = {name: rows[name] for name in names if name in rows}
