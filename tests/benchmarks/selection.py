@@ -2,6 +2,7 @@
 
     python tests/benchmarks/selection.py --root path/to/data
     python tests/benchmarks/selection.py --root path/to/data --datasets files
+    python tests/benchmarks/selection.py --root path/to/data --cases "debian, 128 for a sample"
 
 Runs of train.py that are alike but for the sampler, two side by side on a thread each, so that
 their seconds compare. The network alone, judged on held-out training rows of debian and files, and
@@ -185,6 +186,7 @@ def page(found: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, list(dict.fromkeys(case.dataset for case in CASES.values())), [0])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.set_defaults(results=RESULTS)
     arguments = parse(parser)
     runtime.set_threads(1)
@@ -193,7 +195,7 @@ def main() -> None:
         return store.render()
     with ThreadPoolExecutor(2) as pool:
         for name, case in CASES.items():
-            if case.dataset in arguments.datasets:
+            if case.dataset in arguments.datasets and name in arguments.cases:
                 measure(store, arguments.root, name, pool)
     store.report()
 
