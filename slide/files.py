@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +101,19 @@ def check_run_dir(run_dir: object) -> None:
     if found == [RUN_MARKS[-1]]:
         raise ValueError(f"run_dir={folder} holds a model: name a new folder")
     if found:
-        raise ValueError(f"run_dir={folder} holds a run: resume={folder} goes on with it")
+        raise ValueError(f"run_dir={folder} holds a run: {resume_word(folder)} goes on with it")
+
+
+def resume_word(folder: Path) -> str:
+    """What goes on with a run, as a word of a command line; the shell gets it quoted if need be.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from slide.files import resume_word
+        >>> resume_word(Path("results/a b")), resume_word(Path("results/x_lr=0.1"))
+        ("'resume=results/a b'", 'resume=results/x_lr=0.1')
+    """
+    return shlex.quote(f"resume={folder}")
 
 
 def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:

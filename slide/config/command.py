@@ -15,7 +15,14 @@ from slide import checks
 from slide.bars import say
 from slide.config.announce import announced_compilation
 from slide.config.build import build_trainer, folder_parent, open_dataset
-from slide.config.compose import check_overrides, find_conf, memory_errors, read_config, user_errors
+from slide.config.compose import (
+    check_overrides,
+    find_conf,
+    memory_errors,
+    read_config,
+    readable,
+    user_errors,
+)
 from slide.config.help import train_help
 from slide.config.outputs import write_run_model, write_run_report
 from slide.config.ranks import LostExit, join_ranks, note_slurm, one_voice, parting
@@ -26,6 +33,7 @@ from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.distributed.group import LostProcessError
 from slide.distributed.launch import find_place
+from slide.files import resume_word
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.interrupt import exit_status, raised_terminations
@@ -52,7 +60,8 @@ def train() -> None:
         keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
         with one_voice(), user_errors():
             check_overrides([word for word in keys if "=" in word])
-        words = keys + [word for word in words if word not in keys]
+        others = [word for word in words if word not in keys]
+        words = [readable(word, _many(others)) for word in keys] + others
         sys.argv[1:] = words
         run_by_hydra(words)
     else:
@@ -63,7 +72,7 @@ def train() -> None:
 
 def run_by_hydra(words: Sequence[str]) -> None:
     """Does what an option of Hydra asks for; with ``--multirun`` (``-m``), runs a sweep."""
-    if find_place().size > 1 and {"-m", "--multirun"} & set(words):
+    if find_place().size > 1 and _many(words):
         with one_voice():
             sys.exit("error: torchrun starts the processes of one run, and a sweep (-m) has many")
     main = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
@@ -82,6 +91,11 @@ def run_by_hydra(words: Sequence[str]) -> None:
     main(job)()
     if sweep is not None:
         sweep.finish()
+
+
+def _many(words: Sequence[str]) -> bool:
+    """Whether a command line asks for a sweep."""
+    return bool({"-m", "--multirun"} & set(words))
 
 
 def run_job(
@@ -156,7 +170,7 @@ def _advice(trainer: Trainer) -> str:
     """How a run that has not ended goes on."""
     there = last_checkpoint(trainer.folder) is not None
     goes_on = "goes on from the last checkpoint" if there else "begins again"
-    return f"{_programs()[0]} resume={trainer.folder} {goes_on}"
+    return f"{_programs()[0]} {resume_word(trainer.folder)} {goes_on}"
 
 
 @announced_compilation()

@@ -10,7 +10,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
@@ -20,6 +20,8 @@ from slide import checks
 USER_ERRORS = (ValueError, TypeError, OSError)
 # Keys that say what a file builds; they are not settings.
 INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
+# Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
+_PATHS = ("resume", "run_dir", "dataset.root", "dataset.cache", "dataset.fetch.index")
 
 
 @contextmanager
@@ -141,6 +143,29 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
         raise ValueError(_unknown(overrides) or " ".join(said.split())) from error
 
 
+def readable(override: str, sweeps: bool = False) -> str:
+    """An override as Hydra takes it: a path that Hydra would not read as a text is quoted.
+
+    Args:
+        override: ``group=choice`` or ``key=value``.
+        sweeps: whether commas stand between several paths; else they belong to the path.
+
+    Example:
+        >>> from slide.config.compose import readable
+        >>> readable("resume=results/x_lr=0.1"), readable("seed=1")
+        ("resume='results/x_lr=0.1'", 'seed=1')
+    """
+    key, equals, path = override.partition("=")
+    if not equals or checks.override_key(override) not in _PATHS:
+        return override
+    try:
+        found = OverridesParser.create().parse_override(override)
+        plain = sweeps if found.is_sweep_override() else isinstance(found.value(), str | None)
+    except HydraException:
+        plain = False
+    return override if plain else f"{key}={QuotedString(path, Quote.single).with_quotes()}"
+
+
 def read_value(override: str) -> Any:
     """The value of an override ``key=value``.
 
@@ -157,7 +182,7 @@ def read_value(override: str) -> Any:
 
 def _parsed(override: str) -> Override:
     try:
-        return OverridesParser.create().parse_override(override)
+        return OverridesParser.create().parse_override(readable(override))
     except HydraException as error:
         raise ValueError(
             f"{override} cannot be read; overrides are group=choice or key=value"
@@ -183,7 +208,7 @@ def settings(config: DictConfig, above: str = "") -> Iterator[str]:
 def _compose(overrides: Sequence[str]) -> DictConfig:
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(find_conf()), version_base="1.3"):
-        return compose("train", list(overrides))
+        return compose("train", [readable(override) for override in overrides])
 
 
 def _unknown(overrides: Sequence[str]) -> str | None:

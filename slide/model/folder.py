@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from slide.files import resume_word
 from slide.tensor_folder import FolderKind, check_files, read_folder
 
 MODEL_FILE = "model.json"
@@ -24,7 +25,7 @@ def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:
         content = read_folder(MODEL_FOLDER, folder)
     except FileNotFoundError as error:
         if (folder / "config.yaml").is_file() and not (folder / MODEL_FILE).is_file():
-            said = f"{error}; the run has not ended, resume={folder} goes on with it"
+            said = f"{error}; the run has not ended, {resume_word(folder)} goes on with it"
             raise FileNotFoundError(said) from None
         raise
     if verify:

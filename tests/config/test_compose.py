@@ -2,7 +2,7 @@
 
 import pytest
 
-from slide.config.compose import check_overrides, read_config
+from slide.config.compose import check_overrides, read_config, read_value, readable
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,26 @@ def test_keys_of_the_same_last_part_are_near():
 def test_a_key_of_several_groups_brings_all_of_them():
     with pytest.raises(ValueError, match=r"did you mean trainer\.epochs or search\.epochs\?$"):
         read_config(["epochs=3"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a_lr=0.1,hidden=_64_", "/home/jürgen/x", "a,b", "it's (new)", "back\\", "7", "[x]", "~/x"],
+)
+def test_paths_are_read_as_they_are(path):
+    assert read_value(f"resume={path}") == path
+    assert read_config([f"run_dir={path}", f"+dataset.root={path}"]).run_dir == path
+    check_overrides([f"dataset.cache={path}"])
+
+
+def test_what_hydra_reads_as_text_stays():
+    for word in (
+        "resume=null",
+        "run_dir='a=b'",
+        "run_dir=a\\,b",
+        "dataset.root=${run_dir}/x",
+        "resume",
+    ):
+        assert readable(word) == word
+    assert readable("dataset.root=a,b", sweeps=True) == "dataset.root=a,b"
+    assert readable("seed=1,2") == "seed=1,2"

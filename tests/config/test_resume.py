@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from slide.config import build_network
 from slide.data import write_xmc
+from slide.model import load
 from slide.training.checkpoint_folders import last_checkpoint
 
 # Rooms whose names a configuration may use.
@@ -68,6 +70,24 @@ def test_nothing_to_resume(tmp_path, monkeypatch, folder):
     path = Path(folder) / "config.yaml"
     assert job.failure(f"resume={folder}") == f"error: resume={folder}: there is no {path}"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x_lr=0.001,hidden=_8_", "jürgen's (new)"])
+def test_the_command_that_is_printed_goes_on(tmp_path, monkeypatch, name):
+    """As a shell reads it, whatever the name of the folder."""
+    place = tmp_path / name
+    place.mkdir()
+    job.stop_at(monkeypatch, 3)
+    said = job.failure(*job.tiny(place, "trainer.checkpoint_every=2", "ranker=none"))
+    printed = said.partition("python train.py ")[2].partition(" goes on")[0]
+    assert job.failure(f"run_dir={place}/run").endswith(f": {printed} goes on with it")
+    with pytest.raises(FileNotFoundError) as missing:
+        load(place / "run")
+    assert str(missing.value).endswith(f", {printed} goes on with it")
+    job.main(*shlex.split(printed), "trainer.max_steps=5")
+    assert job.checkpoint(place / "run")["step"] == 5
+    job.main("-m", *shlex.split(printed), "trainer.max_steps=6,7")
+    assert job.checkpoint(place / "run")["step"] == 7
 
 
 def test_with_resume_null_a_new_run_takes_all_words(tmp_path):
