@@ -103,22 +103,22 @@ class Plan:
     def check_limits(self, step: int, seconds: float) -> None:
         """Let the rate begin to fall, if the run would otherwise pass a limit.
 
-        If it falls already, the run ends sooner: a resumed run may have lower limits.
+        If it falls, the run ends where it reaches a limit: a resumed run may have lower limits.
 
         Args:
             step: number of steps done.
             seconds: training time so far.
         """
-        if self.decay_from:
-            most = self.most_steps
-            if self.most_seconds and seconds:  # At the pace so far.
-                most = min(most, int(step * self.most_seconds / seconds))
-            self.total = min(self.total, max(most, step))
-            return
-        late = step * (1 + DECAY_SHARE) > self.most_steps - 1
-        slow = 0 < self.most_seconds <= seconds * (1 + DECAY_SHARE)
-        if late or slow:
+        if not self.decay_from:
+            late = step * (1 + DECAY_SHARE) > self.most_steps - 1
+            slow = 0 < self.most_seconds <= seconds * (1 + DECAY_SHARE)
+            if not (late or slow):
+                return
             self.begin_decay(step)
+        most = self.most_steps
+        if self.most_seconds and seconds:  # At the pace so far.
+            most = min(most, int(step * self.most_seconds / seconds))
+        self.total = min(self.total, max(most, step))
 
     def begin_decay(self, step: int) -> None:
         """Let the rate fall from ``step`` on, which is at least 1."""

@@ -160,6 +160,15 @@ def test_a_limit_that_was_passed_ends_the_run():
     assert plan.total == 80
 
 
+def test_a_lower_limit_of_time_that_was_passed_ends_the_run():
+    plan = Plan(EPOCH, 100_000, most_seconds=600)
+    plan.check_limits(36_000, 3600)
+    assert plan.total == 36_000
+    plan = Plan(EPOCH, 100_000, most_seconds=600)
+    plan.check_limits(36_000, 540)
+    assert (plan.decay_from, plan.total) == (36_000, 40_000), "at the pace so far"
+
+
 @pytest.mark.parametrize(
     ("limits", "total"),
     [((2000, 0.0), 1500), ((1200, 0.0), 1200), ((900, 0.0), 1100), ((2000, 120.0), 1200)],
