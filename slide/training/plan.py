@@ -7,6 +7,7 @@ need not be known at the start, unlike with a rate that falls from the first ste
 fixed training durations", section 3).
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -56,6 +57,7 @@ class Plan:
     scores: list[float] = field(default_factory=list)
     decay_from: int = 0
     total: int = 0
+    _before: tuple[float, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def phase(self) -> str:
@@ -120,6 +122,28 @@ class Plan:
             most = min(most, int(step * self.most_seconds / seconds))
         self.total = min(self.total, max(most, step))
 
+    def compare_limits(self, step: int, seconds: float) -> str:
+        """Look again at limits that are lower than those of the state that was loaded.
+
+        Others are left alone: at the pace of now, a run would not end as one without a break.
+
+        Args:
+            step: number of steps done.
+            seconds: training time so far.
+
+        Returns:
+            A sentence if a limit is higher and the rate falls already, else an empty text.
+        """
+        pairs = list(zip(self._limits(), self._before, strict=True))
+        if any(new < old for new, old in pairs):
+            self.check_limits(step, seconds)
+        if self.decay_from and any(new > old for new, old in pairs):
+            return f"the rate falls until step {self.total}; higher limits come too late"
+        return ""
+
+    def _limits(self) -> tuple[float, ...]:
+        return tuple(getattr(self, name) or math.inf for name in _LIMITS)
+
     def begin_decay(self, step: int) -> None:
         """Let the rate fall from ``step`` on, which is at least 1."""
         self.decay_from = step
@@ -134,14 +158,16 @@ class Plan:
         return f"{self._precision()}; the rate stays up while it rises enough"
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; limits may change when a run is resumed."""
+        """What a checkpoint keeps."""
         state = asdict(self)
-        return {name: state[name] for name in _STATE}
+        return {name: state[name] for name in (*_STATE, *_LIMITS)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` gave."""
+        """Load what `state_dict` gave, but for the limits: a resumed run may have others."""
         for name in _STATE:
             setattr(self, name, state[name])
+        # Earlier checkpoints have none.
+        self._before = tuple(state.get(name) or math.inf for name in _LIMITS)
 
     def _precision(self) -> str:
         if not self.scores:
@@ -150,6 +176,7 @@ class Plan:
 
 
 _STATE = ("steps", "scores", "decay_from", "total")
+_LIMITS = ("most_steps", "most_seconds")
 
 
 def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:

@@ -131,8 +131,9 @@ class Trainer:
             self.counters = self.checkpoint.read()
             if self.step > self._most_steps:
                 say(f"step {self.step} is past the last, {self._most_steps}: no training is left")
-            if self.plan is not None:  # The limits may have changed.
-                self.plan.check_limits(self.step, self.counters.train_seconds)
+            late = self.plan and self.plan.compare_limits(self.step, self.counters.train_seconds)
+            if late:
+                say(late)
         self.patience: Patience | None = None
         if options.patience and self.held_rows is not None:
             most = options.patience, len(self.batches)

@@ -65,15 +65,19 @@ def test_by_default_a_tiny_run_is_short(tmp_path, capsys):
     assert said.out.startswith("P@1 ")
 
 
-def test_limits_may_change_when_a_run_is_resumed(tmp_path, monkeypatch):
+def test_limits_may_change_when_a_run_is_resumed(tmp_path, monkeypatch, capsys):
     job.stop_at(monkeypatch, 9)
     job.failure(*job.tiny(tmp_path, *AUTO, "trainer.checkpoint_every=1"))
     job.main(f"resume={tmp_path}/run", "trainer.max_epochs=3")
     assert job.checkpoint(tmp_path / "run")["step"] == 24
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
     assert rates[16:] == sorted(rates[16:], reverse=True)
+    capsys.readouterr()
     job.main(f"resume={tmp_path}/run", "trainer.max_epochs=9")
     assert job.checkpoint(tmp_path / "run")["step"] == 24, "the rate has fallen"
+    said = capsys.readouterr().err
+    assert "the rate falls until step 24; higher limits come too late" in said
+    assert "the training of this run has ended" in said
 
 
 @pytest.mark.parametrize(("before", "after"), [("auto", "3"), ("3", "auto")])

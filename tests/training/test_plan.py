@@ -181,11 +181,49 @@ def test_lower_limits_hold_while_the_rate_falls(limits, total):
     assert plan.factor(total) == 0
 
 
-def test_the_state_holds_all_but_the_limits():
+def test_limits_stay_those_of_the_resumed_run():
     plan = played([0.5, 0.5])
     other = Plan(EPOCH, 7)
     other.load_state_dict(plan.state_dict())
     assert other == Plan(EPOCH, 7, 0.0, 0, plan.steps, plan.scores, plan.decay_from, plan.total)
+
+
+@pytest.mark.parametrize(
+    ("limits", "total", "said"),
+    [
+        ((2000, 150.0), 1500, False),
+        ((1200, 150.0), 1200, False),
+        ((2000, 145.0), 1318, False),
+        ((2001, 150.0), 1500, True),
+        ((2000, 160.0), 1500, True),
+        ((2000, 0.0), 1500, True),
+        ((1200, 160.0), 1200, True),
+    ],
+)
+def test_a_resumed_run_looks_again_at_lower_limits_only(limits, total, said):
+    """The pace has changed since the rate began to fall: 1,100 steps took 121 seconds."""
+    before = Plan(EPOCH, 2000, 150.0, decay_from=1000, total=1500)
+    plan = Plan(EPOCH, *limits)
+    plan.load_state_dict(before.state_dict())
+    found = plan.compare_limits(1100, 121.0)
+    assert plan.total == total
+    assert found == (f"the rate falls until step {total}; higher limits come too late" * said)
+
+
+def test_a_plan_without_limits_in_its_state_looks_again():
+    state = Plan(EPOCH, 2000, 150.0, decay_from=1000, total=1500).state_dict()
+    del state["most_steps"], state["most_seconds"]
+    plan = Plan(EPOCH, 1200)
+    plan.load_state_dict(state)
+    assert plan.compare_limits(1100, 121.0) == ""
+    assert plan.total == 1200
+
+
+def test_higher_limits_hold_before_the_rate_falls():
+    plan = Plan(EPOCH, 3000)
+    plan.load_state_dict(Plan(EPOCH, 2000).state_dict())
+    assert plan.compare_limits(1500, 0.0) == ""
+    assert not plan.decay_from
 
 
 def test_it_says_what_it_waits_for():
