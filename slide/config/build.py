@@ -178,8 +178,10 @@ def build_trainer(
     trainer = Trainer(*parts, _options(config), folder, *more)
     trainer.counters.search_seconds += search_seconds
     trainer.notes += config.search.chosen
-    if trainer.step == trainer.total_steps:
-        say("the training of this run has ended; what comes after it is done again")
+    if trainer.ended:
+        early = trainer.step < (trainer.total_steps or 0)
+        helps = "; it goes on with a larger trainer.patience" if early else ""
+        say(f"the training of this run has ended; what comes after it is done again{helps}")
     if config.network.prior_bias and trainer.step == 0:
         start_biases(network, trainer.learner.loss, trainer.train_split.labels)
     if ranks.leads:

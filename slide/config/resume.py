@@ -15,7 +15,7 @@ from slide.config.restarts import FolderNote, restarts
 REPLACEABLE = {
     *("trainer.epochs", "trainer.max_epochs", "trainer.max_minutes", "trainer.max_steps"),
     *("trainer.checkpoint_every", "trainer.keep_checkpoints", "trainer.log_every"),
-    *("trainer.share_cores",),
+    *("trainer.patience", "trainer.share_cores"),
     *("network.input_dropout", "network.dropout"),
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
@@ -75,7 +75,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         if key not in REPLACEABLE or old is _NOWHERE:
             raise ValueError(f"{override}: a resumed run keeps its {key}; start a new one instead")
         new = read_value(override)
-        if key == "trainer.epochs" and "auto" in (old, new) and old != new:
+        never = {"trainer.epochs": "auto", "trainer.patience": 0}.get(key, _NOWHERE)
+        if never in (old, new) and old != new:
             # The rows to learn from would differ, and so would the rates.
             raise ValueError(
                 f"{override}: a resumed run keeps {key}={old}; start a new one instead"

@@ -152,6 +152,15 @@ def scores_of(
     return scores
 
 
+def log_lines(scores: dict[str, float], reranked: bool) -> list[dict[str, float]]:
+    """The scalars of a log: those of the network, and then those of the re-ranked labels."""
+    alone = {n: x for n, x in scores.items() if n.startswith(NETWORK) or not reranked}
+    lines = [{f"eval/{name.removeprefix(NETWORK)}": x for name, x in alone.items()}]
+    if reranked:
+        lines.append({f"reranked/{n}": x for n, x in scores.items() if n not in alone})
+    return lines
+
+
 def _scores(found: np.ndarray, split: Split, inverse: np.ndarray) -> dict[str, float]:
     scores: dict[str, float] = {}
     for name, metric in _METRICS.items():

@@ -15,10 +15,10 @@ from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
 from slide.training.checkpoint import Checkpoint
 from slide.training.evaluation import (
-    NETWORK,
     check_search,
     choose_rows,
     inspect_selection,
+    log_lines,
     predict_split,
     scores_of,
 )
@@ -192,7 +192,7 @@ class Trainer:
         if self.plan is not None and self.held_rows is not None:
             planner = Planner(self.plan, self.held_rows, self.together)
         first, logged, begin = self.step, replace(counters), clock()
-        while not self._ended():
+        while not self.ended:
             step = self.step
             batch = self.batches.batch(*divmod(step, len(self.batches)))
             loss, active, hidden = learner.forward(batch)
@@ -213,7 +213,7 @@ class Trainer:
                 logged = replace(counters)
             if planner is not None:
                 planner.look(self.network, counters, self.monitor, bar)
-            if _due(self.step, options.eval_every) and not self._ended():
+            if _due(self.step, options.eval_every) and not self.ended:
                 scores = self.evaluate(options.eval_samples)
             end = self.together.look(self.step, counters.train_seconds, interrupt.error)
             if end is not None:
@@ -232,7 +232,9 @@ class Trainer:
             self.save()
             raise end
 
-    def _ended(self) -> bool:
+    @property
+    def ended(self) -> bool:
+        """Whether no step of training is left."""
         early = self.patience is not None and self.patience.ended(self.step)
         return early or (self.total_steps is not None and self.step >= self.total_steps)
 
@@ -278,13 +280,8 @@ class Trainer:
         self.answers = predict_split(network, split, self.options.evaluation, ranker)
         scores = scores_of(self.answers, split, self.inverse, ranker)
         self.counters.eval_seconds += clock() - begin
-        groups = {"eval": scores}
-        if ranker is not None:
-            alone = {n: x for n, x in scores.items() if n.startswith(NETWORK)}
-            groups["eval"] = {name.removeprefix(NETWORK): x for name, x in alone.items()}
-            groups["reranked"] = {n: x for n, x in scores.items() if n not in alone}
-        for group, found in groups.items():
-            self.monitor.write(self.step, {f"{group}/{name}": x for name, x in found.items()})
+        for scalars in log_lines(scores, reranked=ranker is not None):
+            self.monitor.write(self.step, scalars)
         return scores
 
     def save(self) -> None:

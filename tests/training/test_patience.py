@@ -199,6 +199,34 @@ def test_by_the_command_line(tmp_path):
     assert job.files_of(tmp_path / "run/best") == before
 
 
+def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, monkeypatch, capsys):
+    scripted(monkeypatch, 0.5, 0.4, 0.3, 0.6)
+    more = ["trainer.epochs=60", "trainer.patience=1", "ranker=none", "trainer.log_every=56"]
+    job.main(*job.tiny(tmp_path, *more))
+    run = tmp_path / "run"
+    assert job.checkpoint(run)["step"] == 112
+    capsys.readouterr()
+    job.main(f"resume={run}", "trainer.epochs=70")
+    assert job.checkpoint(run)["step"] == 112
+    said = "the training of this run has ended; what comes after it is done again"
+    assert f"{said}; it goes on with a larger trainer.patience" in capsys.readouterr().err
+    job.main(f"resume={run}", "trainer.patience=3", "trainer.max_steps=224")
+    assert "has ended" not in capsys.readouterr().err
+    assert job.checkpoint(run)["step"] == 224
+    assert json.loads((run / "best/best.json").read_text())["step"] == 224
+    job.main(f"resume={run}")
+    assert f"{said}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0)])
+def test_a_resumed_run_keeps_whether_it_is_patient(tmp_path, before, after):
+    job.main(*job.tiny(tmp_path, f"trainer.patience={before}", "trainer.max_steps=1"))
+    assert job.failure(f"resume={tmp_path}/run", f"trainer.patience={after}") == (
+        f"error: trainer.patience={after}: a resumed run keeps trainer.patience={before}; "
+        "start a new one instead"
+    )
+
+
 SHARED = """
 import pathlib, torch
 from slide import FullSampler, RowSparseAdam
