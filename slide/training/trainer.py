@@ -220,6 +220,7 @@ class Trainer:
                 self.save()
                 raise end
             if _due(self.step, options.checkpoint_every):
+                self._note_compilation()
                 learner.settle()
                 self.checkpoint.begin(counters)
             elif options.checkpoint_every and step == first:  # Now there are moments.

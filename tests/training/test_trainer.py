@@ -116,6 +116,15 @@ def test_a_finished_run_can_be_prolonged(tmp_path):
     assert job.checkpoint(tmp_path / "run")["step"] == 24
 
 
+def test_a_checkpoint_on_the_way_knows_the_seconds_of_compilation(tmp_path, monkeypatch):
+    job.stop_at(monkeypatch, 7)
+    monkeypatch.setattr("slide.training.trainer.compile_seconds", iter(range(100)).__next__)
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=3)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert job.checkpoint(tmp_path / "run")["compile_seconds"] == 2
+
+
 def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
     saved, evaluated = [], []
     monkeypatch.setattr(Checkpoint, "begin", lambda self, now: saved.append(now.step))
