@@ -60,6 +60,9 @@ class Checkpoint:
         keep: number of checkpoints that stay, at least 1.
         group: the processes that share the rows of the network; None: this one has all.
 
+    Attributes:
+        closed: whether the run has ended, and other processes may have the folder.
+
     Raises:
         ValueError: if another process has a checkpoint of this folder.
     """
@@ -76,7 +79,7 @@ class Checkpoint:
     ):
         self.run, self.network, self.facts, self.keep = run, network, dict(facts or {}), keep
         self.optimizer = optimizer
-        self.group = group or Group.alone()
+        self.group, self.closed = group or Group.alone(), False
         self._release: Callable[[], object] = bool  # Does nothing.
         if self.group.rank == 0:
             hold_folder(run)
@@ -202,6 +205,7 @@ class Checkpoint:
 
     def close(self) -> None:
         """As `wait`; other processes may have the folder then."""
+        self.closed = True
         try:
             self.wait()
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slide.bars import Bar, say
 from slide.compilation import clock, compile_seconds
-from slide.data import Batches, SparseDataset, kind_of, validation_split
+from slide.data import Batches, SparseDataset, Split, kind_of, validation_split
 from slide.distributed import Group
 from slide.distributed.asking import asked_by_first
 from slide.nn import ActiveLoss, SlideNetwork
@@ -162,11 +162,14 @@ class Trainer:
             The summary, as in ``summary.json``.
 
         Raises:
+            RuntimeError: if it was called before.
             DivergenceError: if the loss or a weight is NaN or infinite.
             KeyboardInterrupt: after Ctrl-C or SIGTERM; the run first completes its step and writes
                 a checkpoint.
             OSError: if a file cannot be written.
         """
+        if self.checkpoint.closed:
+            raise RuntimeError("this trainer has trained: make a new one with resume=True")
         # The processes of a run would take each other for strangers.
         shares = self.options.share_cores and self.together.group.size == 1
         watched = closing(CoreShare(None if shares else 1))
@@ -247,17 +250,14 @@ class Trainer:
         patient = self.together.group.patient
         with asked_by_first(self.network, patient) as network:
             if network is not None:
-                self._train_ranker(network)
+                self._train_ranker(network, self.ranker, self.held_split)
                 cores.look()
                 scores = self.evaluate(ranker=self.ranker, network=network)
         return patient.broadcast(scores)
 
-    def _train_ranker(self, network: Any) -> None:
-        ranker, train, held = self.ranker, self.train_split, self.held_split
-        assert ranker is not None
-        assert held is not None
+    def _train_ranker(self, network: Any, ranker: EnsembleRanker, held: Split) -> None:
         ranker.prepare()
-        begin = clock()
+        train, begin = self.train_split, clock()
         say(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
         search = self.options.evaluation
         ranker.fit(network, train, held, self.inverse, search, self.every_split)

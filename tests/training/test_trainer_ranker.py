@@ -130,3 +130,19 @@ def test_a_new_rate_on_resume_is_that_of_all_groups(tmp_path, monkeypatch):
     used = used_rates(monkeypatch)
     job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
     assert used == [[0.5, 1.5]] * 8
+
+
+def test_a_trainer_evaluates_after_it_has_trained_but_trains_once(tmp_path):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), ranker=EnsembleRanker())
+    trainer.fit()
+    expected = [{**line} for line in job.lines(tmp_path / "run", "eval/p_at_1")]
+    alone = trainer.evaluate()
+    assert job.lines(tmp_path / "run", "eval/p_at_1") == expected
+    assert alone["p_at_1"] == expected[0]["eval/p_at_1"]
+    trainer.monitor.close()
+    before = job.files_of(tmp_path / "run")
+    with pytest.raises(
+        RuntimeError, match="this trainer has trained: make a new one with resume=True"
+    ):
+        trainer.fit()
+    assert job.files_of(tmp_path / "run") == before
