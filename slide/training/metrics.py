@@ -16,10 +16,10 @@ def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     Args:
         predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
         labels: of n rows.
-        k: how many predictions count.
+        k: how many predictions count, in [1, k'].
 
     Raises:
-        ValueError: if the numbers of rows differ.
+        ValueError: if the numbers of rows differ, or for another k.
 
     Example:
         >>> import numpy as np
@@ -29,7 +29,7 @@ def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
         >>> precision_at_k(np.array([[3, 1], [1, 2]]), labels, k=2)
         0.5
     """
-    return float(hits(predicted, labels)[:, :k].sum(1).mean()) / k
+    return float(_first_hits(predicted, labels, k).sum(1).mean()) / k
 
 
 def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
@@ -41,10 +41,10 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     Args:
         predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
         labels: of n rows.
-        k: how many predictions count.
+        k: how many predictions count, in [1, k'].
 
     Raises:
-        ValueError: if the numbers of rows differ.
+        ValueError: if the numbers of rows differ, or for another k.
 
     Example:
         >>> import numpy as np
@@ -53,8 +53,9 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
         >>> round(ndcg_at_k(np.array([[1, 3]]), Pattern.from_lists([[3]]), k=2), 3)
         0.631
     """
+    found = _first_hits(predicted, labels, k)
     discount = 1 / np.log2(np.arange(2, k + 2))
-    gain = hits(predicted, labels)[:, :k] @ discount
+    gain = found @ discount
     counts = np.minimum(np.diff(labels.indptr), k)
     best = np.concatenate([[0.0], np.cumsum(discount)])[counts]
     return float(np.divide(gain, best, out=np.zeros(len(gain)), where=best > 0).mean())
@@ -130,11 +131,11 @@ def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray
     Args:
         predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
         labels: of n rows.
-        k: how many predictions count.
+        k: how many predictions count, in [1, k'].
         inverse: ``(N,)`` from `inverse_propensities`.
 
     Raises:
-        ValueError: if the numbers of rows differ.
+        ValueError: if the numbers of rows differ, or for another k.
 
     Example:
         >>> import numpy as np
@@ -144,11 +145,20 @@ def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray
         >>> psp_at_k(np.array([[1], [1]]), Pattern.from_lists([[0], [1]]), 1, inverse)
         0.75
     """
-    top = predicted[:, :k]
-    gain = (hits(top, labels) * inverse[np.maximum(top, 0)]).sum()
+    gain = (_first_hits(predicted, labels, k) * inverse[np.maximum(predicted[:, :k], 0)]).sum()
     rows = labels.entry_rows()
     weights = inverse[labels.indices]
     order = np.lexsort((-weights, rows))
     rank = np.arange(len(rows)) - labels.indptr[rows]
     best = weights[order][rank < k].sum()
     return float(gain / best) if best > 0 else 0.0
+
+
+def _first_hits(predicted: np.ndarray, labels: Pattern, k: int) -> np.ndarray:
+    """Which of the first k predictions are labels of their row: ``(n, k)`` bool."""
+    most = predicted.shape[1]
+    if not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise ValueError(
+            f"k must be a whole number in [1, {most}], the number of predictions, not {k!r}"
+        )
+    return hits(predicted[:, :k], labels)

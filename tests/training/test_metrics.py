@@ -92,6 +92,14 @@ def test_no_labels_at_all():
     assert metrics.psp_at_k(predicted, labels, 1, np.ones(1)) == 0
 
 
+@pytest.mark.parametrize("k", [0, -1, 4, 1.5])
+@pytest.mark.parametrize("name", ["precision_at_k", "ndcg_at_k", "psp_at_k"])
+def test_there_are_as_many_predictions_as_count(name, k):
+    more = [np.ones(7)] if name == "psp_at_k" else []
+    with pytest.raises(ValueError, match=rf"^k must be a whole number in \[1, 3\], .* not {k}$"):
+        getattr(metrics, name)(PREDICTED, LABELS, k, *more)
+
+
 def test_rows_must_match():
     with pytest.raises(ValueError, match="3 predictions do not fit 4 rows"):
         metrics.hits(PREDICTED[:3], LABELS)
