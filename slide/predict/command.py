@@ -77,14 +77,16 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
         model = model.restricted(_read_labels(Path(options.restrict), model))
     names = None if options.ids else model.label_names
     format = options.to or SUFFIXES_OUT.get(Path(options.output).suffix, "jsonl")
-    scores = Scores(options.k)
+    # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
+    k = min(options.k, max(model.network.output.out_features, 5))
+    scores = Scores(k)
     with ExitStack() as stack:
         file = stack.enter_context(_output(options.output))
         first = Numbering.of(model).first_label
         writer = AnswerWriter(file, format, model.num_labels, names, first)
         for block in read_rows(RowSource(options.input, options.format, options.labels), model):
             try:
-                ids, found = model.predict_ids(block.features, options.k, options.search)
+                ids, found = model.predict_ids(block.features, k, options.search)
             except checks.ScoresNotFinite as error:
                 told = checks.ScoresNotFinite(writer.rows + error.row)
                 name = "standard input" if options.input == "-" else options.input

@@ -86,6 +86,22 @@ def test_only_some_labels_whatever_ends_a_line_elsewhere(folder, tmp_path):
         answers(folder, tmp_path / "rows.jsonl", "--restrict", some)
 
 
+def test_answers_take_no_more_memory_than_there_are_labels(folder, tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_bytes(JSON)
+    (tmp_path / "some").write_text("7\n9\n")
+    asked, whole = [], Model.predict_ids
+    monkeypatch.setattr(
+        Model, "predict_ids", lambda self, x, k, *more: asked.append(k) or whole(self, x, k, *more)
+    )
+    found = [answers(folder, tmp_path / "rows.jsonl", "-k", k) for k in (12, 10**15)]
+    assert found[0] == found[1]
+    assert sorted(found[0][0]) == list(range(12))
+    more = "--restrict", tmp_path / "some", "--metrics", tmp_path / "metrics.json"
+    assert set(answers(folder, tmp_path / "rows.jsonl", "-k", 10**15, *more)[0]) == {7, 9}
+    assert asked == [12, 12, 5]
+    assert "p_at_5" in json.loads((tmp_path / "metrics.json").read_text())
+
+
 @pytest.fixture
 def standard_output(monkeypatch, tmp_path):
     """Opens a file in the place of standard output."""
