@@ -53,6 +53,7 @@ def make_server(options: argparse.Namespace) -> Any:
         OSError: if there is no such model.
     """
     checks.within("port", options.port, 0, 65_535)
+    checks.whole("max_connections", options.max_connections, 1)
     check_installed()
     import uvicorn  # Imported here: an extra.
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -78,7 +79,7 @@ def make_server(options: argparse.Namespace) -> Any:
         port=options.port,
         http=impatient(AutoHTTPProtocol, limits.timeout),
         access_log=options.access_log,
-        limit_concurrency=options.max_connections,
+        limit_concurrency=options.max_connections + 1,  # It refuses the one that reaches it.
         timeout_graceful_shutdown=round(options.timeout) + 1,
     )
     return uvicorn.Server(config)

@@ -90,6 +90,29 @@ def test_connections_without_a_request_keep_nobody_out(folder):
             assert [each.recv(1000) for each in silent] == [b""] * 3
 
 
+def test_so_many_connections_as_said_are_answered(folder):
+    """Of three, the last is refused."""
+    words = ["--port", "0", "--threads", "1", "--max-connections", "2"]
+    config = command.make_server(command.parse([str(folder), *words])).config
+    with (
+        running(config.app, http=config.http, limit_concurrency=config.limit_concurrency) as root,
+        contextlib.ExitStack() as stack,
+    ):
+        found = []
+        for _ in range(3):
+            session = stack.enter_context(requests.Session())
+            found.append(session.get(f"{root}/health", timeout=30).status_code)
+        assert found == [200, 200, 503]
+
+
+@pytest.mark.parametrize("most", [0, -3])
+def test_a_server_that_refuses_everybody_is_refused(folder, most):
+    options = command.parse([str(folder), f"--max-connections={most}"])
+    said = f"max_connections must be a whole number of at least 1, not {most}"
+    with pytest.raises(ValueError, match=said):
+        command.make_server(options)
+
+
 def test_errors_are_sentences(folder, tmp_path):
     assert failure(tmp_path) == f"error: there is no model in {tmp_path}: no model.json"
     assert failure(folder, "--max-k", 0) == "error: k must be a whole number of at least 1, not 0"
@@ -123,5 +146,6 @@ def test_options_reach_the_server(folder):
     words = ["--port", "81", "--max-connections", "7", "--timeout", "3", "--host", "0.0.0.0"]
     options = command.parse([str(folder), *words])
     config = command.make_server(options).config
-    assert (config.port, config.host, config.limit_concurrency) == (81, "0.0.0.0", 7)
+    # uvicorn refuses the connection with which there are so many.
+    assert (config.port, config.host, config.limit_concurrency) == (81, "0.0.0.0", 8)
     assert config.timeout_graceful_shutdown == 4
