@@ -84,14 +84,23 @@ def set_threads(threads: int) -> None:
         1
         >>> runtime.set_threads(0)
     """
-    limit = 1 if forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
-        raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
-    threads = threads or min(limit, core_limit() or limit)
+    check_threads(threads)
+    threads = threads or min(_most_threads(), core_limit() or sys.maxsize)
     start_threads()
     if not forked():
         numba.set_num_threads(threads)
     torch.set_num_threads(library_threads())
+
+
+def check_threads(threads: int) -> None:
+    """Raise ValueError for a number of threads that `set_threads` does not take."""
+    limit = _most_threads()
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= limit:
+        raise ValueError(f"threads must be between 0 (all) and {limit}, not {threads!r}")
+
+
+def _most_threads() -> int:
+    return 1 if forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def library_threads() -> int:

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Any
 
-from slide import checks
+from slide import checks, runtime
 from slide.model import Model
 from slide.serve.limits import Limits
 
@@ -38,7 +38,7 @@ def create_app(
 
     Raises:
         ImportError: if a package is missing that a server needs.
-        ValueError: for a limit out of range, or another search.
+        ValueError: for a limit or a number of threads out of range, or another search.
 
     Example:
         >>> import slide
@@ -47,6 +47,7 @@ def create_app(
         >>> app.title
         'slide'
     """
+    runtime.check_threads(threads)
     check_installed()
     from slide.serve.routes import make_app  # Imported here: the packages are an extra.
 

@@ -17,7 +17,7 @@ import requests
 from helpers.serving import running
 
 from slide import FullSampler, Model, SlideNetwork
-from slide.serve import application, command
+from slide.serve import application, command, create_app
 
 ROOT = Path(__file__).parents[2]
 JSON = {"Content-Type": "application/json"}
@@ -111,6 +111,13 @@ def test_a_server_that_refuses_everybody_is_refused(folder, most):
     said = f"max_connections must be a whole number of at least 1, not {most}"
     with pytest.raises(ValueError, match=said):
         command.make_server(options)
+
+
+@pytest.mark.parametrize("threads", [99999, -1])
+def test_threads_are_checked_where_they_are_said(threads):
+    said = rf"threads must be between 0 \(all\) and \d+, not {threads}"
+    with pytest.raises(ValueError, match=said):
+        create_app(Model(SlideNetwork(30, [8], 12, FullSampler)), threads=threads)
 
 
 def test_errors_are_sentences(folder, tmp_path):
