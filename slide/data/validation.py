@@ -26,7 +26,7 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
         (the rows to learn from, the held-out rows), copies in memory; rows keep their order.
 
     Raises:
-        ValueError: the split has fewer than two rows.
+        ValueError: the split has fewer than two rows, or no label is left to learn from.
 
     Example:
         >>> import tempfile
@@ -38,7 +38,15 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
         (80, 20)
     """
     rows = len(split)
-    return divide(split, min(held_rows(rows) / max(rows, 2), 0.5), seed)
+    if rows > 1:
+        train, held = divide(split, min(held_rows(rows) / rows, 0.5), seed)
+        if len(train.labels.indices):
+            return train, held
+    raise ValueError(
+        f"{rows} training rows with {len(split.labels.indices)} labels cannot be divided into rows "
+        "to learn from and rows for choices: take more rows, or leave nothing to choose, with a "
+        "number for trainer.epochs, trainer.patience=0, ranker=none and search=none"
+    )
 
 
 def held_rows(rows: int) -> int:
@@ -83,7 +91,7 @@ def _divide_pairs(split: Split, count: int, seed: int) -> tuple[Split, Split]:
     """Pairs of row and label for learning, and pairs of about ``count`` rows that are held out."""
     sizes = np.diff(split.labels.indptr)
     draws = np.random.default_rng(seed).random(len(split.labels.indices))
-    held = draws <= max(_pair_share(sizes, count), draws.min())
+    held = (draws <= max(_pair_share(sizes, count), draws.min())) & (draws < draws.max())
     return _keep_pairs(split, ~held, keep_empty=True), _keep_pairs(split, held, keep_empty=False)
 
 

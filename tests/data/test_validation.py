@@ -6,6 +6,7 @@ import pytest
 from slide.data import (
     KnownLabels,
     Split,
+    divide,
     first_unknown,
     lists_all_labels,
     row_keys,
@@ -136,8 +137,31 @@ def test_no_more_than_8192_rows_are_held_out():
 
 
 def test_one_row_cannot_be_divided():
-    with pytest.raises(ValueError, match="1 training rows cannot be divided"):
+    said = r"1 training rows with 1 labels cannot be divided .* trainer\.epochs.* ranker=none"
+    with pytest.raises(ValueError, match=said):
         validation_split(texts(1), seed=0)
+    with pytest.raises(ValueError, match=r"or a smaller dataset\.holdout"):
+        divide(texts(1), 0.5, seed=0)
+
+
+def two_rows(lists, kind):
+    pattern = Pattern.from_lists([[0, 5], [1, 6]])
+    features = CSR(*pattern, np.ones(4, np.float32))
+    return Split(features, Pattern.from_lists(lists), 9, 7, kind=kind)
+
+
+def test_a_pair_of_a_small_graph_stays_for_learning():
+    for seed in range(30):
+        train, held = validation_split(two_rows([[1], [2]], "graph"), seed)
+        assert (len(train.labels.indices), len(held.labels.indices)) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["graph", "other"])
+def test_the_only_label_is_not_held_out(kind):
+    rows = two_rows([[1], []], kind)
+    seed = next(n for n in range(50) if len(divide(rows, 0.5, n)[1].labels.indices))
+    with pytest.raises(ValueError, match="2 training rows with 1 labels cannot be divided"):
+        validation_split(rows, seed)
 
 
 @pytest.mark.parametrize("make", [graph, texts])
