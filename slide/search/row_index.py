@@ -220,20 +220,14 @@ class RowIndex:
     def _scan(self, queries: Tensor, count: int, limit: int, seen: np.ndarray) -> Tensor:
         """The ids ``(B, count)`` of the best rounded rows; -1: there are no more."""
         x = queries.detach().float().contiguous()
-        bounds = self._bounds(x)
-        # Queries that read the same lists come one after the other: caches still hold the rows.
-        order = None
-        if len(x) >= _FEW and self.num_lists > 1:
-            order = bounds[:, :-1].argmax(1).argsort(stable=True)  # The last list is read by all.
-            x, bounds = x[order], bounds[order]
         best = np.full((len(x), count), -np.inf, np.float32)
         places = np.full((len(x), count), -1, np.int32)
         lists = self._starts, self._codes, self._scales, self._biases
+        bounds = self._bounds(x)
         if limit >= len(self._ids):
             bounds.fill_(torch.inf)
         scan_lists(array_view(x), array_view(bounds), *lists, limit, best, places, seen)
-        found = torch.from_numpy(np.where(places < 0, -1, self._ids[places]).astype(np.int64))
-        return found if order is None else found[order.argsort()]
+        return torch.from_numpy(np.where(places < 0, -1, self._ids[places]).astype(np.int64))
 
     def _bounds(self, x: Tensor) -> Tensor:
         """What a row of each list may score, ``(B, L)``.
