@@ -94,7 +94,8 @@ def measure(store: Store, name: str, seed: int, arguments: argparse.Namespace) -
     wanted = [*exact, *(each for each in wanted if each["method"] != "exact")]
     where = GENERATED.get(name) or place(name, arguments.root)
     more = ["ranker=none", "sampler=uniform", "trainer.recall_every=0", "trainer.evaluation=index"]
-    trainer, summary = trained([*where, *more, f"trainer.epochs={epochs}", f"seed={seed}"])
+    length = [f"trainer.epochs={epochs}", "trainer.max_epochs=null"]
+    trainer, summary = trained([*where, *more, *length, f"seed={seed}"])
     split, layer = trainer.eval_split, trainer.network.output.eval()
     hidden = torch.cat([trainer.network.embed(part) for part in blocks(split)])
     known = {"labels": layer.out_features, "hidden": layer.in_features, "rows": len(split)}
