@@ -103,6 +103,12 @@ def filled_text(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a text that is not empty, not {value!r}")
 
 
+def finite(name: str, values: np.ndarray) -> None:
+    """Raises ValueError for NaN or infinite values."""
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} hold NaN or infinite values")
+
+
 def row_weights(name: str, values: Any, num_rows: int) -> np.ndarray | None:
     """``values``, how much each row counts, as ``(num_rows,)`` float64; None stays None.
 

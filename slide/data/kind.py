@@ -11,6 +11,8 @@ __all__ = ["OwnItems", "are_items", "find_known", "is_graph", "kind_of", "labels
 # Rows are items if chance would give so many pairs of a row and a label that is its feature, of so
 # many labels, and there is at most this share of them, in so many rows.
 _EXPECTED, _SPREAD, _SHARE, _ROWS = 30, 15, 0.05, 20_000
+# Rows with more than this share of the features are dense.
+DENSE = 1 / 2
 # From here on there are no numbers of items.
 _NO_ITEM = 2**31
 
@@ -37,7 +39,8 @@ def kind_of(train: Split) -> str:
         return "graph"
     if are_items(train):
         return "items"
-    return "dense" if 2 * len(train.features.indices) > len(train) * train.num_features else "other"
+    every = len(train) * train.num_features
+    return "dense" if len(train.features.indices) > DENSE * every else "other"
 
 
 def is_graph(train: Split) -> bool:

@@ -19,7 +19,8 @@ def load(path: str | Path, verify: bool = True) -> Model:
     """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
 
     The weights are mapped: pages come from the disk when they are used, and processes that open the
-    same folder share them. All files are read once before that, to compare their SHA-256.
+    same folder share them; only the index of dense training rows is copied. All files are read once
+    before that, to compare their SHA-256.
 
     Args:
         path: the folder.

@@ -1,7 +1,8 @@
 """A trained re-ranker as numbers and tensors, with the lists that it searches.
 
-It holds what was made from the training rows (lists of neighbours and associations, known labels),
-and not the rows: these lists can be searched as they lie in the file.
+It holds what was made from the training rows: lists of neighbours and associations, known labels.
+These lists can be searched as they lie in the file. Of dense rows it holds the index of FAISS,
+which is copied into memory.
 """
 
 from typing import Any
@@ -36,7 +37,7 @@ def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
         "kind": ranker.kind,
         "excludes_known": ranker.known_labels is not None,
         "neighbours": ranker.neighbours.count,
-        "idf": ranker.neighbours.weighted,
+        "idf": ranker.neighbours.weighted,  # The name of earlier versions.
         "num_rows": ranker.neighbours.fitted().num_rows,
         "longest": ranker.associations.longest,
         "bias": ranker.classifiers.solver.bias,

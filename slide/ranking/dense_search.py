@@ -5,31 +5,33 @@ from typing import Any
 
 import numpy as np
 
+from slide.data.kind import DENSE
 from slide.kernels.ragged import select_rows
 from slide.ranking.list_search import BLOCK, WORK, Near
 from slide.runtime import library_threads
 from slide.sparse import CSR
 
-# Rows with more than half of the features are dense; where inverted lists would be cut off, rows
-# with an eighth of them are, too.
-_DENSE, _NEARLY = 1 / 2, 1 / 8
+# Where inverted lists would be cut off, rows with such a share of the features count as dense, too.
+_NEARLY = 1 / 8
 # Rows are in so many lists for each root of their number, and a list has at least 39 rows in the
 # mean, as FAISS advises. A query visits some of the lists, and for negatives fewer.
 _LISTS, _LIST_ROWS, _VISITED, _OWN_VISITED = 2, 39, 32, 4
+# A deviation that is smaller, as a share of the mean, may come from rounding.
+_ROUNDING = 1e-6
 # Passes of k-means over a sample of some rows for each list; and numbers that are made at a time.
 _PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
 
 
 def are_dense(features: CSR, num_features: int) -> bool:
-    """Whether `DenseSearch` serves rows better than inverted lists, which all of them would be in.
+    """Whether rows are for `DenseSearch`: inverted lists would hold nearly all rows, or be cut off.
 
     Args:
         features: ``(R, D)`` training rows.
         num_features: D.
     """
     share = len(features.indices) / max(features.num_rows * num_features, 1)
-    if share > _DENSE or share < _NEARLY:
-        return share > _DENSE
+    if share > DENSE or share < _NEARLY:
+        return share > DENSE
     counts = np.bincount(features.indices, minlength=num_features).astype(np.float64)
     return bool(counts @ counts > WORK * features.num_rows)
 
@@ -58,18 +60,10 @@ class DenseSearch:
 
         self.num_rows, self.weighted = features.num_rows, weighted
         self.features: CSR | None = features
-        self.means, self.weights = np.zeros((2, num_features), np.float32)
-        self.weights[:] = 1
+        self.means = np.zeros(num_features, np.float32)
+        self.weights = np.ones(num_features, np.float32)
         if weighted:
-            sums, squares = (
-                np.bincount(features.indices, values, num_features) / max(self.num_rows, 1)
-                for values in (features.values, features.values.astype(np.float64) ** 2)
-            )
-            deviations = np.sqrt(np.maximum(squares - sums**2, 0))
-            self.means[:] = sums
-            # Rounding leaves a deviation to a feature that is always the same.
-            varies = deviations > 1e-4 * np.abs(sums)
-            self.weights[:] = np.divide(1, deviations, where=varies, out=np.zeros(num_features))
+            self.means, self.weights = _scaling(features, num_features)
         lists = min(round(_LISTS * self.num_rows**0.5), self.num_rows // _LIST_ROWS)
         faiss.omp_set_num_threads(library_threads())
         if lists <= _VISITED:
@@ -153,3 +147,19 @@ class DenseSearch:
             rows[part.entry_rows(), part.indices] = part.values
             rows = (rows - self.means) * self.weights
             yield rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def _scaling(features: CSR, num_features: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each feature, and 1 / its standard deviation; 0 where it never varies."""
+    sums, squares = np.zeros((2, num_features))
+    for begin in range(0, features.num_rows, BLOCK):
+        part = features.slice(begin, begin + BLOCK)
+        values = part.values.astype(np.float64)
+        sums += np.bincount(part.indices, values, num_features)
+        squares += np.bincount(part.indices, values**2, num_features)
+    means, squares = sums / features.num_rows, squares / features.num_rows
+    deviations = np.sqrt(np.maximum(squares - means**2, 0))
+    # Rounding leaves a deviation to a feature that is always the same.
+    varies = deviations > _ROUNDING * np.abs(means)
+    factors = np.divide(1, deviations, where=varies, out=np.zeros(num_features))
+    return means.astype(np.float32), factors.astype(np.float32)

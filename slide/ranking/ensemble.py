@@ -1,4 +1,4 @@
-"""A re-ranker that joins a network, linear classifiers and the nearest training rows."""
+"""A re-ranker that joins a network, linear classifiers, the nearest training rows and features."""
 
 from collections.abc import Callable
 

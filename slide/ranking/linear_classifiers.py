@@ -109,8 +109,7 @@ class LinearClassifiers:
                 are not finite.
         """
         check_pattern("features", features, None, num_features)
-        if not np.isfinite(features.values).all():
-            raise ValueError("features hold NaN or infinite values")
+        checks.finite("features", features.values)
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("candidates", candidates, features.num_rows, num_labels)
         weights = checks.row_weights("weights", weights, features.num_rows)

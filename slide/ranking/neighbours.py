@@ -87,10 +87,12 @@ class Neighbours:
             The object itself.
 
         Raises:
-            ValueError: for ids out of range, or numbers of rows that differ.
+            ValueError: for ids out of range, numbers of rows that differ, or values that are not
+                finite.
         """
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("features", features, None, num_features)
+        checks.finite("features", features.values)
         self.search = None  # Before a new one is made, which takes as much memory.
         search = DenseSearch if are_dense(features, num_features) else ListSearch
         self.search = search(features, num_features, self.weighted)

@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
+from slide.data.kind import DENSE
 from slide.data.validation import held_rows
 from slide.ranking.associations import MOST_LABELS
 from slide.ranking.ensemble import ROWS_AT_ONCE
@@ -21,6 +22,8 @@ _ALONE = 0.6
 # Bytes of an entry of the rows while near rows take it, and while only its list is made; of a pair
 # of row and label while the classifiers learn; of room for a weight, a quarter of which is used.
 _ENTRY_TAKEN, _ENTRY_LISTED, _PAIR_LEARNT, _WEIGHT_LEARNT = 44, 16, 12, 10
+# How many times its size an index of dense rows takes while it is saved.
+_INDEX_SAVED = 2.2
 # Bytes of a training row of a label while it learns, and how much longer the longest list of these
 # rows is than the mean one.
 _ROW_LEARNT, _LONGER = 44, 20
@@ -215,7 +218,7 @@ def _ranker(sizes: RunSizes) -> int:
     rows, each = max(sizes.rows, 1), sizes.entries / max(sizes.rows, 1)
     candidates, negatives, features, labels = sizes.ranker
     sizes = sizes._replace(features=features, labels=labels)
-    neighbours = (2 * _FLOAT + _INT) * sizes.entries
+    neighbours, compared = _near_rows(sizes)
     distinct_pairs = _distinct(each * sizes.targets, sizes)
     associations = min(distinct_pairs, MOST_LABELS * features)
     classifiers = (_FLOAT + _INT) * distinct_pairs
@@ -224,7 +227,7 @@ def _ranker(sizes: RunSizes) -> int:
     longest = min(rows, _LONGER * pairs / max(labels, 1))
     copies = (_FLOAT + _INT) * min(MOST_COPIED, sizes.entries) + _ROW_LEARNT * longest
     phases = (
-        neighbours + _ENTRY_TAKEN * sizes.entries,  # Two kinds of near rows are compared.
+        compared,
         # Classifiers learn; their weights are put together in the end.
         _PAIR_LEARNT * pairs + max(_WEIGHT_LEARNT * room, classifiers) + sizes.threads * copies,
         # The judge learns.
@@ -236,6 +239,15 @@ def _ranker(sizes: RunSizes) -> int:
     scratch = (_FLOAT + _INT) * (rows + 2 * labels) + (_FLOAT + 2 * _INT) * features
     kept = neighbours + (_FLOAT + _INT) * associations + _FLOAT * (features + labels) + classifiers
     return round(kept + sizes.threads * scratch + max(phases))
+
+
+def _near_rows(sizes: RunSizes) -> tuple[float, float]:
+    """What finds near rows, and what is beside it while two kinds are compared, or it is saved."""
+    every = sizes.rows * sizes.features
+    if sizes.entries > DENSE * every:
+        return _FLOAT * every, _INDEX_SAVED * _FLOAT * every
+    neighbours = (2 * _FLOAT + _INT) * sizes.entries
+    return neighbours, neighbours + _ENTRY_TAKEN * sizes.entries
 
 
 def _distinct(pairs: float, sizes: RunSizes) -> float:

@@ -93,6 +93,22 @@ def test_features_that_never_vary_or_that_no_row_has_do_not_count():
     assert search.grown(1) is search
 
 
+def test_small_deviations_count_and_those_of_rounding_do_not():
+    rng = np.random.default_rng(0)
+    far = np.column_stack([738_000 + 30 * rng.normal(size=400), np.full(400, 0.1), rng.random(400)])
+    weights = DenseSearch(sparse(far), 3, True).weights
+    np.testing.assert_allclose(weights[[0, 2]], 1 / far.std(0)[[0, 2]], rtol=1e-2)
+    assert weights[1] == 0
+
+
+def test_values_that_are_not_finite_are_refused():
+    rows = clustered(100)
+    rows[3, 4] = np.nan
+    labels = Pattern(np.arange(101), np.zeros(100, np.int32))
+    with pytest.raises(ValueError, match="features hold NaN or infinite values"):
+        Neighbours().fit(sparse(rows), labels, WIDTH, 1)
+
+
 def test_what_is_dense(monkeypatch):
     def share_of(width, count, rows=100):
         rng = np.random.default_rng(0)
