@@ -3,6 +3,7 @@
 import tracemalloc
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from helpers import job
@@ -12,7 +13,10 @@ from slide import FullSampler, RowSparseAdam, SimHash, SlideNetwork
 from slide.data import Batches, validation_split
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
+from slide.ranking.dense_search import DenseSearch
 from slide.search import RowIndex
+from slide.sparse import CSR
+from slide.training import needs
 from slide.training.needs import (
     RankerSizes,
     RunSizes,
@@ -100,6 +104,15 @@ def test_index_for_prediction():
     sizes = SIZES._replace(labels=20_000, hidden=(32,), row_index=True, batch=1, active=2)
     # A step needs less here, so the end decides.
     assert memory_needs(sizes)["index for prediction"] == pytest.approx(index.nbytes, rel=0.5)
+
+
+def test_near_rows_among_dense_rows():
+    values = np.random.default_rng(0).random(5000 * 70, dtype=np.float32)
+    columns = np.tile(np.arange(70, dtype=np.int32), 5000)
+    search = DenseSearch(CSR(np.arange(5001) * 70, columns, values), 70, False)
+    kept, beside = needs._near_rows(SIZES._replace(rows=5000, entries=len(values)))
+    assert kept == pytest.approx(search.state()["index"].nbytes, rel=0.1)
+    assert beside > 2 * kept
 
 
 def test_copies_for_checkpoints():
