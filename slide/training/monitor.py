@@ -20,8 +20,6 @@ class Monitor:
         step: number of steps in the checkpoint of a resumed run. Lines of later steps, which an
             interrupted run wrote after its last checkpoint, are removed.
 
-    A closed one goes on with the next line, as that of a resumed run.
-
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -36,9 +34,6 @@ class Monitor:
 
     def __init__(self, folder: Path, step: int = 0):
         self._folder, self._path = folder, folder / "metrics.jsonl"
-        self._begin(step)
-
-    def _begin(self, step: int) -> None:
         lines = self._lines() if self._path.exists() else []
         kept = [line for line in lines if _step_of(line) <= step]
         # What a killed run wrote after its last step it writes again: its last evaluation.
@@ -63,14 +58,11 @@ class Monitor:
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Write scalars, named ``group/name``, that belong to the time after ``step`` steps.
 
-        They replace the same scalars of that step that were written before the run was resumed, or
-        before `close`.
+        They replace the same scalars of that step that were written before the run was resumed.
 
         Raises:
             OSError: if they cannot be written, for example on a full disk.
         """
-        if self._file.closed:
-            self._begin(step)
         line = {"step": step, **scalars}
         if tuple(line) in self._again:
             self._forget(line)

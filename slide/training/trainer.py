@@ -268,7 +268,7 @@ class Trainer:
     def evaluate(
         self, samples: int = 0, ranker: EnsembleRanker | None = None, network: Any = None
     ) -> dict[str, float]:
-        """Scores on the evaluation rows, also written to the log.
+        """Scores on the evaluation rows, also written to the log until `fit` has ended.
 
         Args:
             samples: number of rows to use, from the first one; 0: all.
@@ -281,8 +281,9 @@ class Trainer:
         self.answers = predict_split(network, split, self.options.evaluation, ranker)
         scores = scores_of(self.answers, split, self.inverse, ranker)
         self.counters.eval_seconds += clock() - begin
-        for scalars in log_lines(scores, reranked=ranker is not None):
-            self.monitor.write(self.step, scalars)
+        if not self.checkpoint.closed:  # Afterwards another process may go on with the run.
+            for scalars in log_lines(scores, reranked=ranker is not None):
+                self.monitor.write(self.step, scalars)
         return scores
 
     def save(self) -> None:

@@ -80,21 +80,6 @@ def test_an_evaluation_that_is_made_again_replaces_that_of_before(tmp_path):
     assert job.steps(tmp_path, "train/loss") == [1, 2, 3]
 
 
-def test_a_closed_log_opens_again(tmp_path):
-    """An evaluation after the run replaces that of the same step."""
-    monitor = write(tmp_path, [1, 2])
-    monitor.write(2, {"eval/p_at_3": 0.25})
-    monitor.close()
-    monitor.write(2, {"eval/p_at_3": 0.5})
-    monitor.write(2, {"reranked/p_at_1": 0.75})
-    monitor.close()
-    assert job.steps(tmp_path, "train/loss") == [1, 2]
-    assert job.lines(tmp_path, "eval/p_at_3") == [{"step": 2, "eval/p_at_3": 0.5}]
-    assert events(tmp_path, "eval/p_at_3") == [(2, 0.5)]
-    assert events(tmp_path, "train/loss") == [(1, 0.25), (2, 0.5)]
-    assert events(tmp_path, "reranked/p_at_1") == [(2, 0.75)]
-
-
 def test_lines_that_are_no_log_are_left_out(tmp_path):
     line = b'{"step": 1, "train/loss": 0.25}\n'
     damaged = b'{"step": 1, "train/l\xff\xfe\n', b'{"step": "x", "train/loss": 1}\n', b"[1]\n"
