@@ -57,7 +57,7 @@ class Plan:
     scores: list[float] = field(default_factory=list)
     decay_from: int = 0
     total: int = 0
-    _before: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    _saved_limits: tuple[float, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def phase(self) -> str:
@@ -117,15 +117,20 @@ class Plan:
             if not (late or slow):
                 return
             self.begin_decay(step)
-        most = self.most_steps
-        if self.most_seconds and seconds:  # At the pace so far.
-            most = min(most, int(step * self.most_seconds / seconds))
+        self._end_within(step, seconds, self._limits())
+
+    def _end_within(self, step: int, seconds: float, limits: tuple[float, ...]) -> None:
+        """End the fall of the rate where a limit is reached; infinity: no limit."""
+        most_steps, most_seconds = limits
+        at_this_pace = step * most_seconds / seconds if seconds else math.inf
+        most = int(min(self.total, most_steps, at_this_pace))
         self.total = min(self.total, max(most, step))
 
-    def compare_limits(self, step: int, seconds: float) -> str:
-        """Look again at limits that are lower than those of the state that was loaded.
+    def apply_lower_limits(self, step: int, seconds: float) -> str:
+        """Apply the limits that are lower than those of the state that was loaded.
 
-        Others are left alone: at the pace of now, a run would not end as one without a break.
+        While the rate falls, others are left alone: at the pace of now, a run would not end as one
+        without a break.
 
         Args:
             step: number of steps done.
@@ -134,8 +139,11 @@ class Plan:
         Returns:
             A sentence if a limit is higher and the rate falls already, else an empty text.
         """
-        pairs = list(zip(self._limits(), self._before, strict=True))
-        if any(new < old for new, old in pairs):
+        pairs = list(zip(self._limits(), self._saved_limits, strict=True))
+        lower = tuple(new if new < old else math.inf for new, old in pairs)
+        if self.decay_from:
+            self._end_within(step, seconds, lower)
+        elif min(lower) < math.inf:
             self.check_limits(step, seconds)
         if self.decay_from and any(new > old for new, old in pairs):
             return f"the rate falls until step {self.total}; higher limits come too late"
@@ -167,7 +175,7 @@ class Plan:
         for name in _STATE:
             setattr(self, name, state[name])
         # Earlier checkpoints have none.
-        self._before = tuple(state.get(name) or math.inf for name in _LIMITS)
+        self._saved_limits = tuple(state.get(name) or math.inf for name in _LIMITS)
 
     def _precision(self) -> str:
         if not self.scores:

@@ -131,8 +131,8 @@ class Trainer:
             self.counters = self.checkpoint.read()
             if self.step > self._most_steps:
                 say(f"step {self.step} is past the last, {self._most_steps}: no training is left")
-            late = self.plan and self.plan.compare_limits(self.step, self.counters.train_seconds)
-            if late:
+            spent = self.step, self.counters.train_seconds
+            if late := self.plan and self.plan.apply_lower_limits(*spent):
                 say(late)
         self.patience: Patience | None = None
         if options.patience and self.held_rows is not None:

@@ -194,6 +194,9 @@ def test_limits_stay_those_of_the_resumed_run():
         ((2000, 150.0), 1500, False),
         ((1200, 150.0), 1200, False),
         ((2000, 145.0), 1318, False),
+        ((1400, 150.0), 1400, False),
+        ((1400, 145.0), 1318, False),
+        ((1400, 160.0), 1400, True),
         ((2001, 150.0), 1500, True),
         ((2000, 160.0), 1500, True),
         ((2000, 0.0), 1500, True),
@@ -205,7 +208,7 @@ def test_a_resumed_run_looks_again_at_lower_limits_only(limits, total, said):
     before = Plan(EPOCH, 2000, 150.0, decay_from=1000, total=1500)
     plan = Plan(EPOCH, *limits)
     plan.load_state_dict(before.state_dict())
-    found = plan.compare_limits(1100, 121.0)
+    found = plan.apply_lower_limits(1100, 121.0)
     assert plan.total == total
     assert found == (f"the rate falls until step {total}; higher limits come too late" * said)
 
@@ -215,14 +218,14 @@ def test_a_plan_without_limits_in_its_state_looks_again():
     del state["most_steps"], state["most_seconds"]
     plan = Plan(EPOCH, 1200)
     plan.load_state_dict(state)
-    assert plan.compare_limits(1100, 121.0) == ""
+    assert plan.apply_lower_limits(1100, 121.0) == ""
     assert plan.total == 1200
 
 
 def test_higher_limits_hold_before_the_rate_falls():
     plan = Plan(EPOCH, 3000)
     plan.load_state_dict(Plan(EPOCH, 2000).state_dict())
-    assert plan.compare_limits(1500, 0.0) == ""
+    assert plan.apply_lower_limits(1500, 0.0) == ""
     assert not plan.decay_from
 
 
