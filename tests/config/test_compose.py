@@ -37,6 +37,9 @@ def test_paths_are_read_as_they_are(path):
     assert read_value(f"resume={path}") == path
     assert read_config([f"run_dir={path}", f"+dataset.root={path}"]).run_dir == path
     check_overrides([f"dataset.cache={path}"])
+    files = "train_file", "test_file", "train_labels_file", "test_labels_file", "file"
+    for name in files:
+        assert read_value(f"dataset.{name}={path}") == path
 
 
 def test_what_hydra_reads_as_text_stays():
