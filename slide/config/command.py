@@ -60,8 +60,8 @@ def train() -> None:
         keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
         with one_voice(), user_errors():
             check_overrides([word for word in keys if "=" in word])
-        others = [word for word in words if word not in keys]
-        words = [readable(word, _many(others)) for word in keys] + others
+            others = [word for word in words if word not in keys]
+            words = [readable(word, _many(others)) for word in keys] + others
         sys.argv[1:] = words
         run_by_hydra(words)
     else:

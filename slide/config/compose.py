@@ -154,6 +154,9 @@ def readable(override: str, sweeps: bool = False) -> str:
         override: ``group=choice`` or ``key=value``.
         sweeps: whether commas stand between several paths; else they belong to the path.
 
+    Raises:
+        ValueError: with ``sweeps``, for text with commas that Hydra cannot read.
+
     Example:
         >>> from slide.config.compose import readable
         >>> readable("resume=results/x_lr=0.1"), readable("seed=1")
@@ -165,7 +168,12 @@ def readable(override: str, sweeps: bool = False) -> str:
     try:
         found = OverridesParser.create().parse_override(override)
         plain = sweeps if found.is_sweep_override() else isinstance(found.value(), str | None)
-    except HydraException:
+    except HydraException as error:
+        if sweeps and "," in path:
+            raise ValueError(
+                f"{override} may be one path or several: quote each path, as in "
+                f"\"{key}='a=1','b=2'\""
+            ) from error
         plain = False
     return override if plain else f"{key}={QuotedString(path, Quote.single).with_quotes()}"
 

@@ -152,6 +152,7 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert message.startswith("error: there is no key optimizer.lrr ")
     assert message.endswith("did you mean optimizer.lr?")
     assert job.failure("-m", "loss=bce,sofmax", "seed=1").endswith("did you mean softmax?")
+    assert "quote each path" in job.failure("-m", "resume=a_lr=0.1,b_lr=0.2")
 
 
 def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):

@@ -53,3 +53,11 @@ def test_what_hydra_reads_as_text_stays():
         assert readable(word) == word
     assert readable("dataset.root=a,b", sweeps=True) == "dataset.root=a,b"
     assert readable("seed=1,2") == "seed=1,2"
+
+
+def test_unclear_paths_of_a_sweep_are_to_be_quoted():
+    with pytest.raises(ValueError, match=r"resume=a_lr=0\.1,b_lr=0\.2 .* quote each path"):
+        readable("resume=a_lr=0.1,b_lr=0.2", sweeps=True)
+    quoted = "resume='a_lr=0.1','b_lr=0.2'"
+    assert readable(quoted, sweeps=True) == quoted
+    assert readable("resume=a_lr=0.1", sweeps=True) == "resume='a_lr=0.1'"
