@@ -44,8 +44,7 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
             return train, held
     raise ValueError(
         f"{rows} training rows with {len(split.labels.indices)} labels cannot be divided into rows "
-        "to learn from and rows for choices: take more rows, or leave nothing to choose, with a "
-        "number for trainer.epochs, trainer.patience=0, ranker=none and search=none"
+        "to learn from and rows for choices: take more rows"
     )
 
 
