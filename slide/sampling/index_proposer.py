@@ -61,8 +61,19 @@ class IndexProposer(Proposer):
         self.best, self.most_seen, self.rebuilds = best, most_seen, 0
         self._index: RowIndex | None = None
         self._saved: dict[str, np.ndarray] = {}
-        self._found = self._moved = np.empty(0, np.int32)
+        self._found = np.empty(0, np.int32)
         self._followed: Any = None  # The state of the weights that the index follows.
+        self._forget()
+
+    def _forget(self) -> None:
+        # Arrays of rows to follow, and which rows the steps have put there: if the weights are
+        # frozen for long, a step must not go through all that wait.
+        self._moved: list[np.ndarray] = []
+        self._noted = np.zeros(self.out_features, bool)
+
+    def _waiting(self) -> np.ndarray:
+        """The rows to follow, int32, distinct and sorted."""
+        return np.unique(np.concatenate([np.empty(0, np.int32), *self._moved]))
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -70,13 +81,15 @@ class IndexProposer(Proposer):
         self._index, self._saved = None, {}  # Two at a time would take twice the memory.
         self._index = RowIndex(weight, bias, self.seed + self.rebuilds)
         self.rebuilds += 1
-        self._moved, self._followed = np.empty(0, np.int32), kept_state(weight, bias)
+        self._forget()
+        self._followed = kept_state(weight, bias)
 
     @profiled("update index")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Follow the rows that the last step changed most, and wait for it if it is to come.
+        """Follow the rows that the last step changed most.
 
-        A change by way of ``weight.data`` may escape this; see `RowIndex.fits`.
+        If the weights have not changed since the last call, the noted rows wait. A change by way of
+        ``weight.data`` may escape this; see `RowIndex.fits`.
         """
         if self._index is None:
             self._index, self._saved = RowIndex.restored(weight, bias, self._saved), {}
@@ -84,14 +97,19 @@ class IndexProposer(Proposer):
         # Several batches may come before the step that changes their rows.
         if self._followed is not None and unchanged(self._followed, weight, bias):
             return
-        if len(self._moved):
-            self._index.update(self._moved)
-        self._moved, self._followed = np.empty(0, np.int32), kept_state(weight, bias)
+        if self._moved:
+            rows = self._waiting()
+            self._index.update(rows)
+            self._noted[rows] = False
+        self._moved, self._followed = [], kept_state(weight, bias)
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
-        noted = [self._moved, active.label_ids(), self._found]
-        self._moved = np.unique(np.concatenate(noted))
+        rows = np.concatenate([active.label_ids(), self._found])
+        fresh = np.unique(rows[~self._noted[rows]])
+        if len(fresh):
+            self._noted[fresh] = True
+            self._moved.append(fresh)
         self._found = np.empty(0, np.int32)
 
     def _search(self, queries: Queries, k: int) -> np.ndarray:
@@ -131,18 +149,20 @@ class IndexProposer(Proposer):
         """See `Proposer.resize`; the next `rebuild` makes the index anew."""
         super().resize(out_features)
         self._index, self._saved = None, {}
-        self._found = self._moved = np.empty(0, np.int32)
+        self._found = np.empty(0, np.int32)
+        self._forget()
 
     def state_dict(self) -> dict[str, Any]:
         """The index, if there is one, without the weights, and the rows that it does not follow."""
         index = self._saved if self._index is None else self._index.state_dict()
-        return {"rebuilds": self.rebuilds, "moved": self._moved.copy(), "index": index}
+        return {"rebuilds": self.rebuilds, "moved": self._waiting(), "index": index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._index, self._saved, self._followed = None, dict(state["index"]), None
         self.rebuilds = int(state["rebuilds"])
-        self._moved = np.unique(state["moved"])  # Earlier states have some rows twice.
+        self._forget()
+        self._moved.append(np.array(state["moved"], np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.

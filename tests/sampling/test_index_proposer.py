@@ -103,17 +103,37 @@ class TestFollowing:
         assert {7, 8, 9, 10, 11} <= set(sampler.select(queries[:1], None).row(0).tolist())
 
     def test_rows_of_all_batches_of_a_step(self):
-        """With accumulated gradients rows change only after the last batch."""
+        """With accumulated gradients rows change only after the last batch, in each step again."""
         weight, bias = large_layer()
         queries, batches = draw_queries(1), ([7, 8], [9], [10, 11])
         sampler = index_sampler(*(D, len(weight)), active=20, rebuild=never, most_seen=3000)
-        for labels in batches:
-            sampler.update(weight, bias, queries)
-            sampler.select(queries, Pattern.from_lists([labels]))
-        weight[7:12] = 9 * queries[0]
+        for length in (-9, 9):
+            for labels in batches:
+                sampler.update(weight, bias, queries)
+                sampler.select(queries, Pattern.from_lists([labels]))
+            weight[7:12] = length * queries[0]
         sampler.update(weight, bias, None)
         assert {7, 8, 9, 10, 11} <= set(sampler.candidates(queries).indices.tolist())
-        assert not len(sampler.proposer._moved)
+        assert not len(sampler.proposer.state_dict()["moved"])
+
+    def test_a_step_with_frozen_weights_takes_no_more_time_than_the_first(self, monkeypatch):
+        """Rows that wait for a change of the weights are not gone through in each step."""
+        weight, bias = large_layer()
+        queries, most = draw_queries(1), 50
+        sampler = index_sampler(*(D, len(weight)), active=most, rebuild=never)
+        sampler.update(weight, bias, queries)
+        sizes, unique = [], np.unique
+
+        def counted(array, **options):
+            sizes.append(np.size(array))
+            return unique(array, **options)
+
+        monkeypatch.setattr(np, "unique", counted)
+        for number in range(40):
+            sampler.update(weight, bias, queries)
+            sampler.select(queries, Pattern.from_lists([range(20 * number, 20 * number + 20)]))
+        assert 0 < max(sizes) <= most
+        assert set(range(800)) <= set(sampler.proposer.state_dict()["moved"].tolist())
 
     def test_a_row_that_fell_is_not_proposed(self):
         weight, bias = draw_layer()
@@ -175,6 +195,14 @@ class TestState:
             np.testing.assert_array_equal(step(sampler, number), step(other, number))
             move(number)
         assert other.rebuilds == sampler.rebuilds == 3
+
+    def test_of_before_with_rows_twice(self):
+        """Earlier versions wrote them; a row that is followed twice spoils the mean of its list."""
+        proposer = IndexProposer(D, N)
+        proposer.rebuild(draw_layer()[0], None)
+        state = proposer.state_dict() | {"moved": np.array([5, 3, 5], np.int32)}
+        proposer.load_state_dict(state)
+        assert proposer.state_dict()["moved"].tolist() == [3, 5]
 
     def test_a_rebuild_forgets_what_was_loaded(self):
         weight = draw_layer()[0]
