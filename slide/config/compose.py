@@ -155,7 +155,8 @@ def readable(override: str, sweeps: bool = False) -> str:
         sweeps: whether commas stand between several paths; else they belong to the path.
 
     Raises:
-        ValueError: with ``sweeps``, for text with commas that Hydra cannot read.
+        ValueError: with ``sweeps``, for text with commas that Hydra cannot read, unless it names a
+            folder that there is.
 
     Example:
         >>> from slide.config.compose import readable
@@ -169,7 +170,7 @@ def readable(override: str, sweeps: bool = False) -> str:
         found = OverridesParser.create().parse_override(override)
         plain = sweeps if found.is_sweep_override() else isinstance(found.value(), str | None)
     except HydraException as error:
-        if sweeps and "," in path:
+        if sweeps and "," in path and not Path(path).exists():
             raise ValueError(
                 f"{override} may be one path or several: quote each path, as in "
                 f"\"{key}='a=1','b=2'\""

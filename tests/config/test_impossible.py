@@ -15,7 +15,7 @@ IMPOSSIBLE = [
     *("dataset.test_samples=1.5", "dataset.nonzeros=many", "dataset.nonzeros=61"),
     *("dataset.labels_per_row=0", "dataset.popularity=-1", "dataset.feature_popularity=x"),
     *("dataset.noise=1", "dataset.seed=-1", "dataset.name=2024", "run_dir=null dataset.name=null"),
-    *("dataset=bibtex dataset.root=7", "dataset=bibtex dataset.lenient=5"),
+    "dataset=bibtex dataset.lenient=5",
     *(f"network.hidden={value}" for value in ("[]", "8", "[8,0]", "[8,x]", "[1.5]")),
     *(f"network.hidden_active={value}" for value in ("4", "[4,5]", "[0]", "[x]", "null")),
     *(f"network.dropout={value}" for value in ("1", "-0.1", "x", "nan")),
