@@ -136,6 +136,7 @@ def test_labels_of_near_dense_rows_vote():
     assert len(model.own_candidates(3, block=150).indptr) == 401
 
 
+@pytest.mark.not_as_python
 def test_a_model_of_dense_rows_is_saved_with_what_finds_them(tmp_path):
     X = clustered(600)
     y = cosines(X, clustered(6, seed=5), True).argmax(1)

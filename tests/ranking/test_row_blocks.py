@@ -37,6 +37,7 @@ def test_rows_are_collected(monkeypatch, most):
     assert (len(blocks) == 1) == (most == 1000)
 
 
+@pytest.mark.not_as_python
 def test_the_matrix_never_stands_beside_its_parts(monkeypatch):
     monkeypatch.setattr(row_blocks, "MOST_ROOM", 1 << 16)
 
