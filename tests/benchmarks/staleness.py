@@ -28,7 +28,9 @@ from slide import runtime
 from slide.config import build_trainer
 from slide.training.evaluation import selection_recall
 
-LARGE = [*JOB, "trainer.epochs=1", "dataset.test_samples=1000"]
+LARGE = [
+    *(*JOB, "trainer.epochs=1", "dataset.train_samples=100_000", "dataset.test_samples=1000"),
+]
 DEBIAN = [
     *("recipe=fast", "network.hidden=[256]", "network.dropout=0.3"),
     *("optimizer.lr=0.002", "trainer.epochs=6", "sampler=lsh"),
