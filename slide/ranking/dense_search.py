@@ -29,11 +29,20 @@ def are_dense(features: CSR, num_features: int) -> bool:
         features: ``(R, D)`` training rows.
         num_features: D.
     """
-    share = len(features.indices) / max(features.num_rows * num_features, 1)
-    if share > DENSE or share < _NEARLY:
-        return share > DENSE
     counts = np.bincount(features.indices, minlength=num_features).astype(np.float64)
-    return bool(counts @ counts > WORK * features.num_rows)
+    read = float(counts @ counts) / max(features.num_rows, 1)
+    share = len(features.indices) / max(features.num_rows * num_features, 1)
+    return count_as_dense(share, read)
+
+
+def count_as_dense(share: float, read: float) -> bool:
+    """`are_dense` by sizes.
+
+    Args:
+        share: of the entries that rows have, in the mean.
+        read: number of entries that a search in whole inverted lists would read for a row.
+    """
+    return share > DENSE or (share >= _NEARLY and read > WORK)
 
 
 class DenseSearch:

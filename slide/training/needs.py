@@ -4,9 +4,9 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
-from slide.data.kind import DENSE
 from slide.data.validation import held_rows
 from slide.ranking.associations import MOST_LABELS
+from slide.ranking.dense_search import count_as_dense
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.evidence import COLUMNS
 from slide.ranking.linear_classifiers import MOST_COPIED
@@ -243,8 +243,9 @@ def _ranker(sizes: RunSizes) -> int:
 
 def _near_rows(sizes: RunSizes) -> tuple[float, float]:
     """What finds near rows, and what is beside it while two kinds are compared, or it is saved."""
-    every = sizes.rows * sizes.features
-    if sizes.entries > DENSE * every:
+    every = max(sizes.rows * sizes.features, 1)
+    # As if all features were equally frequent: then lists are shortest.
+    if count_as_dense(sizes.entries / every, sizes.entries**2 / every):
         return _FLOAT * every, _INDEX_SAVED * _FLOAT * every
     neighbours = (2 * _FLOAT + _INT) * sizes.entries
     return neighbours, neighbours + _ENTRY_TAKEN * sizes.entries

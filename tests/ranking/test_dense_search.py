@@ -51,8 +51,8 @@ def test_of_many_rows_nearly_all_of_the_nearest_are_found():
     best = np.argsort(-cosines(queries, rows, False), axis=1)[:, :10]
     recall = np.mean([np.isin(own, true).mean() for own, true in zip(found, best, strict=True)])
     assert recall > 0.9
-    visited = search.index.nprobe / search.index.nlist
-    assert recall > 2 * visited, "lists of near rows, and not of any"
+    # A visit of lists at random would find as many as it sees.
+    assert search.index.nlist / 5 > dense_search._VISITED
 
 
 def test_a_row_is_not_its_own_neighbour():

@@ -113,6 +113,9 @@ def test_near_rows_among_dense_rows():
     kept, beside = needs._near_rows(SIZES._replace(rows=5000, entries=len(values)))
     assert kept == pytest.approx(search.state()["index"].nbytes, rel=0.1)
     assert beside > 2 * kept
+    fifth = SIZES._replace(rows=10_000, entries=140_000)
+    assert needs._near_rows(fifth)[0] == 4 * 70 * 10_000, "lists would be cut off"
+    assert needs._near_rows(fifth._replace(rows=5000, entries=70_000))[0] == 12 * 70_000
 
 
 def test_copies_for_checkpoints():
