@@ -61,7 +61,7 @@ def train() -> None:
         with one_voice(), user_errors():
             check_overrides([word for word in keys if "=" in word])
             others = [word for word in words if word not in keys]
-            words = [readable(word, _many(others)) for word in keys] + others
+            words = [readable(word, _is_sweep(others)) for word in keys] + others
         sys.argv[1:] = words
         run_by_hydra(words)
     else:
@@ -72,7 +72,7 @@ def train() -> None:
 
 def run_by_hydra(words: Sequence[str]) -> None:
     """Does what an option of Hydra asks for; with ``--multirun`` (``-m``), runs a sweep."""
-    if find_place().size > 1 and _many(words):
+    if find_place().size > 1 and _is_sweep(words):
         with one_voice():
             sys.exit("error: torchrun starts the processes of one run, and a sweep (-m) has many")
     main = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
@@ -93,7 +93,7 @@ def run_by_hydra(words: Sequence[str]) -> None:
         sweep.finish()
 
 
-def _many(words: Sequence[str]) -> bool:
+def _is_sweep(words: Sequence[str]) -> bool:
     """Whether a command line asks for a sweep."""
     return bool({"-m", "--multirun"} & set(words))
 
