@@ -12,6 +12,7 @@ from slide.kernels.label_counts import relate_candidates
 from slide.kernels.parse_rows import Columns, parse_rows
 from slide.kernels.random import random_bits
 from slide.kernels.subsample_words import subsample_words
+from slide.kernels.substitutes import Questions, ask_similar
 from slide.kernels.synthetic_rows import draw_features, draw_labels
 from slide.search import top_votes
 from slide.sparse import CSR, Pattern
@@ -119,11 +120,12 @@ def _candidates(rng: np.random.Generator) -> None:
     lists = np.stack([rng.permutation(_LABELS) for _ in range(_ROWS)]).astype(np.int32)
     scores = rng.standard_normal((5, _ROWS, _LABELS)).astype(np.float32)
     frequency, of_row = rng.integers(0, 99, _LABELS), rng.random((_ROWS, 3)).astype(np.float32)
-    starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 18), np.float32)
+    starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 20), np.float32)
     related = np.stack([scores[4].ravel(), *rng.random((2, ids.size))], axis=1).astype(np.float32)
-    known = (lists, scores[2], scores[3]), related
+    answered = rng.random((ids.size, 2)).astype(np.float32)
+    known = (lists, scores[2], scores[3]), related, answered
     fill_evidence(ids, starts, scores[0], scores[1], *known, frequency, of_row, found)
-    columns = torch.from_numpy(found).view(_ROWS, _LABELS, 18)
+    columns = torch.from_numpy(found).view(_ROWS, _LABELS, 20)
     place = torch.from_numpy(np.argsort(lists, 1)[:, ::-1].copy())
     for column, number in zip((0, 3, 6, 7, 9), range(5), strict=True):
         values = torch.from_numpy(scores[number])
@@ -140,6 +142,7 @@ def _candidates(rng: np.random.Generator) -> None:
     near("a frequency", columns[0, :, 13], torch.from_numpy(np.log1p(frequency[::-1])).float())
     near("the numbers of a row", columns[:, 0, 14:17], torch.from_numpy(of_row))
     near("the best score", columns[:, 3, 17], torch.from_numpy(scores[0].max(1)))
+    near("what answers say", columns[:, :, 18:].reshape(-1, 2), torch.from_numpy(answered))
 
 
 def _relations(rng: np.random.Generator) -> None:
@@ -167,6 +170,32 @@ def _relations(rng: np.random.Generator) -> None:
     near("relations", torch.from_numpy(found), torch.stack([x @ dense, best, bayes], 2).view(-1, 3))
 
 
+def _answers(rng: np.random.Generator) -> None:
+    """All labels are candidates, and each question that a feature makes has answers of its own."""
+    features, x = random_csr(rng, _ROWS, _COLUMNS)
+    weights, dense = random_csr(rng, _COLUMNS, _COLUMNS)
+    weights, dense = weights._replace(values=np.abs(weights.values)), dense.abs()
+    (indptr, others, _), beside = random_csr(rng, _ROWS, _COLUMNS)
+    has = torch.from_numpy(rng.random((len(others), _LABELS)) < 0.3)
+    labels = Pattern.from_lists([np.flatnonzero(row).tolist() for row in has.numpy()])
+    questions = Questions(indptr, others, np.arange(len(others), dtype=np.int32))
+    ids = np.tile(np.arange(_LABELS), (_ROWS, 1))
+    found, places = np.zeros((ids.size, 2), np.float32), np.zeros((2, _LABELS), np.int32)
+    # The features of a row are asked beside the group of its number.
+    groups, starts = features.entry_rows(), np.arange(_ROWS + 1) * _LABELS
+    ask_similar(features, groups, weights, questions, labels, ids, starts, places, found)
+    answers = torch.zeros(_ROWS, _COLUMNS, _LABELS)
+    answers[beside != 0] = has.float()
+    asked = (x != 0)[:, :, None] * dense * (beside != 0)[:, None]
+    shares = (asked @ answers) / asked.sum(2, keepdim=True).clamp(min=1e-30)
+    best = (asked.amax(1)[:, :, None] * answers).amax(1)
+    near(
+        "what answers say",
+        torch.from_numpy(found),
+        torch.stack([shares.sum(1), best], 2).view(-1, 2),
+    )
+
+
 DATA_TESTS: dict[str, Test] = {
     "rows as text": _text,
     "words that stay": _words,
@@ -174,4 +203,5 @@ DATA_TESTS: dict[str, Test] = {
     "votes of near rows": _votes,
     "evidence of candidates": _candidates,
     "candidates and features": _relations,
+    "answers to similar questions": _answers,
 }

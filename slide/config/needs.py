@@ -10,6 +10,7 @@ from slide.bars import say
 from slide.config.ranks import ALONE, Ranks
 from slide.config.samplers import proposer_has
 from slide.data import SparseDataset
+from slide.data.kind import is_graph
 from slide.limits import free_memory, in_gib, resident_memory
 from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs, peak_memory
 
@@ -132,4 +133,5 @@ def _ranker_sizes(ranker: Any, data: SparseDataset) -> RankerSizes | None:
     if not ranker:
         return None
     candidates = sum(ranker.get(name, 0) for name in _CANDIDATES)
-    return RankerSizes(candidates, ranker.negatives, data.num_features, data.num_labels)
+    sizes = data.num_features, data.num_labels
+    return RankerSizes(candidates, ranker.negatives, *sizes, is_graph(data.train))

@@ -31,7 +31,9 @@ def _put_known(own, known, values, out):
 
 
 @parallel
-def fill_evidence(ids, starts, network, linear, votes, related, frequency, of_row, columns):
+def fill_evidence(
+    ids, starts, network, linear, votes, related, answered, frequency, of_row, columns
+):
     """The columns of `slide.ranking.evidence.COLUMNS` for all candidates.
 
     Args:
@@ -40,9 +42,10 @@ def fill_evidence(ids, starts, network, linear, votes, related, frequency, of_ro
         network, linear: ``(B, K)`` float32, scores of the candidates.
         votes: ids ``(B, V)`` int32, shares and sharp shares ``(B, V)`` float32.
         related: ``(pairs, 3)`` float32, see `slide.kernels.label_counts.relate_candidates`.
+        answered: ``(pairs, 2)`` float32, see `slide.kernels.substitutes.ask_similar`.
         frequency: ``(N,)`` int64.
-        of_row: ``(B, 3)`` float32, the columns before the last one, which are those of a row.
-        columns: ``(pairs, 18)`` float32 output.
+        of_row: ``(B, 3)`` float32, the columns from the 15th on, which are those of a row.
+        columns: ``(pairs, 20)`` float32 output.
     """
     voted, shares, sharp = votes
     for b in prange(len(ids)):
@@ -60,6 +63,7 @@ def fill_evidence(ids, starts, network, linear, votes, related, frequency, of_ro
         _put_known(own, voted[b], shares[b], out[:, 6])
         _put_known(own, voted[b], sharp[b], out[:, 7])
         out[:, 9:12] = related[starts[b] : starts[b + 1]]
+        out[:, 18:20] = answered[starts[b] : starts[b + 1]]
         for i in range(count):
             out[i, 1], out[i, 4] = out[i, 0] - best, out[i, 3] - most
             out[i, 13] = np.log1p(frequency[own[i]])

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from slide.data import KnownLabels, OwnItems
+from slide.kernels.substitutes import Questions
 from slide.kernels.trees import Trees
-from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours
+from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours, Substitutes
 from slide.ranking.dense_search import DenseSearch
 from slide.ranking.list_search import ListSearch
 from slide.sparse import CSR, Pattern
@@ -69,6 +70,10 @@ def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
     if isinstance(ranker.known_labels, KnownLabels):
         found["known.keys"] = ranker.known_labels.keys.view(np.int64)
         found["known.rows"] = ranker.known_labels.rows
+    if len(ranker.substitutes.rests):
+        found |= _named("substitutes", ranker.substitutes.similar)
+        found |= _named("questions", ranker.substitutes.questions)
+        found["questions.rests"] = ranker.substitutes.rests.view(np.int64)
     whole = {name: np.require(array, requirements=("C", "W")) for name, array in found.items()}
     return {name: torch.from_numpy(array) for name, array in whole.items()}
 
@@ -98,6 +103,8 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
     ranker.associations.num_labels = num_labels
     ranker.associations.unseen = arrays["associations.unseen"]
     ranker.associations.label_shares = arrays["associations.label_shares"]
+    if "questions.rests" in arrays:  # Models of an earlier slide have none.
+        ranker.substitutes = _substitutes(arrays, labels, num_labels)
     ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
     ranker.classifiers.num_features = len(ranker.associations.unseen)
     ranker.judge.base = settings["judge_base"]
@@ -117,6 +124,14 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
         keys = arrays["known.keys"].view(np.uint64)
         ranker.known_labels = KnownLabels.restored(keys, arrays["known.rows"], labels)
     return ranker
+
+
+def _substitutes(arrays: dict[str, np.ndarray], labels: Pattern, num_labels: int) -> Substitutes:
+    found = Substitutes()
+    found.num_labels, found.rests = num_labels, arrays["questions.rests"].view(np.uint64)
+    found.questions, found.labels = _taken(Questions, "questions", arrays), labels
+    found.similar = _taken(CSR, "substitutes", arrays)
+    return found
 
 
 def _named(prefix: str, arrays: Any) -> dict[str, np.ndarray]:

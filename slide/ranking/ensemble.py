@@ -1,4 +1,4 @@
-"""A re-ranker that joins a network, linear classifiers, the nearest training rows and features."""
+"""A re-ranker that joins a network, linear classifiers, near training rows and features."""
 
 from collections.abc import Callable
 
@@ -21,6 +21,7 @@ from slide.ranking.judge import Judge, load_learner
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import USUAL_NEAR, Neighbours, num_near_rows
 from slide.ranking.ranked import Ranked
+from slide.ranking.substitutes import Substitutes
 from slide.sizes import judged_places
 from slide.sparse import CSR, Pattern, hits
 
@@ -51,8 +52,9 @@ class EnsembleRanker:
     """Candidates of a network and of the training rows, judged by all that is known of them.
 
     A judge learns from held-out rows how much the scores of the network and of linear classifiers,
-    the votes of the nearest rows and the labels of the features count (stacking: Wolpert 1992,
-    "Stacked generalization"). So no share has to be set, and the scores are probabilities.
+    the votes of the nearest rows, the labels of the features and, in a knowledge graph, the answers
+    to similar questions count (stacking: Wolpert 1992, "Stacked generalization"). So no share has
+    to be set, and the scores are probabilities.
 
     Args:
         classifiers: what the linear classifiers are; None: `LinearClassifiers` as they are.
@@ -112,6 +114,7 @@ class EnsembleRanker:
         self.depths, self.negatives = Depths(depth, voted, associated), negatives
         self.objective, self.known = objective, known
         self.num_near, self.associations = neighbours, Associations()
+        self.substitutes = Substitutes()
         self.neighbours = Neighbours(neighbours or USUAL_NEAR)
         # The score of a label with which a row shares no feature is the bias of its classifier.
         nothing = {"linear": self.classifiers.solver.bias}
@@ -225,8 +228,8 @@ class EnsembleRanker:
             search: see `fit`.
         """
         depths = self.depths._replace(network=max(self.depths.network, least))
-        known = self.frequency, self.known_labels
-        experts = Experts(network, self.classifiers, self.neighbours, self.associations, *known)
+        counted = self.associations, self.substitutes, self.frequency
+        experts = Experts(network, self.classifiers, self.neighbours, *counted, self.known_labels)
         return gather(experts, features, depths, search)
 
     def _take_rows(self, train: Split, weighted: bool, exclude: bool) -> None:
@@ -245,6 +248,9 @@ class EnsembleRanker:
         sizes = train.num_features, train.num_labels
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
         self.associations.fit(train.features, train.labels, *sizes)
+        self.substitutes = Substitutes()  # Of rows that are questions only.
+        if self.kind == "graph":
+            self.substitutes.fit(train.features, train.labels, *sizes)
         self.known_labels = find_known(train, self.kind) if exclude else None
 
     def _fit_classifiers(self, train: Split) -> None:

@@ -13,6 +13,7 @@ from slide.nn.predicting import check_finite
 from slide.ranking.associations import Associations
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours
+from slide.ranking.substitutes import Substitutes
 from slide.ranking.unknown_labels import best_unknown
 from slide.sparse import CSR, row_bounds
 
@@ -37,6 +38,8 @@ COLUMNS = {
     "nearest": 0,
     "mean_similarity": 0,
     "network_best": 0,
+    "substitutes": 1,
+    "substitutes_best": 1,
 }
 
 
@@ -52,6 +55,7 @@ class Experts(NamedTuple):
         classifiers: trained linear classifiers.
         neighbours: the training rows.
         associations: features and labels that go together.
+        substitutes: the answers to similar questions.
         frequency: ``(N,)`` number of training rows of each label.
         known_labels: labels that are no candidates; None: all labels may be.
     """
@@ -60,6 +64,7 @@ class Experts(NamedTuple):
     classifiers: LinearClassifiers
     neighbours: Neighbours
     associations: Associations
+    substitutes: Substitutes
     frequency: np.ndarray
     known_labels: KnownLabels | OwnItems | None
 
@@ -133,6 +138,7 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
         ),
         (votes.ids, votes.shares, votes.sharp),
         experts.associations.relate(features, ids),
+        experts.substitutes.relate(features, ids),
         *(experts.frequency, of_row, columns),
     )
     return Evidence(ids, columns, named)

@@ -11,6 +11,7 @@ from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.evidence import COLUMNS
 from slide.ranking.linear_classifiers import MOST_COPIED
 from slide.ranking.row_blocks import MOST_ROOM
+from slide.ranking.substitutes import MOST_SIMILAR
 
 # Types of numbers, in bytes.
 _FLOAT, _INT, _LONG = 4, 4, 8
@@ -22,6 +23,9 @@ _ALONE = 0.6
 # Bytes of an entry of the rows while near rows take it, and while only its list is made; of a pair
 # of row and label while the classifiers learn; of room for a weight, a quarter of which is used.
 _ENTRY_TAKEN, _ENTRY_LISTED, _PAIR_LEARNT, _WEIGHT_LEARNT = 44, 16, 12, 10
+# Bytes of a pair of a feature and a label of its row, while similar questions are looked for; and
+# similar features for each pair.
+_PAIR_ASKED, _SIMILAR = 115, 3
 # How many times its size an index of dense rows takes while it is saved.
 _INDEX_SAVED = 2.2
 # Bytes of a training row of a label while it learns, and how much longer the longest list of these
@@ -45,12 +49,14 @@ class RankerSizes(NamedTuple):
         negatives: of a row that classifiers learn from.
         features: D, also where several processes share the network.
         labels: N, likewise.
+        questions: whether the rows are a knowledge graph.
     """
 
     candidates: int
     negatives: int
     features: int
     labels: int
+    questions: bool = False
 
 
 class RunSizes(NamedTuple):
@@ -216,7 +222,7 @@ def _ranker(sizes: RunSizes) -> int:
     if sizes.ranker is None:
         return 0
     rows, each = max(sizes.rows, 1), sizes.entries / max(sizes.rows, 1)
-    candidates, negatives, features, labels = sizes.ranker
+    candidates, negatives, features, labels, questions = sizes.ranker
     sizes = sizes._replace(features=features, labels=labels)
     neighbours, compared = _near_rows(sizes)
     distinct_pairs = _distinct(each * sizes.targets, sizes)
@@ -235,10 +241,13 @@ def _ranker(sizes: RunSizes) -> int:
         # At the end, labels of features are counted again: the rows of each feature, room, parts.
         _ENTRY_LISTED * sizes.entries
         + (_FLOAT + _INT) * (min(MOST_ROOM, associations) + 2 * associations),
+        _PAIR_ASKED * each * sizes.targets * questions,
     )
     scratch = (_FLOAT + _INT) * (rows + 2 * labels) + (_FLOAT + 2 * _INT) * features
     kept = neighbours + (_FLOAT + _INT) * associations + _FLOAT * (features + labels) + classifiers
-    return round(kept + sizes.threads * scratch + max(phases))
+    asked = (_LONG + 2 * _INT) * sizes.entries
+    asked += (_FLOAT + _INT) * min(_SIMILAR * each * sizes.targets, MOST_SIMILAR * features)
+    return round(kept + questions * asked + sizes.threads * scratch + max(phases))
 
 
 def _near_rows(sizes: RunSizes) -> tuple[float, float]:

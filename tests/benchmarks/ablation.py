@@ -35,6 +35,7 @@ from slide.training.evaluation import evaluate
 DEFAULT = "default recipe"
 ALONE = "network alone"
 KEEP = "known labels are answers, too"
+UNASKED = "no answers to similar questions"
 # Overrides of the re-ranker, which learns from one and the same network.
 RANKER = {
     DEFAULT: [],
@@ -44,6 +45,7 @@ RANKER = {
     "classifiers with C = 1": ["ranker.classifiers.C=1"],
     "no nearest rows": ["ranker.voted=1"],
     "no labels of the features": ["ranker.associated=1"],
+    UNASKED: [],
     "15, 30 and 10 candidates": ["ranker.depth=15", "ranker.voted=30", "ranker.associated=10"],
     "60, 120 and 40 candidates": ["ranker.depth=60", "ranker.voted=120", "ranker.associated=40"],
     "ten negatives of a row": ["ranker.negatives=10"],
@@ -59,6 +61,7 @@ UNSEEN = {
     "no labels of the features": [
         *("association", "association_best", "association_rank", "naive_bayes")
     ],
+    UNASKED: ["substitutes", "substitutes_best"],
 }
 # Overrides of runs that train another network.
 NETWORK = {
@@ -119,8 +122,10 @@ def variants_of_ranker(overrides: list[str]) -> list[str]:
     """The variants of the re-ranker that differ from the recipe on a data set."""
     with user_errors():
         data = open_dataset(read_config(overrides))
-    left_out = kind_of(data.train) != "other"
-    return [name for name in RANKER if name != KEEP or left_out]
+    kind = kind_of(data.train)
+    same = {KEEP} if kind == "other" else set()
+    same |= {UNASKED} if kind != "graph" else set()
+    return [name for name in RANKER if name not in same]
 
 
 def measure_rankers(store: Store, overrides: list[str], cases: list[Row]) -> None:

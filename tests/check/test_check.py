@@ -59,13 +59,14 @@ WRITERS = {
     "labels of features": ("count_labels", lambda words: words[5].values),
     "entries that are not zero": ("count_nonzeros", itemgetter(1)),
     "generated rows": ("draw_features", itemgetter(11)),
-    "evidence of candidates": ("fill_evidence", itemgetter(8)),
+    "evidence of candidates": ("fill_evidence", itemgetter(9)),
     "weights of drawn ids": ("stratified_log_weights", itemgetter(3)),
     "largest bounds": ("keep_largest_bounds", itemgetter(5)),
     "entries of rows": ("gather_entries", itemgetter(2)),
     "rows of classifiers": ("list_training_rows", itemgetter(5)),
     "scores of classifiers": ("score_labels", itemgetter(5)),
     "candidates and features": ("relate_candidates", itemgetter(7)),
+    "answers to similar questions": ("ask_similar", itemgetter(8)),
 }
 
 

@@ -179,7 +179,7 @@ def fill_evidence(ids, scores, known, frequency, of_row):
         ids: numbers of the candidates; those below 0 are none.
         scores: those of the network and of the classifiers, as long as ``ids``.
         known: dictionaries from ids to shares and to sharp shares, and for each candidate three
-            numbers of its features.
+            numbers of its features and two of answers.
         frequency: of all labels.
         of_row: three numbers.
     """
@@ -201,6 +201,7 @@ def fill_evidence(ids, scores, known, frequency, of_row):
     columns += [[math.log1p(frequency[ids[i]]) for i in kept]]
     columns += [[float(number)] * len(kept) for number in of_row]
     columns += [[max(network, default=0)] * len(kept)]
+    columns += [[float(numbers[i]) for numbers in known[3]] for i in range(2)]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -250,6 +251,29 @@ def relate(row, lists, unseen, shares, ids):
         for (f, _), share in zip(row, own, strict=True):
             logarithm += math.log(share / shares[label] + unseen[f])
         found.append([total, max(own, default=0.0), logarithm])
+    return found
+
+
+def ask_similar(row, similar, questions, ids):
+    """What the answers to similar questions say of each candidate: sum of shares, largest weight.
+
+    Args:
+        row: pairs of a feature and the group of the other features; below 0 for none.
+        similar: for each feature a dictionary from features to weights.
+        questions: for each group pairs of a feature beside it and a list of answers.
+        ids: numbers of the candidates; those below 0 are none.
+    """
+    found = []
+    for label in (label for label in ids if label >= 0):
+        total = best = 0.0
+        for feature, group in row:
+            asked = questions[group] if group >= 0 else []
+            pairs = [(similar[feature].get(other, 0.0), answers) for other, answers in asked]
+            right = [weight for weight, answers in pairs if label in answers]
+            every = sum(weight for weight, _ in pairs)
+            total += sum(right) / every if every else 0.0
+            best = max(best, *right, 0.0)
+        found.append([total, best])
     return found
 
 

@@ -32,16 +32,16 @@ def test_evidence_of_candidates():
     of_row = rng.random((ROWS, 3)).astype(np.float32)
     starts = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
     related = rng.integers(-3, 3, (starts[-1], 3)).astype(np.float32)
+    answered = rng.random((starts[-1], 2)).astype(np.float32)
     found = np.full((starts[-1], len(COLUMNS)), np.nan, np.float32)
-    fill_evidence(
-        *(ids, starts, *scores, (votes, shares, sharp), related, frequency, of_row, found)
-    )
+    said = related, answered
+    fill_evidence(*(ids, starts, *scores, (votes, shares, sharp), *said, frequency, of_row, found))
     for b in range(ROWS):
         known = [
             {int(n): x for n, x in zip(*pair, strict=True) if n >= 0}
             for pair in ((votes[b], shares[b]), (votes[b], sharp[b]))
         ]
-        known.append(related[starts[b] : starts[b + 1]])
+        known += [numbers[starts[b] : starts[b + 1]] for numbers in said]
         expected = naive.fill_evidence(ids[b], [s[b] for s in scores], known, frequency, of_row[b])
         own = found[starts[b] : starts[b + 1]]
         np.testing.assert_allclose(own, np.reshape(expected, own.shape), rtol=1e-6)

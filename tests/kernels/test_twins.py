@@ -10,6 +10,7 @@ TWINS = {
     "adam_factored": ("naive.adam_row", "kernels/test_adam.py"),
     "adam_rows": ("naive.adam_row", "kernels/test_adam.py"),
     "add_to_sum": ("naive_ranking.add_to_sum", "kernels/test_largest.py"),
+    "ask_similar": ("naive_ranking.ask_similar", "kernels/test_substitutes.py"),
     "assemble_per_sample": ("naive.assemble", "kernels/test_assemble_sets.py"),
     "assemble_shared": ("naive.assemble", "kernels/test_assemble_sets.py"),
     "bce": ("naive_losses.bce", "functional/test_losses_naive.py"),

@@ -8,9 +8,10 @@ import scipy.sparse
 import torch
 from helpers import job
 from helpers.frames import Frame
+from helpers.graphs import PEOPLE, make_graph
 
 import slide
-from slide.data import TextOptions, TextVectorizer, holdout, transform
+from slide.data import TextOptions, TextVectorizer, divide, holdout, transform
 from slide.model import Model, load
 from slide.ranking import EnsembleRanker
 
@@ -56,6 +57,22 @@ def test_new_labels_are_learnt_and_old_ones_stay(raw):
     best = model.predict(rows, k=2).labels
     assert (best[:15, 0] == "new").all()
     assert (np.isin(best[15:], ["newer", "label 3"])).mean() > 0.9
+
+
+def test_a_graph_with_new_people_has_its_answers():
+    graph = make_graph(np.random.default_rng(0))
+    train, held = divide(graph, 0.2, seed=0)
+    network = slide.SlideNetwork(graph.num_features, [8], PEOPLE, slide.FullSampler)
+    model = Model(network, EnsembleRanker().fit(network, train, held, every=graph))
+    every = np.tile(np.arange(PEOPLE), (len(graph), 1))
+    before = model.ranker.substitutes.relate(graph.features, every)
+    model.add_labels(2)
+    model.add_features(3)
+    answers = model.ranker.substitutes
+    np.testing.assert_array_equal(answers.relate(graph.features, every), before)
+    assert not answers.relate(graph.features, np.full((len(graph), 1), PEOPLE + 1)).any()
+    row = ([1.0, 1.0], [2, graph.num_features + 2], [0, 2])
+    assert np.isfinite(model.predict(scipy.sparse.csr_array(row)).scores).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

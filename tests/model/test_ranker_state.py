@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
+from helpers.graphs import make_graph
 
 from slide import FullSampler, SlideNetwork
-from slide.data import holdout
+from slide.data import divide, holdout
 from slide.model.ranker_state import ranker_settings, ranker_tensors, restored_ranker
 from slide.ranking import EnsembleRanker
 
@@ -34,6 +35,35 @@ def test_it_ranks_as_before(fitted):
     one, two = (each.rank(network, data.test.features, 5) for each in (ranker, other))
     np.testing.assert_array_equal(one.ids, two.ids)
     np.testing.assert_array_equal(one.scores, two.scores)
+
+
+@pytest.fixture(scope="module")
+def of_graph():
+    """Training rows of a graph, a network, and its ranker."""
+    graph = make_graph(np.random.default_rng(0))
+    torch.manual_seed(0)
+    network = SlideNetwork(graph.num_features, [8], graph.num_labels, FullSampler)
+    train, held = divide(graph, 0.2, seed=0)
+    return graph, network, EnsembleRanker().fit(network, train, held, every=graph)
+
+
+def test_answers_to_similar_questions_are_kept(of_graph):
+    graph, network, ranker = of_graph
+    assert len(ranker.substitutes.rests)
+    other = restored_ranker(ranker_settings(ranker), ranker_tensors(ranker))
+    for search in ("exact", "index"):
+        one, two = (each.rank(network, graph.features, 5, search) for each in (ranker, other))
+        np.testing.assert_array_equal(one.ids, two.ids)
+        np.testing.assert_array_equal(one.scores, two.scores)
+
+
+def test_a_graph_of_an_earlier_version_knows_no_similar_questions(of_graph):
+    graph, network, ranker = of_graph
+    later = ("substitutes.", "questions.")
+    old = {n: each for n, each in ranker_tensors(ranker).items() if not n.startswith(later)}
+    other = restored_ranker(ranker_settings(ranker), old)
+    assert not len(other.substitutes.rests)
+    assert other.rank(network, graph.features, 5).ids.shape == (len(graph), 5)
 
 
 def test_the_votes_of_a_judge_without_trees_are_kept(fitted):

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
+from helpers.graphs import PEOPLE, make_graph
 
-from slide.data import holdout, transform
+from slide import FullSampler, SlideNetwork
+from slide.data import divide, holdout, transform
 from slide.model import Model, load
 from slide.ranking import EnsembleRanker
 
@@ -48,6 +50,20 @@ def test_answers_are_the_others_without_the_labels_left_out(data, steps, known, 
     size = [(model.network.output.weight.shape[0]), small.network.output.weight.shape[0]]
     assert size[1] < size[0]
     np.testing.assert_array_equal(model.predict(rows, k=80).scores, scores)  # It is as it was.
+
+
+def test_similar_questions_have_the_answers_that_are_left():
+    graph = make_graph(np.random.default_rng(0))
+    torch.manual_seed(0)
+    network = SlideNetwork(graph.num_features, [8], PEOPLE, FullSampler)
+    train, held = divide(graph, 0.2, seed=0)
+    ranker = EnsembleRanker().fit(network, train, held, every=graph)
+    small = Model(network, ranker).restricted(np.arange(3, PEOPLE, 2)).ranker
+    whole = ranker.substitutes.relate(graph.features, np.tile(np.arange(PEOPLE), (len(graph), 1)))
+    left = np.tile(np.arange(len(range(3, PEOPLE, 2))), (len(graph), 1))
+    found = small.substitutes.relate(graph.features, left).reshape(*left.shape, 2)
+    np.testing.assert_array_equal(found, whole.reshape(len(graph), PEOPLE, 2)[:, 3::2])
+    assert found.any()
 
 
 def test_the_network_alone_has_equal_scores(data):

@@ -9,7 +9,7 @@ from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.samplers import lsh_sampler
 
 from slide import SlideNetwork
-from slide.ranking import Associations, LinearClassifiers, Neighbours
+from slide.ranking import Associations, LinearClassifiers, Neighbours, Substitutes
 from slide.ranking.evidence import COLUMNS, Depths, Experts, gather, join
 from slide.sparse import Pattern
 
@@ -35,7 +35,8 @@ def experts(features):
     classifiers = LinearClassifiers().fit(features, labels, candidates, *sizes)
     frequency = np.bincount(labels.indices, minlength=LABELS)
     associations = Associations().fit(features, labels, *sizes)
-    return Experts(network, classifiers, neighbours, associations, frequency, None)
+    substitutes = Substitutes().fit(features, labels, *sizes)
+    return Experts(network, classifiers, neighbours, associations, substitutes, frequency, None)
 
 
 def every_score(network, features):
@@ -88,8 +89,9 @@ def test_each_column_says_what_its_name_says(experts, features):
     votes = experts.neighbours.votes(features, 5)
     starts = np.concatenate([[0], np.cumsum((found.ids >= 0).sum(1))])
     relations = experts.associations.relate(features, found.ids)
+    answers = experts.substitutes.relate(features, found.ids)
     for b in range(ROWS):
-        related = relations[starts[b] : starts[b + 1]]
+        related, answered = (each[starts[b] : starts[b + 1]] for each in (relations, answers))
         own = found.ids[b] >= 0
         ids = found.ids[b][own]
         row = dict(zip(COLUMNS, columns[b][own].T, strict=True))
@@ -115,6 +117,8 @@ def test_each_column_says_what_its_name_says(experts, features):
             "nearest": np.full(len(ids), votes.nearest[b]),
             "mean_similarity": np.full(len(ids), votes.mean[b]),
             "network_best": np.full(len(ids), network[b].max()),
+            "substitutes": answered[:, 0],
+            "substitutes_best": answered[:, 1],
         }
         for name, values in expected.items():
             np.testing.assert_allclose(row[name], values, rtol=1e-4, atol=1e-5, err_msg=name)

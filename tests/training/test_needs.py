@@ -10,12 +10,12 @@ from helpers import job
 from helpers.samplers import faiss_sampler, lsh_sampler
 
 from slide import FullSampler, RowSparseAdam, SimHash, SlideNetwork
-from slide.data import Batches, validation_split
+from slide.data import Batches, Split, validation_split
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
 from slide.ranking.dense_search import DenseSearch
 from slide.search import RowIndex
-from slide.sparse import CSR
+from slide.sparse import CSR, Pattern
 from slide.training import needs
 from slide.training.needs import (
     RankerSizes,
@@ -179,3 +179,37 @@ def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
     )
     found = memory_needs(sizes)["re-ranker"]
     assert found == pytest.approx(peak, rel=0.25)
+
+
+@pytest.mark.compiled_only
+def test_the_re_ranker_of_a_graph():
+    """Answers of a question are some of twenty that go with its relation."""
+    rng, rows, labels = np.random.default_rng(0), 40_000, 3000
+    asked = rng.permutation(3000 * 40)[:rows]
+    features = np.stack([asked // 40, 3000 + asked % 40], axis=1).astype(np.int32)
+    answers = 20 * (asked % 40)[:, None] + np.argsort(rng.random((rows, 20)), axis=1)[:, :4]
+    bounds = np.arange(rows + 1)
+    x = CSR(2 * bounds, features.ravel(), np.ones(2 * rows, np.float32))
+    every = Split(
+        x, Pattern(4 * bounds, answers.astype(np.int32).ravel()), 3040, labels, kind="graph"
+    )
+    train, held = validation_split(every, 0)
+    network = SlideNetwork(3040, [4], labels, FullSampler)
+    EnsembleRanker().fit(network, train.slice(0, 4000), held.slice(0, 400))
+    ranker = EnsembleRanker()
+    tracemalloc.start()
+    ranker.fit(network, train, held, every=every)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    sizes = SIZES._replace(
+        rows=rows,
+        features=3040,
+        labels=labels,
+        entries=2 * rows,
+        targets=4 * rows,
+        ranker=RankerSizes(110, 50, 3040, labels, questions=True),
+        hidden=(4,),
+    )
+    assert memory_needs(sizes)["re-ranker"] == pytest.approx(peak, rel=0.25)
+    without = sizes._replace(ranker=sizes.ranker._replace(questions=False))
+    assert memory_needs(without)["re-ranker"] < memory_needs(sizes)["re-ranker"]

@@ -1,0 +1,184 @@
+"""What the answers to similar questions say of a label: evidence in a knowledge graph."""
+
+import numpy as np
+
+from slide import checks
+from slide.data.dataset import take_labels
+from slide.data.transform_steps import mix_bits
+from slide.kernels.label_counts import count_labels
+from slide.kernels.ragged import RowRoom
+from slide.kernels.substitutes import Questions, ask_similar
+from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.runtime import num_threads
+from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
+
+# Number of similar features of each feature.
+MOST_SIMILAR = 512
+# Added to the number of occurrences of a feature, so that rare ones do not seem sure.
+_PRIOR = 3
+# Occurrences that more features share tell little, and their pairs would take most of the time.
+_MOST_SHARING = 100
+_NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+
+
+class Substitutes:
+    """Scores labels by the answers to questions in which one feature is another, similar one.
+
+    A row of a knowledge graph is a question, such as head and relation, and its labels are known
+    answers. Another relation of the same head, or another head with the same relation, is a
+    similar question if the two features often have the same answer beside the same other
+    features. So facts that stand in the graph speak for facts that do not, as in the models of
+    observed features (Toutanova and Chen 2015, "Observed versus latent features for knowledge base
+    and text inference").
+
+    An occurrence of a feature is a pair of a label and of the other features of its row. A feature
+    c stands in for a feature b with the weight ``shared / (count + 3)``: of the ``count``
+    occurrences of c, b has ``shared`` ones, too. One that more than 100 features share is not
+    counted.
+
+    Args:
+        longest: number of features that may stand in for a feature, those with the most shared
+            occurrences.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ranking import Substitutes
+        >>> rows = slide.Pattern.from_lists([[0, 8], [0, 9], [1, 8], [2, 9]])
+        >>> features = slide.CSR(*rows, np.ones(8, np.float32))
+        >>> answers = slide.Pattern.from_lists([[4], [4], [5], [6]])
+        >>> model = Substitutes().fit(features, answers, num_features=10, num_labels=7)
+        >>> model.relate(slide.CSR(*rows.slice(2, 3), np.ones(2, np.float32)), np.array([[5, 6]]))
+        array([[0., 0.],
+               [0., 0.]], dtype=float32)
+        >>> question = slide.CSR(*slide.Pattern.from_lists([[2, 8]]), np.ones(2, np.float32))
+        >>> model.relate(question, np.array([[5, 6]]))  # As 9 does for 8 beside 0.
+        array([[0. , 0. ],
+               [1. , 0.2]], dtype=float32)
+    """
+
+    def __init__(self, longest: int = MOST_SIMILAR):
+        checks.whole("longest", longest, 1)
+        self.longest, self.num_labels, self.similar = longest, 0, _NOTHING
+        self.rests = np.empty(0, np.uint64)
+        self.questions = Questions(*_NOTHING[:2], np.empty(0, np.int32))
+        self.labels = Pattern(*_NOTHING[:2])
+
+    def fit(
+        self, features: CSR, labels: Pattern, num_features: int, num_labels: int
+    ) -> "Substitutes":
+        """Find similar features, and list the rows by all of their features but one.
+
+        Args:
+            features: ``(R, D)`` training rows; values do not count.
+            labels: R rows of labels, in [0, N).
+            num_features: D.
+            num_labels: N.
+
+        Returns:
+            The object itself.
+
+        Raises:
+            ValueError: for ids out of range, or numbers of rows that differ.
+        """
+        check_pattern("features", features, None, num_features)
+        check_pattern("labels", labels, features.num_rows, num_labels)
+        self.labels, self.num_labels = labels, num_labels
+        self.rests, group = np.unique(_rest_keys(features), return_inverse=True)
+        rows = features.entry_rows()
+        order = np.lexsort((features.indices, group))
+        entries = features.indices[order], rows[order].astype(np.int32)
+        self.questions = Questions(row_bounds(np.bincount(group)), *entries)
+        self.similar = self._similar(features.indices, rows, group, labels, num_features)
+        return self
+
+    def relate(self, features: CSR, ids: np.ndarray) -> np.ndarray:
+        """What the answers to similar questions say of the candidates of each row.
+
+        Args:
+            features: ``(B, D)``.
+            ids: ``(B, K)`` int64, labels, each once in a row; below 0 for none.
+
+        Returns:
+            ``(pairs, 2)`` float32, a row for each candidate: the sum over the features of the row
+            of the share, by weight, of the similar questions that have it as an answer; and the
+            largest weight of such a question. All are 0 before `fit`.
+
+        Raises:
+            ValueError: for features or ids out of range.
+        """
+        starts = row_bounds((ids >= 0).sum(1))
+        found = np.zeros((starts[-1], 2), np.float32)
+        if not len(self.rests):
+            return found
+        check_pattern("features", features, None, self.similar.num_rows)
+        check_ids(ids, features.num_rows, self.num_labels)
+        wanted = _rest_keys(features)
+        group = np.minimum(np.searchsorted(self.rests, wanted), len(self.rests) - 1)
+        group[self.rests[group] != wanted] = -1
+        # A single row needs the scratch of a single thread, which takes most of its time.
+        threads = max(min(num_threads(), len(ids)), 1)
+        places = np.zeros((threads, self.num_labels), np.int32)
+        asked = self.similar, self.questions, self.labels
+        ask_similar(features, group, *asked, ids, starts, places, found)
+        return found
+
+    def _similar(
+        self,
+        entries: np.ndarray,
+        rows: np.ndarray,
+        group: np.ndarray,
+        labels: Pattern,
+        num_features: int,
+    ) -> CSR:
+        """For each feature those that stand in for it, ascending, with their weights.
+
+        Args:
+            entries: ``(nnz,)`` the features of all rows.
+            rows: ``(nnz,)`` their rows.
+            group: ``(nnz,)`` numbers of the other features of their rows.
+            labels: of the rows.
+            num_features: D.
+        """
+        answers = take_labels(labels, rows)
+        each = np.repeat(entries, np.diff(answers.indptr))
+        where = np.repeat(group, np.diff(answers.indptr)) * np.int64(self.num_labels)
+        _, where, sharing = np.unique(
+            where + answers.indices, return_inverse=True, return_counts=True
+        )
+        counts = np.bincount(each, minlength=num_features)
+        some = np.flatnonzero((sharing[where] > 1) & (sharing[where] <= _MOST_SHARING))
+        each, where = each[some], where[some]
+        of_place = _lists(where, each, len(sharing))
+        of_feature = _lists(each, where, num_features)
+        threads = num_threads()
+        sums = np.zeros((threads, num_features), np.int32)
+        touched = np.empty((threads, num_features + 1), np.int32)
+        longest = min(self.longest + 1, num_features)  # It also counts the feature itself.
+
+        def write(begin: int, end: int, room: RowRoom) -> None:
+            count_labels(of_feature.slice(begin, end), of_place, longest, sums, touched, room)
+
+        needed = np.minimum(sums_over(np.diff(of_place.indptr), of_feature), longest)
+        indptr, similar, shared = collect_rows(needed, write)
+        feature = np.repeat(np.arange(num_features), np.diff(indptr))
+        others = similar != feature
+        weights = shared[others] / (counts[similar[others]] + _PRIOR).astype(np.float32)
+        kept = np.bincount(feature[others], minlength=num_features)
+        return CSR(row_bounds(kept), similar[others], weights)
+
+
+def _rest_keys(features: CSR) -> np.ndarray:
+    """For each entry ``(nnz,)`` a uint64 number of the other features of its row."""
+    own = mix_bits(features.indices.astype(np.uint64))
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(own)])
+    return np.diff(sums[features.indptr])[features.entry_rows()] - own
+
+
+def _lists(rows: np.ndarray, columns: np.ndarray, count: int) -> Pattern:
+    """The columns of each of ``count`` rows, from pairs."""
+    order = np.argsort(rows, kind="stable")
+    bounds = row_bounds(np.bincount(rows, minlength=count))
+    return Pattern(bounds, columns[order].astype(np.int32))

@@ -1,0 +1,28 @@
+"""A small knowledge graph: relations between people in groups."""
+
+import numpy as np
+
+from slide.data import Split
+from slide.sparse import CSR, Pattern
+
+PEOPLE, RELATIONS = 60, 6
+
+
+def make_graph(rng, share=0.6):
+    """Questions of a person and a relation, which have all people of the person's group as answers.
+
+    Only a share of the answers is known. The last relation has answers at random.
+    """
+    triples = [
+        (head, relation, tail)
+        for head in range(PEOPLE)
+        for relation in range(RELATIONS)
+        for tail in range(PEOPLE)
+        if tail != head and (tail // 4 == head // 4 or relation == RELATIONS - 1)
+        if rng.random() < (0.05 if relation == RELATIONS - 1 else share)
+    ]
+    asked = sorted({triple[:2] for triple in triples})
+    answers = [[t for h, r, t in triples if (h, r) == question] for question in asked]
+    features = Pattern.from_lists([[head, PEOPLE + relation] for head, relation in asked])
+    rows = CSR(*features, np.ones(len(features.indices), np.float32))
+    return Split(rows, Pattern.from_lists(answers), PEOPLE + RELATIONS, PEOPLE)

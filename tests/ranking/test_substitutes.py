@@ -1,0 +1,140 @@
+"""Answers to similar questions, against counting in loops."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers.graphs import PEOPLE, RELATIONS, make_graph
+
+from slide.data import divide, kind_of
+from slide.ranking import Substitutes
+from slide.ranking.substitutes import MOST_SIMILAR
+from slide.sparse import CSR, Pattern
+
+FEATURES = PEOPLE + RELATIONS
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def graph():
+    return make_graph(np.random.default_rng(0))
+
+
+def questions_of(split):
+    """The answers to each question, by its features."""
+    rows = split.features.indices.reshape(-1, 2).tolist()
+    bounds = zip(split.labels.indptr[:-1], split.labels.indptr[1:], strict=True)
+    answers = [split.labels.indices[a:b].tolist() for a, b in bounds]
+    return {tuple(row): own for row, own in zip(rows, answers, strict=True)}
+
+
+def naive_weights(questions):
+    """For each feature the weights of those that stand in for it."""
+    places = {}
+    for row, answers in questions.items():
+        for own, other in (row, row[::-1]):
+            for answer in answers:
+                places.setdefault((other, answer), []).append(own)
+    counts = Counter(own for features in places.values() for own in features)
+    shared = [Counter() for _ in range(FEATURES)]
+    for features in places.values():
+        if len(features) <= 100:
+            for own in features:
+                shared[own].update(other for other in features if other != own)
+    return [{c: n / (counts[c] + 3) for c, n in own.items()} for own in shared]
+
+
+def naive_answers(questions, weights, row):
+    """The sum of shares and the largest weight of each label."""
+    sums, best = np.zeros(PEOPLE), np.zeros(PEOPLE)
+    for own, rest in (row, row[::-1]):
+        asked = [(w, questions.get(tuple(sorted((c, rest))))) for c, w in weights[own].items()]
+        asked = [(weight, answers) for weight, answers in asked if answers is not None]
+        for weight, answers in asked:
+            sums[answers] += weight / sum(each for each, _ in asked)
+            best[answers] = np.maximum(best[answers], weight)
+    return np.stack([sums, best], axis=1)
+
+
+def test_weights_and_answers_are_those_of_loops(graph):
+    model = Substitutes().fit(graph.features, graph.labels, FEATURES, PEOPLE)
+    questions = questions_of(graph)
+    weights = naive_weights(questions)
+    for own, expected in enumerate(weights):
+        begin, end = model.similar.indptr[own : own + 2]
+        assert model.similar.indices[begin:end].tolist() == sorted(expected)
+        values = [expected[c] for c in sorted(expected)]
+        np.testing.assert_allclose(model.similar.values[begin:end], values, rtol=1e-6)
+    asked = [(head, PEOPLE + relation) for head in range(9) for relation in range(RELATIONS)]
+    rows = CSR(*Pattern.from_lists(asked), np.ones(2 * len(asked), np.float32))
+    found = model.relate(rows, np.tile(np.arange(PEOPLE), (len(asked), 1)))
+    found = found.reshape(len(asked), PEOPLE, 2)
+    for row, own in zip(asked, found, strict=True):
+        np.testing.assert_allclose(own, naive_answers(questions, weights, row), rtol=1e-5)
+    assert (found > 0).any((0, 1)).all()
+
+
+def test_held_out_answers_are_found(graph):
+    """Relations with the same answers speak for each other; nothing speaks for random answers."""
+    train, held = divide(graph, 0.1, seed=0)
+    assert kind_of(graph) == "graph"
+    model = Substitutes().fit(train.features, train.labels, FEATURES, PEOPLE)
+    scores = model.relate(held.features, np.tile(np.arange(PEOPLE), (len(held), 1)))
+    scores = scores[:, 1].reshape(len(held), PEOPLE)
+    asked, known = held.features.indices.reshape(-1, 2).tolist(), questions_of(train)
+    aucs: dict[bool, list[float]] = {True: [], False: []}
+    for row, answers, own in zip(asked, questions_of(held).values(), scores, strict=True):
+        wrong = [n for n in range(PEOPLE) if n not in answers + known.get(tuple(row), []) + row]
+        better = [np.mean(own[answer] > own[wrong]) for answer in answers]
+        aucs[row[1] == FEATURES - 1] += better
+    assert np.mean(aucs[False]) > 0.9 > 0.7 > np.mean(aucs[True])
+
+
+def test_only_the_most_similar_features_are_kept(graph):
+    few = Substitutes(longest=4).fit(graph.features, graph.labels, FEATURES, PEOPLE)
+    every = Substitutes().fit(graph.features, graph.labels, FEATURES, PEOPLE)
+    sizes = np.diff(every.similar.indptr)
+    assert sizes.max() > 4
+    assert Substitutes().longest == MOST_SIMILAR > sizes.max()
+    np.testing.assert_array_equal(np.diff(few.similar.indptr), np.minimum(sizes, 4))
+
+
+def test_places_that_many_features_share_do_not_count():
+    """One answer to one relation is that of 101 heads, or of 100."""
+    for heads, similar in ((101, 0), (100, 99)):
+        rows = [[head, 200] for head in range(heads)]
+        features = CSR(*Pattern.from_lists(rows), np.ones(2 * heads, np.float32))
+        model = Substitutes().fit(features, Pattern.from_lists([[0]] * heads), 201, 1)
+        assert np.diff(model.similar.indptr).max() == similar
+
+
+def test_rows_of_one_feature_and_rows_without_any():
+    features = CSR(*Pattern.from_lists([[0], [1], [], [2]]), np.ones(3, np.float32))
+    labels = Pattern.from_lists([[3, 4], [3, 5], [6], [0]])
+    model = Substitutes().fit(features, labels, 3, 7)
+    found = model.relate(features, np.tile(np.arange(7), (4, 1))).reshape(4, 7, 2)
+    assert found[0, :, 0].tolist() == [0, 0, 0, 1, 0, 1, 0]
+    np.testing.assert_allclose(found[0, 5, 1], 1 / (2 + 3))
+    assert not found[2:].any()
+
+
+def test_nothing_is_known_before_fit(graph):
+    ids = np.zeros((len(graph), 2), np.int64)
+    ids[3] = -1
+    found = Substitutes().relate(graph.features, ids)
+    assert found.shape == (2 * len(graph) - 2, 2)
+    assert not found.any()
+
+
+def test_impossible_inputs_are_refused(graph):
+    with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
+        Substitutes(0)
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
+        Substitutes().fit(graph.features, graph.labels, FEATURES, 2)
+    with pytest.raises(ValueError, match="features must lie in"):
+        Substitutes().fit(graph.features, graph.labels, 3, PEOPLE)
+    model = Substitutes().fit(graph.features, graph.labels, FEATURES, PEOPLE)
+    with pytest.raises(ValueError, match=f"ids must be below {PEOPLE}, not {PEOPLE}"):
+        model.relate(graph.features, np.full((len(graph), 2), PEOPLE))
+    with pytest.raises(ValueError, match=f"do not fit {len(graph)} rows"):
+        model.relate(graph.features, np.zeros((3, 2), np.int64))
