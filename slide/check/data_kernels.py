@@ -8,8 +8,10 @@ import torch
 from slide.check.comparing import Test, equal, near, random_csr
 from slide.kernels import format_rows as formatting
 from slide.kernels.evidence import fill_evidence
+from slide.kernels.item_regressions import regress_items
 from slide.kernels.label_counts import relate_candidates
 from slide.kernels.parse_rows import Columns, parse_rows
+from slide.kernels.ragged import RowRoom
 from slide.kernels.random import random_bits
 from slide.kernels.subsample_words import subsample_words
 from slide.kernels.substitutes import Questions, ask_similar
@@ -196,6 +198,32 @@ def _answers(rng: np.random.Generator) -> None:
     )
 
 
+def _regressions(rng: np.random.Generator) -> None:
+    """All other items have a weight."""
+    rows = torch.from_numpy(rng.random((80, _LABELS)) < 0.4).float()
+    products = rows.T @ rows
+    each, places = np.nonzero(products.numpy())
+    bounds = np.searchsorted(each, np.arange(_LABELS + 1))
+    lists = CSR(bounds, places.astype(np.int32), products[each, places].numpy())
+    size = _LABELS * _LABELS
+    room = RowRoom(np.arange(_LABELS) * _LABELS, np.empty(_LABELS, np.int64), *_room(size))
+    scratch = np.zeros((2, _LABELS), np.int32), np.empty((2, _LABELS), np.int32)
+    gram = np.empty((2, _LABELS, _LABELS), np.float32)
+    counts = rows.sum(0).long().numpy()
+    regress_items(lists, counts, 0, _LABELS, np.float32(9), 50, *scratch, gram, room)
+    for item in range(_LABELS):
+        begin, count = room.starts[item], room.counts[item]
+        others = room.columns[begin : begin + count]
+        equal("other items", others.tolist(), [n for n in range(_LABELS) if n != item])
+        matrix = products[others][:, others] + 9 * torch.eye(count)
+        expected = torch.linalg.solve(matrix, products[others, item])
+        near("weights", torch.from_numpy(room.values[begin : begin + count]), expected)
+
+
+def _room(size: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.empty(size, np.int32), np.empty(size, np.float32)
+
+
 DATA_TESTS: dict[str, Test] = {
     "rows as text": _text,
     "words that stay": _words,
@@ -204,4 +232,5 @@ DATA_TESTS: dict[str, Test] = {
     "evidence of candidates": _candidates,
     "candidates and features": _relations,
     "answers to similar questions": _answers,
+    "regressions of items": _regressions,
 }

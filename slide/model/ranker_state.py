@@ -42,6 +42,7 @@ def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
         "num_rows": ranker.neighbours.fitted().num_rows,
         "longest": ranker.associations.longest,
         "bias": ranker.classifiers.solver.bias,
+        "counts_items": ranker.classifiers.counts_items,
         "judge_base": ranker.judge.base,
         "judge_slope": ranker.judge.slope,
         "judge_trust": list(map(float, ranker.judge.trust)),
@@ -107,6 +108,7 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
         ranker.substitutes = _substitutes(arrays, labels, num_labels)
     ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
     ranker.classifiers.num_features = len(ranker.associations.unseen)
+    ranker.classifiers.counts_items = settings.get("counts_items", False)
     ranker.judge.base = settings["judge_base"]
     ranker.judge.slope = settings.get("judge_slope", 1.0)
     ranker.judge.trust = settings.get("judge_trust", ranker.judge.trust)

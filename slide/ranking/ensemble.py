@@ -57,7 +57,8 @@ class EnsembleRanker:
     to be set, and the scores are probabilities.
 
     Args:
-        classifiers: what the linear classifiers are; None: `LinearClassifiers` as they are.
+        classifiers: trained by `fit_items` in a recommender without weights of rows, else by `fit`;
+            None: `LinearClassifiers` as they are.
         depth: number of candidates of the network.
         neighbours: number of nearest training rows; None: see `num_near_rows`.
         voted: number of candidates of the neighbours.
@@ -228,8 +229,8 @@ class EnsembleRanker:
             search: see `fit`.
         """
         depths = self.depths._replace(network=max(self.depths.network, least))
-        counted = self.associations, self.substitutes, self.frequency
-        experts = Experts(network, self.classifiers, self.neighbours, *counted, self.known_labels)
+        counted = self.associations, self.substitutes, self.frequency, self.known_labels
+        experts = Experts(network, self.classifiers, self.neighbours, *counted)
         return gather(experts, features, depths, search)
 
     def _take_rows(self, train: Split, weighted: bool, exclude: bool) -> None:
@@ -254,10 +255,13 @@ class EnsembleRanker:
         self.known_labels = find_known(train, self.kind) if exclude else None
 
     def _fit_classifiers(self, train: Split) -> None:
-        """Train the classifiers, with the labels of near rows as negatives."""
+        """Train the classifiers: on items, or with labels of near rows as negatives."""
+        sizes = train.num_features, train.num_labels
+        if self.kind == "items" and train.weights is None:
+            self.classifiers.fit_items(labels_and_items(train), *sizes)
+            return
         count = min(self.negatives, train.num_labels)
         negatives = self.neighbours.own_candidates(count, self._right_or_known(train))
-        sizes = train.num_features, train.num_labels
         self.classifiers.fit(train.features, train.labels, negatives, *sizes, train.weights)
 
     def _right_or_known(self, train: Split) -> Callable[[int, int], Pattern]:

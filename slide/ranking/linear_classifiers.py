@@ -7,6 +7,9 @@ are those of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse mac
 multi-label classification", section 2), with fewer negatives: a row is a negative of a label only
 if the label is one of its candidates. The re-ranker of Astec has the same negatives (Dahiya et al.
 2021, "DeepXML: a deep extreme multi-label learning framework").
+
+In a recommender, where features and labels are the same items, regressions on all rows are better:
+`slide.ranking.item_regressions`.
 """
 
 import numpy as np
@@ -22,6 +25,7 @@ from slide.kernels.dual_descent import (
 )
 from slide.kernels.linear_scores import score_labels
 from slide.kernels.ragged import RowRoom
+from slide.ranking.item_regressions import item_regressions
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
@@ -49,6 +53,7 @@ class LinearClassifiers:
 
     Attributes:
         weights: CSR ``(N, D)`` after `fit`; the columns of a row ascend.
+        counts_items: whether `fit_items` was the last; then all values of features count as 1.
 
     Example:
         >>> import numpy as np, slide
@@ -78,7 +83,7 @@ class LinearClassifiers:
         checks.not_negative("threshold", threshold)
         self.threshold = threshold
         self.solver = Solver(float(C), float(bias), max_iter, float(tol))
-        self.num_features = 0
+        self.num_features, self.counts_items = 0, False
         self.weights: CSR | None = None
 
     def fit(
@@ -118,7 +123,27 @@ class LinearClassifiers:
         # A cost of 0 would be divided by; one so small teaches nothing either.
         costs = np.empty(0) if weights is None else np.maximum(weights, 1e-6)
         self.weights = self._weights(features, costs, lists, num_features)
-        self.num_features = num_features
+        self.num_features, self.counts_items = num_features, False
+        return self
+
+    def fit_items(self, items: Pattern, num_features: int, num_labels: int) -> "LinearClassifiers":
+        """Take the weights of `slide.ranking.item_regressions.item_regressions` in their place.
+
+        Args:
+            items: R rows of items, each once, in [0, N).
+            num_features: D.
+            num_labels: N, the number of items.
+
+        Returns:
+            The classifiers themselves.
+
+        Raises:
+            ValueError: for items out of range.
+        """
+        check_pattern("items", items, None, num_labels)
+        self.weights = None  # Before new ones are made, which take as much memory.
+        self.weights = item_regressions(items, num_features, num_labels)
+        self.num_features, self.counts_items = num_features, True
         return self
 
     def _weights(
@@ -154,6 +179,8 @@ class LinearClassifiers:
         check_ids(ids, features.num_rows, self.weights.num_rows)
         dense = np.zeros((num_threads(), self.num_features), np.float32)
         out = np.empty(ids.shape, np.float32)
+        if self.counts_items:
+            features = features._replace(values=np.ones_like(features.values))
         ids = ids.astype(np.int64, copy=False)
         score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out

@@ -66,6 +66,7 @@ WRITERS = {
     "rows of classifiers": ("list_training_rows", itemgetter(5)),
     "scores of classifiers": ("score_labels", itemgetter(5)),
     "candidates and features": ("relate_candidates", itemgetter(7)),
+    "regressions of items": ("regress_items", lambda words: words[9].values),
     "answers to similar questions": ("ask_similar", itemgetter(8)),
 }
 

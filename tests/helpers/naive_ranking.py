@@ -254,29 +254,6 @@ def relate(row, lists, unseen, shares, ids):
     return found
 
 
-def ask_similar(row, similar, questions, ids):
-    """What the answers to similar questions say of each candidate: sum of shares, largest weight.
-
-    Args:
-        row: pairs of a feature and the group of the other features; below 0 for none.
-        similar: for each feature a dictionary from features to weights.
-        questions: for each group pairs of a feature beside it and a list of answers.
-        ids: numbers of the candidates; those below 0 are none.
-    """
-    found = []
-    for label in (label for label in ids if label >= 0):
-        total = best = 0.0
-        for feature, group in row:
-            asked = questions[group] if group >= 0 else []
-            pairs = [(similar[feature].get(other, 0.0), answers) for other, answers in asked]
-            right = [weight for weight, answers in pairs if label in answers]
-            every = sum(weight for weight, _ in pairs)
-            total += sum(right) / every if every else 0.0
-            best = max(best, *right, 0.0)
-        found.append([total, best])
-    return found
-
-
 def add_to_sum(sums, n, value):
     """Add to the sum of ``n`` in a dictionary, whose keys stand in the order of their first use."""
     sums[n] = sums.get(n, 0.0) + value

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import naive_ranking
+from helpers import naive_experts
 from helpers.matrices import make_csr, make_pattern
 
 from slide.kernels.substitutes import Questions, ask_similar
@@ -46,7 +46,7 @@ def test_ask_similar(similar, beside, threads):
     ]
     for b, (own, its_groups) in enumerate(entries(features._replace(values=groups))):
         row = list(zip(own, its_groups, strict=True))
-        expected = naive_ranking.ask_similar(row, weights, asked, ids[b].tolist())
+        expected = naive_experts.ask_similar(row, weights, asked, ids[b].tolist())
         part = found[starts[b] : starts[b + 1]]
         np.testing.assert_allclose(part, np.reshape(expected, part.shape), rtol=1e-5)
     assert (found[:-1] > 0).any(0).all()

@@ -10,7 +10,7 @@ TWINS = {
     "adam_factored": ("naive.adam_row", "kernels/test_adam.py"),
     "adam_rows": ("naive.adam_row", "kernels/test_adam.py"),
     "add_to_sum": ("naive_ranking.add_to_sum", "kernels/test_largest.py"),
-    "ask_similar": ("naive_ranking.ask_similar", "kernels/test_substitutes.py"),
+    "ask_similar": ("naive_experts.ask_similar", "kernels/test_substitutes.py"),
     "assemble_per_sample": ("naive.assemble", "kernels/test_assemble_sets.py"),
     "assemble_shared": ("naive.assemble", "kernels/test_assemble_sets.py"),
     "bce": ("naive_losses.bce", "functional/test_losses_naive.py"),
@@ -55,6 +55,7 @@ TWINS = {
     "put_planes": ("naive_channels.put_planes", "kernels/test_channels.py"),
     "random_below": ("naive.random_below", "kernels/test_random.py"),
     "random_bits": ("naive.random_bits", "kernels/test_random.py"),
+    "regress_items": ("naive_experts.regress_items", "kernels/test_item_regressions.py"),
     "relate_candidates": ("naive_ranking.relate", "kernels/test_label_counts.py"),
     "relu_dropout_backward": (
         "naive_arrays.relu_dropout_backward",

@@ -1,5 +1,7 @@
 """A re-ranker as numbers and tensors, and those of earlier versions."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +66,19 @@ def test_a_graph_of_an_earlier_version_knows_no_similar_questions(of_graph):
     other = restored_ranker(ranker_settings(ranker), old)
     assert not len(other.substitutes.rests)
     assert other.rank(network, graph.features, 5).ids.shape == (len(graph), 5)
+
+
+@pytest.mark.parametrize("items", [False, True])
+def test_it_is_kept_whether_values_count(fitted, items):
+    _, _, ranker = fitted
+    other = copy.copy(ranker)
+    other.classifiers = copy.copy(ranker.classifiers)
+    other.classifiers.counts_items = items
+    settings = ranker_settings(other)
+    assert restored_ranker(settings, ranker_tensors(other)).classifiers.counts_items == items
+    del settings["counts_items"]
+    earlier = restored_ranker(settings, ranker_tensors(other))
+    assert not earlier.classifiers.counts_items
 
 
 def test_the_votes_of_a_judge_without_trees_are_kept(fitted):

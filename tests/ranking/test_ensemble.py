@@ -127,6 +127,7 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     ranker = EnsembleRanker(known=known).fit(network, train, held)
     own = Pattern(held.features.indptr, held.features.indices)
     assert ranker.kind == "items"
+    assert ranker.classifiers.counts_items
     found = ranker.rank(network, held.features, 3).ids
     if known == "auto":
         assert not hits(found, own).any()
@@ -143,7 +144,8 @@ def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     questions = rng.integers([0, 30], [30, 60], (300, 2))
     features = CSR(*Pattern.from_lists(questions.tolist()), np.ones(600, np.float32))
     labels = Pattern.from_lists(rng.integers(80, size=(300, 1)).tolist())
-    train = Split(features, labels, 60, 80, kind=kind)
+    # Without weights of rows, items have regressions, which need no negatives.
+    train = Split(features, labels, 60, 80, np.ones(300) if kind == "items" else None, kind)
     fit = LinearClassifiers.fit
 
     def spy(self, features, labels, candidates, *more):

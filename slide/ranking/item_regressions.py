@@ -1,0 +1,63 @@
+"""What an item says of other items in a recommender: ridge regressions on all rows."""
+
+import numpy as np
+
+from slide.kernels.item_regressions import regress_items
+from slide.kernels.label_counts import count_labels
+from slide.kernels.ragged import RowRoom
+from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.runtime import num_threads
+from slide.search import column_lists
+from slide.sparse import CSR, Pattern
+
+# Number of items of each item that share the most rows with it, for the sums of products.
+MOST_SHARING = 512
+# Largest number of weights of an item, factor of |w|^2, and passes over the weights of an item.
+_WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
+
+
+def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
+    """The weights by which the items of a row say how likely each other item is.
+
+    Each item is regressed on the 64 other items that are closest to it, over all rows: its weights
+    minimise the squared error with a penalty on |w|^2. No item has a weight for itself. With all
+    items in place of the closest ones this is the model of Steck 2019, "Embarrassingly shallow
+    autoencoders for sparse data", section 3; with few it is solved for millions of items, as in
+    Steck 2019, "Markov random fields for collaborative filtering", section 3.2. Unlike counts of
+    pairs, weights do not count again what two similar items say.
+
+    Args:
+        items: the items of each row, each once.
+        num_features: D, items from here on are no features.
+        num_items: N.
+
+    Returns:
+        ``(N, D)``; the columns of a row ascend. A row of items ``x`` of 0 and 1 gives the items the
+        scores ``weights @ x``.
+
+    Example:
+        >>> from slide.ranking.item_regressions import item_regressions
+        >>> from slide.sparse import Pattern
+        >>> baskets = Pattern.from_lists([[0, 1, 2]] * 60 + [[0, 1]] * 60 + [[2, 3]] * 60)
+        >>> item_regressions(baskets, num_features=4, num_items=4)[1]
+        array([1, 2, 0, 2, 0, 1, 3, 2], dtype=int32)
+    """
+    ones = CSR(*items, np.ones(len(items.indices), np.float32))
+    rows, threads = column_lists(ones, num_items), num_threads()
+    counts = np.diff(rows.indptr)
+    sums = np.zeros((threads, num_items), np.int32)
+    touched = np.empty((threads, num_items + 1), np.int32)
+
+    def count(begin: int, end: int, room: RowRoom) -> None:
+        count_labels(rows.slice(begin, end), items, MOST_SHARING, sums, touched, room)
+
+    most = min(MOST_SHARING, num_items)
+    lists = collect_rows(np.minimum(sums_over(np.diff(items.indptr), rows), most), count)
+    close = np.empty((threads, _WEIGHTS), np.int32)
+    gram = np.empty((threads, _WEIGHTS, _WEIGHTS), np.float32)
+
+    def regress(begin: int, end: int, room: RowRoom) -> None:
+        how = num_features, np.float32(_PENALTY), _SWEEPS
+        regress_items(lists, counts, begin, *how, sums, close, gram, room)
+
+    return collect_rows(np.minimum(np.diff(lists.indptr), _WEIGHTS), regress)
