@@ -57,8 +57,7 @@ class EnsembleRanker:
     to be set, and the scores are probabilities.
 
     Args:
-        classifiers: trained by `fit_items` in a recommender without weights of rows, else by `fit`;
-            None: `LinearClassifiers` as they are.
+        classifiers: with `fit_items` in a recommender without weights of rows; None: the default.
         depth: number of candidates of the network.
         neighbours: number of nearest training rows; None: see `num_near_rows`.
         voted: number of candidates of the neighbours.
