@@ -11,7 +11,7 @@ from slide.search import column_lists
 from slide.sparse import CSR, Pattern
 
 # Number of items of each item that share the most rows with it, for the sums of products.
-MOST_SHARING = 512
+MOST_SHARING = 256
 # Largest number of weights of an item, factor of |w|^2, and passes over the weights of an item.
 _WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
 
