@@ -208,7 +208,7 @@ def _regressions(rng: np.random.Generator) -> None:
     size = _LABELS * _LABELS
     room = RowRoom(np.arange(_LABELS) * _LABELS, np.empty(_LABELS, np.int64), *_room(size))
     scratch = np.zeros((2, _LABELS), np.int32), np.empty((2, _LABELS), np.int32)
-    gram = np.empty((2, _LABELS, _LABELS), np.float32)
+    gram = np.empty((2, _LABELS + 1, _LABELS + 1), np.float32)
     counts = rows.sum(0).long().numpy()
     regress_items(lists, counts, 0, _LABELS, np.float32(9), 50, *scratch, gram, room)
     for item in range(_LABELS):

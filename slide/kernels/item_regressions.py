@@ -30,34 +30,40 @@ def _closest(lists, counts, n, num_features, close):
 
 @serial
 def _solve(gram, right, sweeps, weights):
-    """Solve ``gram @ weights = right`` by passes over the weights, one after another."""
+    """Solve ``gram @ weights = right`` by passes over the weights, one after another.
+
+    Places of ``gram`` and ``right`` begin with 1. ``gram`` may be larger: a part of it would have
+    no fixed strides, and no vector code.
+    """
     weights[:] = 0
     for _ in range(sweeps):
-        for i in range(len(right)):
+        for i in range(len(weights)):
             product = np.float32(0)
-            for j in range(len(right)):
-                product += gram[i, j] * weights[j]
-            weights[i] += (right[i] - product) / gram[i, i]
+            for j in range(len(weights)):
+                product += gram[i + 1, j + 1] * weights[j]
+            weights[i] += (right[i + 1] - product) / gram[i + 1, i + 1]
 
 
 @serial
 def _fill(lists, counts, n, items, penalty, place, gram, right):
-    """The sums of products of ``items`` with each other, and with item ``n``."""
+    """The sums of products of ``items`` with each other, and with item ``n``, from place 1 on.
+
+    Place 0 takes what belongs to other items, because a processor cannot foretell which do.
+    """
     size = len(items)
-    gram[:] = 0
     for i in range(size):
         place[items[i]] = i + 1
+        gram[i + 1, : size + 1] = 0
     for p in range(lists.indptr[n], lists.indptr[n + 1]):
-        i = place[lists.indices[p]] - 1
-        if i >= 0:
-            right[i] = lists.values[p]
+        right[place[lists.indices[p]]] = lists.values[p]
     for i in range(size):
         for p in range(lists.indptr[items[i]], lists.indptr[items[i] + 1]):
-            j = place[lists.indices[p]] - 1
-            if j >= 0:  # A shortened list may lack what the other one has.
-                gram[i, j] = gram[j, i] = lists.values[p]
+            gram[i + 1, place[lists.indices[p]]] = lists.values[p]
+    for i in range(1, size + 1):
+        for j in range(1, i):  # A shortened list may lack what the other one has.
+            gram[i, j] = gram[j, i] = max(gram[i, j], gram[j, i])
+        gram[i, i] = counts[items[i - 1]] + penalty
     for i in range(size):
-        gram[i, i] = counts[items[i]] + penalty
         place[items[i]] = 0
 
 
@@ -83,16 +89,16 @@ def regress_items(lists, counts, first, num_features, penalty, sweeps, places, c
         sweeps: number of passes over the weights of an item.
         places: ``(T, N)`` int32 scratch, zero before and after.
         close: ``(T, K)`` int32 scratch; K is the largest number of weights of an item.
-        gram: ``(T, K, K)`` float32 scratch.
+        gram: ``(T, K + 1, K + 1)`` float32 scratch.
         found: `slide.kernels.ragged.RowRoom` of the items from ``first`` on, output.
     """
     threads = len(places)
     for t in prange(threads):
-        right = np.empty(close.shape[1], np.float32)
+        right = np.empty(close.shape[1] + 1, np.float32)
         # Strided, because neighbours often have as many rows.
         for row in range(t, len(found.starts), threads):
             n = first + row
             size = _closest(lists, counts, n, num_features, close[t])
-            items, part = close[t, :size], gram[t, :size, :size]
-            _fill(lists, counts, n, items, penalty, places[t], part, right)
-            _put(items, part, right[:size], sweeps, found, row)
+            items = close[t, :size]
+            _fill(lists, counts, n, items, penalty, places[t], gram[t], right)
+            _put(items, gram[t], right, sweeps, found, row)

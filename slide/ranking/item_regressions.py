@@ -54,7 +54,7 @@ def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
     most = min(MOST_SHARING, num_items)
     lists = collect_rows(np.minimum(sums_over(np.diff(items.indptr), rows), most), count)
     close = np.empty((threads, _WEIGHTS), np.int32)
-    gram = np.empty((threads, _WEIGHTS, _WEIGHTS), np.float32)
+    gram = np.empty((threads, _WEIGHTS + 1, _WEIGHTS + 1), np.float32)
 
     def regress(begin: int, end: int, room: RowRoom) -> None:
         how = num_features, np.float32(_PENALTY), _SWEEPS

@@ -35,7 +35,7 @@ def test_regress_items(most, first, threads):
         np.full((ITEMS - first) * most, -7, np.float32),
     )
     places, close = np.zeros((threads, ITEMS), np.int32), np.empty((threads, most), np.int32)
-    gram = np.full((threads, most, most), -7, np.float32)
+    gram = np.full((threads, most + 1, most + 1), -7, np.float32)
     how = first, FEATURES, np.float32(3), 200
     regress_items(CSR(bounds, columns, values), counts, *how, places, close, gram, room)
     assert not places.any(), "the scratch is not handed back as it was"
