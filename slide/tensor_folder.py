@@ -32,11 +32,13 @@ class FolderKind(NamedTuple):
         name: what it is called in messages.
         list_file: name of its list.
         format: the version of the format. Increase it when older readers would misread a folder.
+        oldest: the first version that is still read; 0: only ``format``.
     """
 
     name: str
     list_file: str
     format: int
+    oldest: int = 0
 
 
 def write_folder(
@@ -191,7 +193,7 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
         files = {name: file["bytes"] for name, file in content["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} has changed since it was written: {error!r}") from error
-    if number != kind.format:
+    if number != kind.format and not 0 < kind.oldest <= number < kind.format:
         wrote = content.get("versions", {}).get("slide", "?")
         raise ValueError(
             f"{path} is of format {number}, which slide {wrote} wrote; slide {VERSION} reads "

@@ -242,3 +242,13 @@ def test_a_list_names_no_file_outside_of_its_folder(tmp_path):
     assert listed_files(tmp_path / "m" / THINGS.list_file) == ["c.safetensors"]
     write_folder(THINGS, tmp_path / "m", {}, {"a": {}})
     assert (tmp_path / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize(("oldest", "read"), [(1, True), (2, False), (0, False)])
+def test_an_earlier_format_that_is_still_read(folder, oldest, read):
+    later = THINGS._replace(format=3, oldest=oldest)
+    if read:
+        assert read_folder(later, folder) == read_folder(THINGS, folder)
+    else:
+        with pytest.raises(ValueError, match=r"is of format 1, .* reads format 3"):
+            read_folder(later, folder)

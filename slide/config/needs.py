@@ -51,7 +51,7 @@ def run_sizes(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> 
         row_index=trainer.evaluation == "index",
         tables=_table_sizes(proposer, hidden[-1], labels),
         vectors=not every and proposer_has(config, "holds_vectors"),
-        ranker=_ranker_sizes(ranker if ranks.leads else None, data),
+        ranker=_ranker_sizes(ranker if ranks.leads else None, data, trainer.kind),
         threads=runtime.num_threads(),
     )
 
@@ -129,9 +129,10 @@ def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:
     return TableSizes(family.num_tables, family.num_buckets, proposer.bucket_capacity)
 
 
-def _ranker_sizes(ranker: Any, data: SparseDataset) -> RankerSizes | None:
+def _ranker_sizes(ranker: Any, data: SparseDataset, kind: str) -> RankerSizes | None:
     if not ranker:
         return None
     candidates = sum(ranker.get(name, 0) for name in _CANDIDATES)
     sizes = data.num_features, data.num_labels
-    return RankerSizes(candidates, ranker.negatives, *sizes, is_graph(data.train))
+    questions = kind == "graph" or (kind == "auto" and is_graph(data.train))
+    return RankerSizes(candidates, ranker.negatives, *sizes, questions)

@@ -30,18 +30,34 @@ def _closest(lists, counts, n, num_features, close):
 
 @serial
 def _solve(gram, right, sweeps, weights):
-    """Solve ``gram @ weights = right`` by passes over the weights, one after another.
+    """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle.
 
     Places of ``gram`` and ``right`` begin with 1. ``gram`` may be larger: a part of it would have
     no fixed strides, and no vector code.
     """
     weights[:] = 0
-    for _ in range(sweeps):
+    first, change = np.float32(0), np.float32(0)
+    for sweep in range(sweeps):
+        change = np.float32(0)
         for i in range(len(weights)):
             product = np.float32(0)
             for j in range(len(weights)):
                 product += gram[i + 1, j + 1] * weights[j]
-            weights[i] += (right[i + 1] - product) / gram[i + 1, i + 1]
+            step = (right[i + 1] - product) / gram[i + 1, i + 1]
+            weights[i] += step
+            change = max(change, abs(step))
+        first = change if sweep == 0 else first
+    return change <= first  # Not if they are infinite.
+
+
+@serial
+def _dominate(gram, size):
+    """Enlarge the diagonal so that passes over the weights settle."""
+    for i in range(1, size + 1):
+        total = np.float32(1)
+        for j in range(1, size + 1):
+            total += gram[i, j] if j != i else np.float32(0)
+        gram[i, i] = max(gram[i, i], total)
 
 
 @serial
@@ -72,7 +88,10 @@ def _put(items, gram, right, sweeps, found, row):
     """Write the weights of ``items`` into a row of ``found``."""
     begin, end = found.starts[row], found.starts[row] + len(items)
     found.counts[row], found.columns[begin:end] = len(items), items
-    _solve(gram, right, sweeps, found.values[begin:end])
+    if not _solve(gram, right, sweeps, found.values[begin:end]):
+        # Of shortened lists the products may be those of no rows: then they have no solution.
+        _dominate(gram, len(items))
+        _solve(gram, right, sweeps, found.values[begin:end])
 
 
 @parallel

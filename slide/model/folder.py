@@ -7,7 +7,8 @@ from slide.files import resume_word
 from slide.tensor_folder import FolderKind, check_files, read_folder
 
 MODEL_FILE = "model.json"
-MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=3)
+# Models of format 3 know no similar questions and no regressions of items.
+MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=4, oldest=3)
 
 
 def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:

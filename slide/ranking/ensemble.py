@@ -57,12 +57,12 @@ class EnsembleRanker:
     to be set, and the scores are probabilities.
 
     Args:
-        classifiers: with `fit_items` in a recommender without weights of rows; None: the default.
+        classifiers: with `fit_items` in a recommender without weights of rows; None: usual ones.
         depth: number of candidates of the network.
         neighbours: number of nearest training rows; None: see `num_near_rows`.
         voted: number of candidates of the neighbours.
         associated: number of candidates that go with the features; see `Associations`.
-        negatives: number of labels of its neighbours that are negatives of a training row.
+        negatives: number of labels of its neighbours that are negatives of a row in `fit`.
         objective: ``"p"`` ranks by the probability of a label; ``"psp"`` by probability times
             inverse propensity, which favours rare labels (Jain et al. 2016, "Extreme multi-label
             loss functions for recommendation, tagging, ranking and other missing label

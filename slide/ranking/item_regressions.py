@@ -10,8 +10,9 @@ from slide.runtime import num_threads
 from slide.search import column_lists
 from slide.sparse import CSR, Pattern
 
-# Number of items of each item that share the most rows with it, for the sums of products.
-MOST_SHARING = 256
+# Number of items of each item that share the most rows with it, for the sums of products; and of
+# such pairs, up to which more of each item are kept.
+MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 # Largest number of weights of an item, factor of |w|^2, and passes over the weights of an item.
 _WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
 
@@ -48,10 +49,11 @@ def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
     sums = np.zeros((threads, num_items), np.int32)
     touched = np.empty((threads, num_items + 1), np.int32)
 
-    def count(begin: int, end: int, room: RowRoom) -> None:
-        count_labels(rows.slice(begin, end), items, MOST_SHARING, sums, touched, room)
+    most = min(max(MOST_SHARING, _MOST_PAIRS // max(num_items, 1)), num_items)
 
-    most = min(MOST_SHARING, num_items)
+    def count(begin: int, end: int, room: RowRoom) -> None:
+        count_labels(rows.slice(begin, end), items, most, sums, touched, room)
+
     lists = collect_rows(np.minimum(sums_over(np.diff(items.indptr), rows), most), count)
     close = np.empty((threads, _WEIGHTS), np.int32)
     gram = np.empty((threads, _WEIGHTS + 1, _WEIGHTS + 1), np.float32)

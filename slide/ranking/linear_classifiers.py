@@ -8,8 +8,8 @@ multi-label classification", section 2), with fewer negatives: a row is a negati
 if the label is one of its candidates. The re-ranker of Astec has the same negatives (Dahiya et al.
 2021, "DeepXML: a deep extreme multi-label learning framework").
 
-In a recommender, where features and labels are the same items, regressions on all rows are better:
-`slide.ranking.item_regressions`.
+In a recommender, where features and labels are the same items, regressions on all rows are better
+(`slide.ranking.item_regressions`). They do not know weights of rows.
 """
 
 import numpy as np
@@ -36,6 +36,8 @@ MOST_COPIED = 1 << 20
 
 class LinearClassifiers:
     """One linear classifier for each label, with squared hinge, L2 penalty and few weights.
+
+    After `fit_items` they are ridge regressions, for which of the numbers only ``bias`` counts.
 
     The score of a label is ``bias + <w, x>`` with a fixed bias. If a row has none of the features
     of a label, its score is the bias, like the score of a negative. So a row that shares no feature

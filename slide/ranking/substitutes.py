@@ -10,6 +10,7 @@ from slide.kernels.ragged import RowRoom
 from slide.kernels.substitutes import Questions, ask_similar
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
+from slide.search import shortened
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 
 # Number of similar features of each feature.
@@ -143,12 +144,13 @@ class Substitutes:
             num_features: D.
         """
         answers = take_labels(labels, rows)
-        each = np.repeat(entries, np.diff(answers.indptr))
-        where = np.repeat(group, np.diff(answers.indptr)) * np.int64(self.num_labels)
-        _, where, sharing = np.unique(
-            where + answers.indices, return_inverse=True, return_counts=True
-        )
-        counts = np.bincount(each, minlength=num_features)
+        sizes = np.diff(answers.indptr)
+        where = np.repeat(group, sizes) * np.int64(self.num_labels) + answers.indices
+        where = np.unique(where, return_inverse=True)[1]
+        # Equal rows with equal answers count once.
+        pairs = np.unique(where * np.int64(num_features) + np.repeat(entries, sizes))
+        where, each = np.divmod(pairs, num_features)
+        sharing, counts = np.bincount(where), np.bincount(each, minlength=num_features)
         some = np.flatnonzero((sharing[where] > 1) & (sharing[where] <= _MOST_SHARING))
         each, where = each[some], where[some]
         of_place = _lists(where, each, len(sharing))
@@ -156,7 +158,7 @@ class Substitutes:
         threads = num_threads()
         sums = np.zeros((threads, num_features), np.int32)
         touched = np.empty((threads, num_features + 1), np.int32)
-        longest = min(self.longest + 1, num_features)  # It also counts the feature itself.
+        longest = min(self.longest + 1, num_features)  # It may also count the feature itself.
 
         def write(begin: int, end: int, room: RowRoom) -> None:
             count_labels(of_feature.slice(begin, end), of_place, longest, sums, touched, room)
@@ -167,7 +169,8 @@ class Substitutes:
         others = similar != feature
         weights = shared[others] / (counts[similar[others]] + _PRIOR).astype(np.float32)
         kept = np.bincount(feature[others], minlength=num_features)
-        return CSR(row_bounds(kept), similar[others], weights)
+        lists = CSR(row_bounds(kept), similar[others], weights)
+        return shortened(lists, self.longest)
 
 
 def _rest_keys(features: CSR) -> np.ndarray:

@@ -36,19 +36,21 @@ DEFAULT = "default recipe"
 ALONE = "network alone"
 KEEP = "known labels are answers, too"
 UNASKED = "no answers to similar questions"
+# In a recommender, regressions of items take the place of classifiers.
+C_OF_ONE, FEW_NEGATIVES = "classifiers with C = 1", "ten negatives of a row"
 # Overrides of the re-ranker, which learns from one and the same network.
 RANKER = {
     DEFAULT: [],
     ALONE: ["ranker=none"],
     "no network": ["ranker.depth=1"],
     "no linear classifiers": [],
-    "classifiers with C = 1": ["ranker.classifiers.C=1"],
+    C_OF_ONE: ["ranker.classifiers.C=1"],
     "no nearest rows": ["ranker.voted=1"],
     "no labels of the features": ["ranker.associated=1"],
     UNASKED: [],
     "15, 30 and 10 candidates": ["ranker.depth=15", "ranker.voted=30", "ranker.associated=10"],
     "60, 120 and 40 candidates": ["ranker.depth=60", "ranker.voted=120", "ranker.associated=40"],
-    "ten negatives of a row": ["ranker.negatives=10"],
+    FEW_NEGATIVES: ["ranker.negatives=10"],
     "ten neighbours of a row": ["ranker.neighbours=10"],
     "objective: psp": ["ranker.objective=psp"],
     KEEP: ["ranker.known=keep"],
@@ -125,6 +127,7 @@ def variants_of_ranker(overrides: list[str]) -> list[str]:
     kind = kind_of(data.train)
     same = {KEEP} if kind == "other" else set()
     same |= {UNASKED} if kind != "graph" else set()
+    same |= {C_OF_ONE, FEW_NEGATIVES} if kind == "items" else set()
     return [name for name in RANKER if name not in same]
 
 

@@ -9,9 +9,10 @@ from helpers import job
 from helpers.graphs import PEOPLE, make_graph
 
 from slide import FullSampler, SlideNetwork
-from slide.data import divide, holdout, transform
+from slide.data import Split, divide, holdout, transform
 from slide.model import Model, load
 from slide.ranking import EnsembleRanker
+from slide.sparse import CSR, Pattern
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,6 +65,28 @@ def test_similar_questions_have_the_answers_that_are_left():
     found = small.substitutes.relate(graph.features, left).reshape(*left.shape, 2)
     np.testing.assert_array_equal(found, whole.reshape(len(graph), PEOPLE, 2)[:, 3::2])
     assert found.any()
+
+
+def test_models_of_items_are_saved_and_restricted(tmp_path):
+    """Rows of items from one of two halves, without weights."""
+    rng = np.random.default_rng(0)
+    sets = [(30 * rng.integers(2) + rng.permutation(30)[:8]).tolist() for _ in range(600)]
+    rows = Pattern.from_lists([sorted(row[:5]) for row in sets])
+    features = CSR(*rows, np.full(len(rows.indices), 0.4, np.float32))
+    labels = Pattern.from_lists([sorted(row[5:]) for row in sets])
+    every = Split(features, labels, 60, 60, kind="items")
+    torch.manual_seed(0)
+    network = SlideNetwork(60, [8], 60, FullSampler)
+    ranker = EnsembleRanker().fit(network, *holdout(every, 0.3, 0), every=every)
+    assert ranker.classifiers.counts_items
+    model, some = Model(network, ranker), np.arange(1, 60, 2)
+    model.save(tmp_path / "m")
+    expected, found = (each.predict(features) for each in (model, load(tmp_path / "m")))
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    ids = np.tile(np.arange(60), (600, 1))
+    small = model.restricted(some).ranker.classifiers
+    left = small.scores(features, ids[:, :30])
+    np.testing.assert_array_equal(left, ranker.classifiers.scores(features, ids)[:, 1::2])
 
 
 def test_the_network_alone_has_equal_scores(data):

@@ -46,6 +46,25 @@ def test_items_beyond_the_features_have_no_weights(baskets):
     assert (np.diff(weights.indptr)[20:] > 0).all()
 
 
+def test_shortened_lists_of_many_equal_items_give_no_large_weights(monkeypatch):
+    """Most of the products are missing, so that no rows could have them."""
+    rows = np.random.default_rng(0).random((800, 200)) < 0.5
+    items = Pattern.from_lists([np.flatnonzero(row).tolist() for row in rows])
+    exact = item_regressions.item_regressions(items, 200, 200)
+    assert np.abs(exact.values).max() < 0.2
+    monkeypatch.setattr(item_regressions, "MOST_SHARING", 80)
+    monkeypatch.setattr(item_regressions, "_MOST_PAIRS", 0)
+    found = item_regressions.item_regressions(items, 200, 200)
+    assert np.abs(found.values).max() < 0.2
+
+
+def test_there_may_be_no_rows_and_no_items():
+    assert not len(item_regressions.item_regressions(Pattern.from_lists([]), 3, 4).indices)
+    assert not len(item_regressions.item_regressions(Pattern.from_lists([[], []]), 3, 4).indices)
+    one = item_regressions.item_regressions(Pattern.from_lists([[0, 2], [2]]), 9, 4)
+    assert one.indices.tolist() == [2, 0]
+
+
 def test_many_items_keep_the_closest(baskets, monkeypatch):
     monkeypatch.setattr(item_regressions, "_WEIGHTS", 5)
     weights = item_regressions.item_regressions(baskets, 30, 30)

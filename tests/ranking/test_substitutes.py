@@ -99,6 +99,24 @@ def test_only_the_most_similar_features_are_kept(graph):
     np.testing.assert_array_equal(np.diff(few.similar.indptr), np.minimum(sizes, 4))
 
 
+def test_equal_rows_with_equal_answers_count_once(graph):
+    rows = np.concatenate([np.arange(len(graph)), np.repeat([0, 7], 60)])
+    again = graph.take(rows)
+    one, other = (
+        Substitutes().fit(each.features, each.labels, FEATURES, PEOPLE).similar
+        for each in (graph, again)
+    )
+    for expected, found in zip(one, other, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_no_more_features_than_asked_for_among_equal_ones():
+    rows = [[head, 20 + relation] for head in range(20) for relation in range(2)]
+    features = CSR(*Pattern.from_lists(rows), np.ones(80, np.float32))
+    model = Substitutes(longest=2).fit(features, Pattern.from_lists([[0]] * 40), 22, 1)
+    assert np.diff(model.similar.indptr).max() == 2
+
+
 def test_places_that_many_features_share_do_not_count():
     """One answer to one relation is that of 101 heads, or of 100."""
     for heads, similar in ((101, 0), (100, 99)):
