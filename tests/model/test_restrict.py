@@ -67,6 +67,7 @@ def test_similar_questions_have_the_answers_that_are_left():
     assert found.any()
 
 
+@pytest.mark.not_as_python
 def test_models_of_items_are_saved_and_restricted(tmp_path):
     """Rows of items from one of two halves, without weights."""
     rng = np.random.default_rng(0)

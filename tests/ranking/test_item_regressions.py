@@ -46,6 +46,7 @@ def test_items_beyond_the_features_have_no_weights(baskets):
     assert (np.diff(weights.indptr)[20:] > 0).all()
 
 
+@pytest.mark.not_as_python
 def test_shortened_lists_of_many_equal_items_give_no_large_weights(monkeypatch):
     """Most of the products are missing, so that no rows could have them."""
     rows = np.random.default_rng(0).random((800, 200)) < 0.5
