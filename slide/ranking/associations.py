@@ -3,9 +3,8 @@
 import numpy as np
 
 from slide import checks
-from slide.kernels.label_counts import count_labels, relate_candidates
-from slide.kernels.ragged import RowRoom
-from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.kernels.label_counts import relate_candidates
+from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
@@ -67,16 +66,8 @@ class Associations:
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
         self.lists = _NOTHING  # Before new ones are made, which take as much memory.
-        rows, threads = column_lists(features, num_features), num_threads()
-        sums = np.zeros((threads, num_labels), np.int32)
-        touched = np.empty((threads, num_labels + 1), np.int32)
-
-        def write(begin: int, end: int, room: RowRoom) -> None:
-            count_labels(rows.slice(begin, end), labels, self.longest, sums, touched, room)
-
-        longest = min(self.longest, num_labels)
-        needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
-        lists = collect_rows(needed, write)
+        rows = column_lists(features, num_features)
+        lists = count_together(rows, labels, num_labels, self.longest)
         smoothed = np.diff(rows.indptr) + _PRIOR
         of_feature = np.repeat(smoothed, np.diff(lists.indptr))
         np.divide(lists.values, of_feature, out=lists.values, casting="same_kind")

@@ -3,9 +3,8 @@
 import numpy as np
 
 from slide.kernels.item_regressions import regress_items
-from slide.kernels.label_counts import count_labels
 from slide.kernels.ragged import RowRoom
-from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.ranking.row_blocks import collect_rows, count_together
 from slide.runtime import num_threads
 from slide.search import column_lists
 from slide.sparse import CSR, Pattern
@@ -46,20 +45,14 @@ def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
     ones = CSR(*items, np.ones(len(items.indices), np.float32))
     rows, threads = column_lists(ones, num_items), num_threads()
     counts = np.diff(rows.indptr)
-    sums = np.zeros((threads, num_items), np.int32)
-    touched = np.empty((threads, num_items + 1), np.int32)
-
-    most = min(max(MOST_SHARING, _MOST_PAIRS // max(num_items, 1)), num_items)
-
-    def count(begin: int, end: int, room: RowRoom) -> None:
-        count_labels(rows.slice(begin, end), items, most, sums, touched, room)
-
-    lists = collect_rows(np.minimum(sums_over(np.diff(items.indptr), rows), most), count)
+    most = max(MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
+    lists = count_together(rows, items, num_items, most)
+    places = np.zeros((threads, num_items), np.int32)
     close = np.empty((threads, _WEIGHTS), np.int32)
     gram = np.empty((threads, _WEIGHTS + 1, _WEIGHTS + 1), np.float32)
 
     def regress(begin: int, end: int, room: RowRoom) -> None:
         how = num_features, np.float32(_PENALTY), _SWEEPS
-        regress_items(lists, counts, begin, *how, sums, close, gram, room)
+        regress_items(lists, counts, begin, *how, places, close, gram, room)
 
     return collect_rows(np.minimum(np.diff(lists.indptr), _WEIGHTS), regress)

@@ -1,10 +1,12 @@
-"""Sparse matrices whose rows a kernel writes, some rows at a time."""
+"""Sparse matrices whose rows a kernel writes, some rows at a time; counts of what goes together."""
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from slide.kernels.label_counts import count_labels
 from slide.kernels.ragged import RowRoom, gather_ragged
+from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, row_bounds
 
 # Entries of the rows that are made, or read, at a time; a longer row is alone.
@@ -69,6 +71,36 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None])
             gather_ragged(starts, wide[place], rows, bounds, array[filled:])
         del wide  # The next block has as large a room.
     return CSR(row_bounds(counts), columns, values)
+
+
+def count_together(rows: Pattern | CSR, labels: Pattern, num_labels: int, longest: int) -> CSR:
+    """The labels that go with each feature, and the number of rows that have both.
+
+    Args:
+        rows: D lists, for each feature its rows, in [0, R).
+        labels: R rows of labels, in [0, N).
+        num_labels: N.
+        longest: number of labels of a feature that are kept, those with the most rows.
+
+    Returns:
+        ``(D, N)``; the columns of a row ascend.
+
+    Example:
+        >>> import slide
+        >>> from slide.ranking.row_blocks import count_together
+        >>> rows = slide.Pattern.from_lists([[0, 1]])
+        >>> labels = slide.Pattern.from_lists([[4], [2, 4]])
+        >>> count_together(rows, labels, num_labels=5, longest=3)[1:]
+        (array([2, 4], dtype=int32), array([1., 2.], dtype=float32))
+    """
+    threads, longest = num_threads(), min(longest, num_labels)
+    sums = np.zeros((threads, num_labels), np.int32)
+    touched = np.empty((threads, num_labels + 1), np.int32)
+
+    def write(begin: int, end: int, room: RowRoom) -> None:
+        count_labels(rows.slice(begin, end), labels, longest, sums, touched, room)
+
+    return collect_rows(np.minimum(sums_over(np.diff(labels.indptr), rows), longest), write)
 
 
 def _blocks(needed: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

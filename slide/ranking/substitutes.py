@@ -5,10 +5,8 @@ import numpy as np
 from slide import checks
 from slide.data.dataset import take_labels
 from slide.data.transform_steps import mix_bits
-from slide.kernels.label_counts import count_labels
-from slide.kernels.ragged import RowRoom
 from slide.kernels.substitutes import Questions, ask_similar
-from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import shortened
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
@@ -155,16 +153,8 @@ class Substitutes:
         each, where = each[some], where[some]
         of_place = _lists(where, each, len(sharing))
         of_feature = _lists(each, where, num_features)
-        threads = num_threads()
-        sums = np.zeros((threads, num_features), np.int32)
-        touched = np.empty((threads, num_features + 1), np.int32)
-        longest = min(self.longest + 1, num_features)  # It may also count the feature itself.
-
-        def write(begin: int, end: int, room: RowRoom) -> None:
-            count_labels(of_feature.slice(begin, end), of_place, longest, sums, touched, room)
-
-        needed = np.minimum(sums_over(np.diff(of_place.indptr), of_feature), longest)
-        indptr, similar, shared = collect_rows(needed, write)
+        longest = self.longest + 1  # It may also count the feature itself.
+        indptr, similar, shared = count_together(of_feature, of_place, num_features, longest)
         feature = np.repeat(np.arange(num_features), np.diff(indptr))
         others = similar != feature
         weights = shared[others] / (counts[similar[others]] + _PRIOR).astype(np.float32)
