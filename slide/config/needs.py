@@ -10,7 +10,7 @@ from slide.bars import say
 from slide.config.ranks import ALONE, Ranks
 from slide.config.samplers import proposer_has
 from slide.data import SparseDataset
-from slide.data.kind import is_graph
+from slide.data.kind import kind_of
 from slide.limits import free_memory, in_gib, resident_memory
 from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs, peak_memory
 
@@ -89,27 +89,28 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     if parts["weights"] > there:
         raise ValueError(
             f"the weights alone take {in_gib(parts['weights'])}, and {in_gib(there)} are free: "
-            f"{_advice({'weights': parts['weights']}, config)[0]}"
+            f"{_advice({'weights': parts['weights']}, config, sizes)[0]}"
         )
     if needed <= there:
         say(f"memory    {said}")
         return
     largest = sorted(parts, key=lambda name: -parts[name])[:3]
     told = ", ".join(f"{name} {in_gib(parts[name])}" for name in largest)
-    say(f"memory    {said}: {told}. To need less: {'; '.join(_advice(parts, config))}")
+    say(f"memory    {said}: {told}. To need less: {'; '.join(_advice(parts, config, sizes))}")
 
 
-def _advice(parts: dict[str, int], config: DictConfig) -> list[str]:
+def _advice(parts: dict[str, int], config: DictConfig, sizes: RunSizes) -> list[str]:
     """What makes the largest parts smaller, the largest one first."""
     hidden = list(config.network.hidden)
     width = f"network.hidden={[*hidden[:-1], max(hidden[-1] // 2, 1)]}".replace(" ", "")
     rowwise = "" if config.optimizer.rowwise else "optimizer.rowwise=true"
+    regressions = sizes.ranker is not None and sizes.ranker.regressions
     known = {
         "weights": width,
         "moments": rowwise,
         "copy for checkpoints": "trainer.checkpoint_every=0",
         "a step": "a smaller trainer.batch_size or sampler.active",
-        "re-ranker": "ranker=none, or a smaller ranker.negatives",
+        "re-ranker": "ranker=none" + ("" if regressions else ", or a smaller ranker.negatives"),
         "index of the sampler": "sampler=uniform, or a smaller hash.num_tables",
         "index for prediction": "trainer.evaluation=exact",
         "rows": "fewer training rows",
@@ -134,5 +135,6 @@ def _ranker_sizes(ranker: Any, data: SparseDataset, kind: str) -> RankerSizes | 
         return None
     candidates = sum(ranker.get(name, 0) for name in _CANDIDATES)
     sizes = data.num_features, data.num_labels
-    questions = kind == "graph" or (kind == "auto" and is_graph(data.train))
-    return RankerSizes(candidates, ranker.negatives, *sizes, questions)
+    kind = kind_of(data.train) if kind == "auto" else kind
+    weighted = data.train.weights is not None
+    return RankerSizes(candidates, ranker.negatives, *sizes, kind, weighted)

@@ -187,14 +187,15 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         first = not hasattr(self, "model_")
         if first and classes is None and not is_matrix(y):
             raise ValueError("the first call of partial_fit needs all classes")
+        known, new = classes if first else self.classes_, []
         if not first and classes is not None:
-            known, given = list(self.classes_), list(classes)
-            if given[: len(known)] != known:
+            known, count = list(classes), len(self.classes_)
+            if known[:count] != list(self.classes_):
                 raise ValueError("classes must begin with those of the first call")
-            if given[len(known) :]:
-                self.add_labels(given[len(known) :])
-        known = classes if first else self.classes_
+            new = known[count:]
         split, targets = self._read(X, y, sample_weight, reset=first, classes=known)
+        if new:
+            self.add_labels(new)
         recipe, seed = self._recipe(), self._seed()
         # Each call has draws of its own, or dropout would leave the same units out for ever.
         with _seeded((seed + (0 if first else self.model_.passes)) % 2**63):

@@ -39,7 +39,7 @@ def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> 
     large.associations.unseen = _padded(ranker.associations.unseen, features, 1)
     one_row = 1 / max(near.search.num_rows, 1)
     large.associations.label_shares = _padded(ranker.associations.label_shares, labels, one_row)
-    if len(ranker.substitutes.rests):
+    if not ranker.substitutes.empty:
         asked = large.substitutes = copy.copy(ranker.substitutes)
         asked.num_labels += labels
         asked.similar = _more_rows(asked.similar, features)

@@ -71,7 +71,7 @@ def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
     if isinstance(ranker.known_labels, KnownLabels):
         found["known.keys"] = ranker.known_labels.keys.view(np.int64)
         found["known.rows"] = ranker.known_labels.rows
-    if len(ranker.substitutes.rests):
+    if not ranker.substitutes.empty:
         found |= _named("substitutes", ranker.substitutes.similar)
         found |= _named("questions", ranker.substitutes.questions)
         found["questions.rests"] = ranker.substitutes.rests.view(np.int64)

@@ -73,7 +73,7 @@ def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
     small.associations.lists = keep_labels(ranker.associations.lists, kept, count)
     small.associations.label_shares = ranker.associations.label_shares[kept]
     small.neighbours.num_labels = small.associations.num_labels = len(kept)
-    if len(ranker.substitutes.rests):
+    if not ranker.substitutes.empty:
         asked = small.substitutes = copy.copy(ranker.substitutes)
         asked.labels, asked.num_labels = keep_labels(asked.labels, kept, count), len(kept)
     known = ranker.known_labels

@@ -67,7 +67,7 @@ class Associations:
         check_pattern("labels", labels, features.num_rows, num_labels)
         self.lists = _NOTHING  # Before new ones are made, which take as much memory.
         rows = column_lists(features, num_features)
-        lists = count_together(rows, labels, num_labels, self.longest)
+        lists = count_together(rows, labels, num_labels, self.longest, "associations")
         smoothed = np.diff(rows.indptr) + _PRIOR
         of_feature = np.repeat(smoothed, np.diff(lists.indptr))
         np.divide(lists.values, of_feature, out=lists.values, casting="same_kind")

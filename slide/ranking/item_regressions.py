@@ -11,9 +11,20 @@ from slide.sparse import CSR, Pattern
 
 # Number of items of each item that share the most rows with it, for the sums of products; and of
 # such pairs, up to which more of each item are kept.
-MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
+_MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 # Largest number of weights of an item, factor of |w|^2, and passes over the weights of an item.
-_WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
+WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
+
+
+def num_sharing(num_items: int) -> int:
+    """How many of the items that share rows with an item are kept, of ``num_items``.
+
+    Example:
+        >>> from slide.ranking.item_regressions import num_sharing
+        >>> num_sharing(10_000), num_sharing(1_000_000)
+        (838, 256)
+    """
+    return max(_MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
 
 
 def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
@@ -45,14 +56,14 @@ def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
     ones = CSR(*items, np.ones(len(items.indices), np.float32))
     rows, threads = column_lists(ones, num_items), num_threads()
     counts = np.diff(rows.indptr)
-    most = max(MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
-    lists = count_together(rows, items, num_items, most)
+    most = num_sharing(num_items)
+    lists = count_together(rows, items, num_items, most, "items that go together")
     places = np.zeros((threads, num_items), np.int32)
-    close = np.empty((threads, _WEIGHTS), np.int32)
-    gram = np.empty((threads, _WEIGHTS + 1, _WEIGHTS + 1), np.float32)
+    close = np.empty((threads, WEIGHTS), np.int32)
+    gram = np.empty((threads, WEIGHTS + 1, WEIGHTS + 1), np.float32)
 
     def regress(begin: int, end: int, room: RowRoom) -> None:
         how = num_features, np.float32(_PENALTY), _SWEEPS
         regress_items(lists, counts, begin, *how, places, close, gram, room)
 
-    return collect_rows(np.minimum(np.diff(lists.indptr), _WEIGHTS), regress)
+    return collect_rows(np.minimum(np.diff(lists.indptr), WEIGHTS), regress, "regressions of items")

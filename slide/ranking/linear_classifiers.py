@@ -15,7 +15,6 @@ In a recommender, where features and labels are the same items, regressions on a
 import numpy as np
 
 from slide import checks
-from slide.bars import Bar
 from slide.kernels.dual_descent import (
     DualScratch,
     Solver,
@@ -152,21 +151,19 @@ class LinearClassifiers:
         self, features: CSR, costs: np.ndarray, lists: TrainingRows, num_features: int
     ) -> CSR:
         """The weights of all classifiers."""
-        num_labels, longest = len(lists.indptr) - 1, int(np.diff(lists.indptr).max(initial=0))
+        longest = int(np.diff(lists.indptr).max(initial=0))
         most_copied = min(len(features.indices), MOST_COPIED)
         scratch = DualScratch.of(num_threads(), longest, num_features, most_copied)
         rows = Pattern(lists.indptr, lists.rows)
         needed = np.minimum(sums_over(np.diff(features.indptr), rows), num_features)
-        with Bar(total=num_labels, desc="classifiers", leave=False) as bar:
 
-            def write(begin: int, end: int, room: RowRoom) -> None:
-                some = lists._replace(indptr=lists.indptr[begin : end + 1])
-                order = np.argsort(-np.diff(some.indptr), kind="stable")
-                how = self.solver, self.threshold
-                fit_classifiers(features, costs, some, order, *how, scratch, room)
-                bar.update(end - begin)
+        def write(begin: int, end: int, room: RowRoom) -> None:
+            some = lists._replace(indptr=lists.indptr[begin : end + 1])
+            order = np.argsort(-np.diff(some.indptr), kind="stable")
+            how = self.solver, self.threshold
+            fit_classifiers(features, costs, some, order, *how, scratch, room)
 
-            return collect_rows(needed, write)
+        return collect_rows(needed, write, "classifiers")
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from slide.bars import Bar
 from slide.kernels.label_counts import count_labels
 from slide.kernels.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
@@ -38,13 +39,14 @@ def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
     return sums
 
 
-def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None]) -> CSR:
+def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None], title: str) -> CSR:
     """A matrix from rows whose number of entries is not known before.
 
     Args:
         needed: ``(N,)`` integers, the most entries that each row can have.
         write: called with ``begin``, ``end`` and room for the rows from ``begin`` to before
             ``end``; it writes their entries and counts.
+        title: of the bar that shows how many rows are written.
 
     Returns:
         The matrix, with N rows.
@@ -55,25 +57,30 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None])
         >>> def write(begin, end, room):
         ...     room.counts[:] = 1
         ...     room.columns[room.starts], room.values[room.starts] = [7, 8], [0.5, 2]
-        >>> collect_rows(np.array([4, 3]), write)[:2]
+        >>> collect_rows(np.array([4, 3]), write, "rows")[:2]
         (array([0, 1, 2]), array([7, 8], dtype=int32))
     """
     counts = np.zeros(len(needed), np.int64)
     columns, values = np.empty(0, np.int32), np.empty(0, np.float32)
-    for begin, end, starts in _blocks(needed):
-        wide = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
-        write(begin, end, RowRoom(starts[:-1], counts[begin:end], *wide))
-        rows, bounds = np.arange(end - begin), row_bounds(counts[begin:end])
-        for place, array in enumerate((columns, values)):
-            # Longer in its place: the parts of a list would stand beside their whole in the end.
-            filled = len(array)
-            array.resize(filled + bounds[-1], refcheck=False)
-            gather_ragged(starts, wide[place], rows, bounds, array[filled:])
-        del wide  # The next block has as large a room.
+    with Bar(total=len(needed), desc=title, leave=False) as bar:
+        for begin, end, starts in _blocks(needed):
+            wide = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+            write(begin, end, RowRoom(starts[:-1], counts[begin:end], *wide))
+            rows, bounds = np.arange(end - begin), row_bounds(counts[begin:end])
+            for place, array in enumerate((columns, values)):
+                # Longer in its place: the parts of a list would stand beside their whole in the
+                # end.
+                filled = len(array)
+                array.resize(filled + bounds[-1], refcheck=False)
+                gather_ragged(starts, wide[place], rows, bounds, array[filled:])
+            del wide  # The next block has as large a room.
+            bar.update(end - begin)
     return CSR(row_bounds(counts), columns, values)
 
 
-def count_together(rows: Pattern | CSR, labels: Pattern, num_labels: int, longest: int) -> CSR:
+def count_together(
+    rows: Pattern | CSR, labels: Pattern, num_labels: int, longest: int, title: str
+) -> CSR:
     """The labels that go with each feature, and the number of rows that have both.
 
     Args:
@@ -81,6 +88,7 @@ def count_together(rows: Pattern | CSR, labels: Pattern, num_labels: int, longes
         labels: R rows of labels, in [0, N).
         num_labels: N.
         longest: number of labels of a feature that are kept, those with the most rows.
+        title: see `collect_rows`.
 
     Returns:
         ``(D, N)``; the columns of a row ascend.
@@ -90,7 +98,7 @@ def count_together(rows: Pattern | CSR, labels: Pattern, num_labels: int, longes
         >>> from slide.ranking.row_blocks import count_together
         >>> rows = slide.Pattern.from_lists([[0, 1]])
         >>> labels = slide.Pattern.from_lists([[4], [2, 4]])
-        >>> count_together(rows, labels, num_labels=5, longest=3)[1:]
+        >>> count_together(rows, labels, num_labels=5, longest=3, title="features")[1:]
         (array([2, 4], dtype=int32), array([1., 2.], dtype=float32))
     """
     threads, longest = num_threads(), min(longest, num_labels)
@@ -100,7 +108,8 @@ def count_together(rows: Pattern | CSR, labels: Pattern, num_labels: int, longes
     def write(begin: int, end: int, room: RowRoom) -> None:
         count_labels(rows.slice(begin, end), labels, longest, sums, touched, room)
 
-    return collect_rows(np.minimum(sums_over(np.diff(labels.indptr), rows), longest), write)
+    needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
+    return collect_rows(needed, write, title)
 
 
 def _blocks(needed: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

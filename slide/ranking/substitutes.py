@@ -93,6 +93,11 @@ class Substitutes:
         self.similar = self._similar(features.indices, rows, group, labels, num_features)
         return self
 
+    @property
+    def empty(self) -> bool:
+        """Whether there are no rows, as before `fit`."""
+        return not len(self.rests)
+
     def relate(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """What the answers to similar questions say of the candidates of each row.
 
@@ -110,7 +115,7 @@ class Substitutes:
         """
         starts = row_bounds((ids >= 0).sum(1))
         found = np.zeros((starts[-1], 2), np.float32)
-        if not len(self.rests):
+        if self.empty:
             return found
         check_pattern("features", features, None, self.similar.num_rows)
         check_ids(ids, features.num_rows, self.num_labels)
@@ -154,7 +159,9 @@ class Substitutes:
         of_place = _lists(where, each, len(sharing))
         of_feature = _lists(each, where, num_features)
         longest = self.longest + 1  # It may also count the feature itself.
-        indptr, similar, shared = count_together(of_feature, of_place, num_features, longest)
+        indptr, similar, shared = count_together(
+            of_feature, of_place, num_features, longest, "similar features"
+        )
         feature = np.repeat(np.arange(num_features), np.diff(indptr))
         others = similar != feature
         weights = shared[others] / (counts[similar[others]] + _PRIOR).astype(np.float32)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from slide import checks
@@ -126,7 +127,7 @@ def check_schedule(name: str, schedule: Any, proposer: Proposer | None = None) -
         proposer: that of the sampler, or None.
 
     Raises:
-        TypeError: if it is no function.
+        TypeError: if it is no function that gives whole numbers.
         ValueError: for a number out of range, or for `Drift` if the proposer has no ``drift``.
     """
     if not callable(schedule):
@@ -134,7 +135,9 @@ def check_schedule(name: str, schedule: Any, proposer: Proposer | None = None) -
             f"{name} must be a function from a number of samples to the number of times that are "
             f"due, such as slide.sampling.fixed, not {schedule!r}"
         )
-    schedule(0)  # Schedules check their numbers when they are called.
+    due = schedule(0)  # Schedules check their numbers when they are called.
+    if not isinstance(due, int | np.integer):
+        raise TypeError(f"{name} must give the number of times that are due, not {due!r}")
     if isinstance(schedule, Drift) and proposer and type(proposer).drift is Proposer.drift:
         raise ValueError(
             f"schedule=drift needs an index that knows how much of it has changed, and "

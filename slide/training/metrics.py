@@ -19,7 +19,7 @@ def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
         k: how many predictions count, in [1, k'].
 
     Raises:
-        ValueError: if the numbers of rows differ, or for another k.
+        ValueError: if the numbers of rows differ, or there are none, or for another k.
 
     Example:
         >>> import numpy as np
@@ -44,7 +44,7 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
         k: how many predictions count, in [1, k'].
 
     Raises:
-        ValueError: if the numbers of rows differ, or for another k.
+        ValueError: if the numbers of rows differ, or there are none, or for another k.
 
     Example:
         >>> import numpy as np
@@ -135,7 +135,7 @@ def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray
         inverse: ``(N,)`` from `inverse_propensities`.
 
     Raises:
-        ValueError: if the numbers of rows differ, or for another k.
+        ValueError: if the numbers of rows differ, or there are none, or for another k.
 
     Example:
         >>> import numpy as np
@@ -161,4 +161,6 @@ def _first_hits(predicted: np.ndarray, labels: Pattern, k: int) -> np.ndarray:
         raise ValueError(
             f"k must be a whole number in [1, {most}], the number of predictions, not {k!r}"
         )
+    if not len(predicted):
+        raise ValueError("there are no rows, so no prediction is right or wrong")
     return hits(predicted[:, :k], labels)

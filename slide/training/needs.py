@@ -9,6 +9,7 @@ from slide.ranking.associations import MOST_LABELS
 from slide.ranking.dense_search import count_as_dense
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.evidence import COLUMNS
+from slide.ranking.item_regressions import WEIGHTS, num_sharing
 from slide.ranking.linear_classifiers import MOST_COPIED
 from slide.ranking.row_blocks import MOST_ROOM
 from slide.ranking.substitutes import MOST_SIMILAR
@@ -49,14 +50,21 @@ class RankerSizes(NamedTuple):
         negatives: of a row that classifiers learn from.
         features: D, also where several processes share the network.
         labels: N, likewise.
-        questions: whether the rows are a knowledge graph.
+        kind: of the rows; see `slide.data.kind_of`.
+        weighted: whether rows have weights.
     """
 
     candidates: int
     negatives: int
     features: int
     labels: int
-    questions: bool = False
+    kind: str = "other"
+    weighted: bool = False
+
+    @property
+    def regressions(self) -> bool:
+        """Whether regressions of items are in the place of classifiers."""
+        return self.kind == "items" and not self.weighted
 
 
 class RunSizes(NamedTuple):
@@ -222,22 +230,17 @@ def _ranker(sizes: RunSizes) -> int:
     if sizes.ranker is None:
         return 0
     rows, each = max(sizes.rows, 1), sizes.entries / max(sizes.rows, 1)
-    candidates, negatives, features, labels, questions = sizes.ranker
-    sizes = sizes._replace(features=features, labels=labels)
+    ranker, features, labels = sizes.ranker, sizes.ranker.features, sizes.ranker.labels
+    sizes, questions = sizes._replace(features=features, labels=labels), ranker.kind == "graph"
     neighbours, compared = _near_rows(sizes)
-    distinct_pairs = _distinct(each * sizes.targets, sizes)
-    associations = min(distinct_pairs, MOST_LABELS * features)
-    classifiers = (_FLOAT + _INT) * distinct_pairs
-    pairs = sizes.targets + rows * negatives
-    room = min(MOST_ROOM, each * pairs, features * labels)
-    longest = min(rows, _LONGER * pairs / max(labels, 1))
-    copies = (_FLOAT + _INT) * min(MOST_COPIED, sizes.entries) + _ROW_LEARNT * longest
+    associations = min(_distinct(each * sizes.targets, features * labels), MOST_LABELS * features)
+    learn = _regressions if ranker.regressions else _classifiers
+    classifiers, learnt = learn(sizes)
     phases = (
         compared,
-        # Classifiers learn; their weights are put together in the end.
-        _PAIR_LEARNT * pairs + max(_WEIGHT_LEARNT * room, classifiers) + sizes.threads * copies,
+        learnt,
         # The judge learns.
-        _FLOAT * len(COLUMNS) * _ALONE * candidates * 2 * (held_rows(rows) + ROWS_AT_ONCE),
+        _FLOAT * len(COLUMNS) * _ALONE * ranker.candidates * 2 * (held_rows(rows) + ROWS_AT_ONCE),
         # At the end, labels of features are counted again: the rows of each feature, room, parts.
         _ENTRY_LISTED * sizes.entries
         + (_FLOAT + _INT) * (min(MOST_ROOM, associations) + 2 * associations),
@@ -250,6 +253,32 @@ def _ranker(sizes: RunSizes) -> int:
     return round(kept + questions * asked + sizes.threads * scratch + max(phases))
 
 
+def _classifiers(sizes: RunSizes) -> tuple[float, float]:
+    """Weights of the classifiers, and what is beside them while they learn."""
+    each = sizes.entries / max(sizes.rows, 1)
+    distinct_pairs = _distinct(each * sizes.targets, sizes.features * sizes.labels)
+    kept = (_FLOAT + _INT) * distinct_pairs
+    negatives = 0 if sizes.ranker is None else sizes.ranker.negatives
+    pairs = sizes.targets + sizes.rows * negatives
+    room = min(MOST_ROOM, each * pairs, sizes.features * sizes.labels)
+    longest = min(sizes.rows, _LONGER * pairs / max(sizes.labels, 1))
+    copies = (_FLOAT + _INT) * min(MOST_COPIED, sizes.entries) + _ROW_LEARNT * longest
+    # The weights are put together in the end.
+    learnt = _PAIR_LEARNT * pairs + max(_WEIGHT_LEARNT * room, kept) + sizes.threads * copies
+    return kept, learnt
+
+
+def _regressions(sizes: RunSizes) -> tuple[float, float]:
+    """Weights of the regressions of items, and what is beside them while they are solved."""
+    items, labels = sizes.entries + sizes.targets, sizes.labels
+    # Pairs of items that share a row.
+    pairs = _distinct(items**2 / max(sizes.rows, 1), labels * labels)
+    shared = min(pairs, num_sharing(labels) * labels)
+    kept = min(shared, WEIGHTS * labels)
+    room = min(MOST_ROOM, shared)
+    return (_FLOAT + _INT) * kept, _ENTRY_LISTED * items + (_FLOAT + _INT) * (shared + room)
+
+
 def _near_rows(sizes: RunSizes) -> tuple[float, float]:
     """What finds near rows, and what is beside it while two kinds are compared, or it is saved."""
     every = max(sizes.rows * sizes.features, 1)
@@ -260,7 +289,7 @@ def _near_rows(sizes: RunSizes) -> tuple[float, float]:
     return neighbours, neighbours + _ENTRY_TAKEN * sizes.entries
 
 
-def _distinct(pairs: float, sizes: RunSizes) -> float:
-    """The mean number of distinct pairs of a feature and a label, if all are equally frequent."""
-    every = max(sizes.features * sizes.labels, 1)
+def _distinct(pairs: float, every: int) -> float:
+    """The mean number of distinct pairs, if all of those that can be are equally frequent."""
+    every = max(every, 1)
     return every * -math.expm1(-pairs / every)

@@ -59,6 +59,9 @@ def test_classes_grow_and_go(stream):
     model = SlideClassifier(**OPTIONS).partial_fit(X[:200], names, classes=known)
     with pytest.raises(ValueError, match="label 'new' is not among the classes"):
         model.partial_fit(X[:2], [["new"], []])
+    with pytest.raises(ValueError, match="label 'newer' is not among the classes"):
+        model.partial_fit(X[:2], [["newer"], []], classes=[*known, "new"])
+    assert model.classes_.tolist() == known, "an error adds no class"
     model.partial_fit(X[:200], [["new"]] * 200, classes=[*known, "new"])
     for _ in range(20):
         model.partial_fit(X[:200], [["new"]] * 200)

@@ -9,6 +9,7 @@ from slide import bars
 from slide.data import holdout
 from slide.hashing import inner_product
 from slide.ranking import EnsembleRanker, row_blocks
+from slide.ranking.item_regressions import item_regressions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,10 +25,14 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
     found = EnsembleRanker().fit(network, train, held)
     said = capsys.readouterr().err
-    for name in ("candidates", "classifiers", "evidence"):
+    for name in ("candidates", "associations", "classifiers", "evidence"):
         assert f"{name}: " in said
     # Some labels at a time, the classifiers are the same.
     assert (found.classifiers.weights.values == before.classifiers.weights.values).all()
+    item_regressions(data.train.labels, data.num_labels, data.num_labels)
+    said = capsys.readouterr().err
+    assert "items that go together: " in said
+    assert "regressions of items: " in said
     monkeypatch.setattr(inner_product, "_BLOCK", 10)
     weight = torch.randn(400, 8)
     proposer = slide.LSHProposer(8, 400)

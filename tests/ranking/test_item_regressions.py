@@ -53,7 +53,7 @@ def test_shortened_lists_of_many_equal_items_give_no_large_weights(monkeypatch):
     items = Pattern.from_lists([np.flatnonzero(row).tolist() for row in rows])
     exact = item_regressions.item_regressions(items, 200, 200)
     assert np.abs(exact.values).max() < 0.2
-    monkeypatch.setattr(item_regressions, "MOST_SHARING", 80)
+    monkeypatch.setattr(item_regressions, "_MOST_SHARING", 80)
     monkeypatch.setattr(item_regressions, "_MOST_PAIRS", 0)
     found = item_regressions.item_regressions(items, 200, 200)
     assert np.abs(found.values).max() < 0.2
@@ -67,7 +67,7 @@ def test_there_may_be_no_rows_and_no_items():
 
 
 def test_many_items_keep_the_closest(baskets, monkeypatch):
-    monkeypatch.setattr(item_regressions, "_WEIGHTS", 5)
+    monkeypatch.setattr(item_regressions, "WEIGHTS", 5)
     weights = item_regressions.item_regressions(baskets, 30, 30)
     assert (np.diff(weights.indptr) == 5).all()
     same = weights.indices // 10 == weights.entry_rows() // 10

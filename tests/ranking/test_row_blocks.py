@@ -28,7 +28,7 @@ def test_rows_are_collected(monkeypatch, most):
             room.counts[place] = sizes[n]
         blocks.append((begin, end))
 
-    found = collect_rows(needed, write)
+    found = collect_rows(needed, write, "rows")
     assert np.diff(found.indptr).tolist() == sizes
     np.testing.assert_array_equal(found.indices, np.concatenate([ids for ids, _ in rows]))
     np.testing.assert_allclose(found.values, np.concatenate([own for _, own in rows]))
@@ -46,14 +46,14 @@ def test_the_matrix_never_stands_beside_its_parts(monkeypatch):
         room.columns[:], room.values[:] = 1, 1
 
     tracemalloc.start()
-    found = collect_rows(np.full(4000, 1000), write)
+    found = collect_rows(np.full(4000, 1000), write, "rows")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.1 * (found.indices.nbytes + found.values.nbytes)
 
 
 def test_of_no_rows_there_is_an_empty_matrix():
-    found = collect_rows(np.empty(0, np.int64), lambda *_: None)
+    found = collect_rows(np.empty(0, np.int64), lambda *_: None, "rows")
     assert (found.num_rows, len(found.indices)) == (0, 0)
 
 

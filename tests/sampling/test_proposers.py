@@ -13,7 +13,7 @@ from helpers.samplers import faiss_sampler, lsh_sampler
 
 from slide.nn import SampledLinear
 from slide.sampling import ActiveSampler, Proposer
-from slide.sampling.schedules import backoff, fixed, never
+from slide.sampling.schedules import Drift, backoff, fixed, never
 from slide.search.exact import exact_top_k
 from slide.sparse import Pattern
 from slide.testing import check_sampler
@@ -192,6 +192,8 @@ def test_schedules_that_are_no_functions(name, value):
     message = rf"{name} must be a function .* such as slide.sampling.fixed, not {value}"
     with pytest.raises(TypeError, match=message):
         lsh_sampler(D, N, **{name: value})
+    with pytest.raises(TypeError, match=rf"{name} must give the number .* due, not Drift"):
+        lsh_sampler(D, N, **{name: Drift})
 
 
 class Largest(Proposer):

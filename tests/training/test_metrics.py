@@ -100,6 +100,13 @@ def test_there_are_as_many_predictions_as_count(name, k):
         getattr(metrics, name)(PREDICTED, LABELS, k, *more)
 
 
+@pytest.mark.parametrize("name", ["precision_at_k", "ndcg_at_k", "psp_at_k"])
+def test_there_must_be_rows(name):
+    more = [np.ones(7)] if name == "psp_at_k" else []
+    with pytest.raises(ValueError, match="there are no rows"):
+        getattr(metrics, name)(PREDICTED[:0], LABELS.slice(0, 0), 1, *more)
+
+
 def test_rows_must_match():
     with pytest.raises(ValueError, match="3 predictions do not fit 4 rows"):
         metrics.hits(PREDICTED[:3], LABELS)

@@ -1,6 +1,7 @@
 """The memory that a run needs, by its sizes, against arrays as they are made."""
 
 import tracemalloc
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -145,12 +146,36 @@ def test_more_of_anything_never_needs_less(number):
         assert peak_memory(larger) >= peak_memory(sizes)
 
 
+def peak_and_needs(every, candidates):
+    """Bytes that training a re-ranker takes, and what is foretold. NumPy tells Python of arrays."""
+    train, held = validation_split(every, 0)
+    network = SlideNetwork(every.num_features, [4], every.num_labels, FullSampler)
+    # Compiles, which takes memory; some rows are enough for that.
+    EnsembleRanker().fit(network, train.slice(0, len(train) // 10), held.slice(0, len(held) // 10))
+    ranker = EnsembleRanker()
+    tracemalloc.start()
+    ranker.fit(network, train, held, every=every)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    own = RankerSizes(candidates, 50, every.num_features, every.num_labels, every.kind)
+    sizes = SIZES._replace(
+        rows=len(every),
+        features=every.num_features,
+        labels=every.num_labels,
+        entries=len(every.features.indices),
+        targets=len(every.labels.indices),
+        ranker=own,
+        hidden=(4,),
+    )
+    other = sizes._replace(ranker=own._replace(kind="other"))
+    return peak, *(memory_needs(each)["re-ranker"] for each in (sizes, other))
+
+
 @pytest.mark.compiled_only
 @pytest.mark.parametrize(
     ("rows", "labels", "nonzeros"), [(4000, 2000, 40), (30_000, 2000, 10), (30_000, 9000, 20)]
 )
 def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
-    """Its arrays are those of NumPy, which tells Python of them."""
     data = job.make_data(
         tmp_path,
         train_samples=rows,
@@ -159,26 +184,8 @@ def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
         nonzeros=nonzeros,
         labels_per_row=4,
     )
-    network = SlideNetwork(3000, [4], labels, FullSampler)
-    train, held = validation_split(data.train, 0)
-    # Compiles, which takes memory; some rows are enough for that.
-    EnsembleRanker().fit(network, train.slice(0, len(train) // 10), held.slice(0, len(held) // 10))
-    ranker = EnsembleRanker()
-    tracemalloc.start()
-    ranker.fit(network, train, held, every=data.train)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    sizes = SIZES._replace(
-        rows=rows,
-        features=3000,
-        labels=labels,
-        entries=len(data.train.features.indices),
-        targets=len(data.train.labels.indices),
-        ranker=RankerSizes(180, 50, 3000, labels),
-        hidden=(4,),
-    )
-    found = memory_needs(sizes)["re-ranker"]
-    assert found == pytest.approx(peak, rel=0.25)
+    peak, needs, _ = peak_and_needs(replace(data.train, kind="other"), 180)
+    assert needs == pytest.approx(peak, rel=0.25)
 
 
 @pytest.mark.compiled_only
@@ -190,26 +197,22 @@ def test_the_re_ranker_of_a_graph():
     answers = 20 * (asked % 40)[:, None] + np.argsort(rng.random((rows, 20)), axis=1)[:, :4]
     bounds = np.arange(rows + 1)
     x = CSR(2 * bounds, features.ravel(), np.ones(2 * rows, np.float32))
-    every = Split(
-        x, Pattern(4 * bounds, answers.astype(np.int32).ravel()), 3040, labels, kind="graph"
-    )
-    train, held = validation_split(every, 0)
-    network = SlideNetwork(3040, [4], labels, FullSampler)
-    EnsembleRanker().fit(network, train.slice(0, 4000), held.slice(0, 400))
-    ranker = EnsembleRanker()
-    tracemalloc.start()
-    ranker.fit(network, train, held, every=every)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    sizes = SIZES._replace(
-        rows=rows,
-        features=3040,
-        labels=labels,
-        entries=2 * rows,
-        targets=4 * rows,
-        ranker=RankerSizes(110, 50, 3040, labels, questions=True),
-        hidden=(4,),
-    )
-    assert memory_needs(sizes)["re-ranker"] == pytest.approx(peak, rel=0.25)
-    without = sizes._replace(ranker=sizes.ranker._replace(questions=False))
-    assert memory_needs(without)["re-ranker"] < memory_needs(sizes)["re-ranker"]
+    y = Pattern(4 * bounds, answers.astype(np.int32).ravel())
+    peak, needs, others = peak_and_needs(Split(x, y, 3040, labels, kind="graph"), 110)
+    assert needs == pytest.approx(peak, rel=0.25)
+    assert others < needs
+
+
+@pytest.mark.compiled_only
+def test_the_re_ranker_of_items():
+    """Regressions take less than classifiers do, and negatives do not count."""
+    rng, rows, items = np.random.default_rng(0), 20_000, 3000
+    group = rng.integers(0, items // 50, (rows, 1))
+    own = 50 * group + np.argsort(rng.random((rows, 50)), axis=1)[:, :20]
+    own = own.astype(np.int32)
+    bounds = 10 * np.arange(rows + 1)
+    x = CSR(bounds, own[:, :10].ravel(), np.ones(10 * rows, np.float32))
+    y = Pattern(bounds, own[:, 10:].ravel())
+    peak, needs, others = peak_and_needs(Split(x, y, items, items, kind="items"), 110)
+    assert needs == pytest.approx(peak, rel=0.25)
+    assert needs < others
