@@ -133,7 +133,7 @@ def test_rebuilds_when_rows_move_and_only_then(after):
 
 @every_mode
 @every_limit_of_rehashing
-@pytest.mark.usefixtures("small_samples")
+@pytest.mark.usefixtures("small_samples", "one_thread")
 def test_resumes(mode, after):
     weights = [draw_layer()[0]]
     for i in range(11):
