@@ -1,8 +1,10 @@
 """What a run says of memory before it begins."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from helpers import job
@@ -88,6 +90,22 @@ def test_sizes(tmp_path, words, expected):
     sizes = needs.run_sizes(config, data)
     assert {name: getattr(sizes, name) for name in expected} == expected
     assert (sizes.rows, sizes.targets) == (150, len(data.train.labels.indices))
+
+
+@pytest.mark.parametrize(
+    ("kind", "weighted"), [("other", False), ("items", True), ("items", False)]
+)
+def test_negatives_take_no_memory_of_regressions(tmp_path, free, capsys, kind, weighted):
+    free(20 * MIB)
+    config = job.compose(*job.tiny(tmp_path, "ranker=ensemble", f"trainer.kind={kind}"))
+    data = build.open_dataset(config)
+    if weighted:
+        data = replace(data, train=replace(data.train, weights=np.ones(len(data.train))))
+    build.fill_in(config, len(data.train), data.num_labels)
+    needs.announce_memory(config, data)
+    line = said(capsys)
+    assert "ranker=none" in line
+    assert ("ranker.negatives" in line) == (kind == "other" or weighted)
 
 
 def test_sizes_do_not_draw(tmp_path):
