@@ -2,6 +2,7 @@
 
     python tests/benchmarks/bound.py --root path/to/data
     python tests/benchmarks/bound.py --root path/to/data --datasets debian --samplers recent
+    python tests/benchmarks/bound.py --root path/to/data --epochs 0.1
 
 The network of the default recipe, without a re-ranker, on a part of the training rows; precision on
 other training rows. The oracle computes all products with a random quarter of the outputs, another
@@ -47,7 +48,7 @@ SETS: dict[str, tuple[list[str], int, dict[str, list[int]]]] = {
     ),
 }
 JUDGED, QUERIES, BATCH, TOP = 4000, 1024, 256, 10
-EPOCHS = (1, 3)
+EPOCHS = (0.1, 1, 3)
 SHARE = 0.5  # Of the places that the labels leave, for candidates.
 FIGURES = {"p_at_1": "P@1", "p_at_5": "P@5", "psp_at_5": "PSP@5", "recall": "recall"}
 
@@ -97,7 +98,8 @@ def measure(name: str, root: Path, case: Row) -> Row:
     overrides, rows, _ = SETS[name]
     where = [f"dataset={name}"] if overrides else place(name, root)
     sizes = [f"sampler.mode={case['mode']}", f"sampler.active={case['active']}"]
-    training = [f"trainer.epochs={case['epochs']}", "ranker=none", "trainer.recall_every=0"]
+    epochs = case["epochs"]
+    training = [f"trainer.epochs={math.ceil(epochs)}", "ranker=none", "trainer.recall_every=0"]
     sampler = "uniform" if case["sampler"] == "oracle" else case["sampler"]
     words = [*where, *overrides, *sizes, *training, f"seed={case['seed']}", f"sampler={sampler}"]
     config = read_config([*words, f"sampler.candidate_share={SHARE}"])
@@ -109,6 +111,8 @@ def measure(name: str, root: Path, case: Row) -> Row:
     )
     data = replace(data, train=train, test=judged)
     fill_in(config, rows, data.num_labels)
+    if epochs < 1:
+        config.trainer.max_steps = math.ceil(epochs * rows / config.trainer.batch_size)
     torch.manual_seed(case["seed"])
     network = build_network(config, data.num_features, data.num_labels)
     if case["sampler"] == "oracle":
@@ -140,10 +144,11 @@ def page(found: dict[str, Any]) -> str:
         "# What choosing outputs could gain\n\n"
         "The network of the default recipe without a re-ranker, on a part of the training rows; "
         f"precision in points on {JUDGED:,} other training rows, mean of the seeds and half the "
-        "range between them, and the time of training. Candidates take at most half of the places "
-        "that the labels leave; uniform draws take the rest. index and neighbours have few "
-        "candidates a sample. The oracle knows the largest products of each sample with a random "
-        "quarter of all outputs. Recall: the share of a row's ten "
+        "range between them, and the time of training. Each number of epochs is a run of its own, "
+        "whose learning rate falls to 0; 0.1 is the start of a training. Candidates take at most "
+        "half of the places that the labels leave; uniform draws take the rest. index and "
+        "neighbours have few candidates a sample. The oracle knows the largest products of each "
+        "sample with a random quarter of all outputs. Recall: the share of a row's ten "
         f"largest products that is in a set for {BATCH} rows (shared) or for one, no labels being "
         "put in; neighbours has no candidates without labels.\n\n"
         "How to read it: what the oracle gains over uniform draws is what an index could gain at "
@@ -184,6 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, list(SETS), [0])
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=SAMPLERS)
+    parser.add_argument("--epochs", nargs="+", type=float, choices=EPOCHS, default=EPOCHS)
     arguments = parse(parser)
     runtime.set_threads(0)
     keys = ("dataset", "seed", "mode", "active", "epochs", "sampler")
@@ -198,6 +204,7 @@ def main() -> None:
         for mode, sizes in SETS[name][2].items()
         for active in sizes
         for epochs in EPOCHS
+        if epochs in arguments.epochs
         for sampler in (FOR_SHARED if mode == "shared" else SAMPLERS)
         if sampler in arguments.samplers
     ]
