@@ -6,6 +6,8 @@ from slide.kernels.compile import parallel, prange, serial
 
 # What a sum of 0 is kept as, because 0 means that an output was not seen.
 _SEEN = -np.finfo(np.float32).tiny
+# Lists of which the largest bound is noted: about the root of the number of all lists.
+_GROUP = 64
 
 
 @serial
@@ -138,20 +140,24 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
 
 
 @serial
-def _sink(bounds, order, at, size):
-    """Move an entry of a binary heap down to its place; the largest bound is on top."""
-    moved = order[at]
-    while True:
-        child = 2 * at + 1
-        if child >= size:
-            break
-        if child + 1 < size and bounds[order[child + 1]] > bounds[order[child]]:
-            child += 1
-        if bounds[order[child]] <= bounds[moved]:
-            break
-        order[at] = order[child]
-        at = child
-    order[at] = moved
+def _largest(values, begin, end):
+    """The largest value from ``begin`` to before ``end``; -inf if none is a number."""
+    largest = np.float32(-np.inf)
+    for i in range(begin, end):
+        largest = values[i] if values[i] > largest else largest
+    return largest
+
+
+@serial
+def _scan_list(query, begin, end, codes, scales, biases, best, places):
+    """Put the rows of a list that are among the best in the places of others."""
+    for p in range(begin, end):
+        total = np.float32(0)
+        for j in range(len(query)):
+            total += query[j] * np.float32(codes[p, j])
+        score = scales[p] * total + biases[p]
+        if score > best[0]:
+            replace_least(best, places, score, p)
 
 
 @parallel
@@ -163,7 +169,8 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
 
     Args:
         queries: ``(B, D)`` float32.
-        bounds: ``(B, L)`` float32, the score that a row of each list may have.
+        bounds: ``(B, L)`` float32, the score that a row of each list may have; those of the lists
+            that a query has seen are -inf afterwards.
         starts: ``(L + 1,)`` int64, where each list begins.
         codes: ``(N, D)`` int8, the rows list by list; a row is ``scales * codes``.
         scales: ``(N,)`` float32.
@@ -173,25 +180,24 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
         places: ``(B, k)`` int32 output, where the rows are in ``codes``; -1 before.
         seen: ``(B,)`` int64 output, number of rows that were scored.
     """
-    lists = len(starts) - 1
+    lists = bounds.shape[1]
+    groups = -(-lists // _GROUP)
     for b in prange(len(queries)):
-        query, own = queries[b], bounds[b]
-        order = np.arange(lists).astype(np.int32)
-        for at in range(lists // 2 - 1, -1, -1):
-            _sink(own, order, at, lists)
-        count = 0
-        for size in range(lists - 1, -1, -1):
-            number = order[0]
-            if count >= limit or own[number] <= best[b, 0]:
+        query, own, heap, rows, count = queries[b], bounds[b], best[b], places[b], 0
+        # Few of the lists are ever needed, so it would be a waste to sort them, or to build a heap.
+        tops = np.empty(groups, np.float32)
+        for g in range(groups):
+            tops[g] = _largest(own, g * _GROUP, min((g + 1) * _GROUP, lists))
+        while count < limit:
+            g = np.argmax(tops)
+            if not tops[g] > heap[0]:
                 break
-            for p in range(starts[number], starts[number + 1]):
-                total = np.float32(0)
-                for j in range(len(query)):
-                    total += query[j] * np.float32(codes[p, j])
-                score = scales[p] * total + biases[p]
-                if score > best[b, 0]:
-                    replace_least(best[b], places[b], score, p)
-            count += starts[number + 1] - starts[number]
-            order[0] = order[size]
-            _sink(own, order, 0, size)
+            number = g * _GROUP
+            while own[number] != tops[g]:
+                number += 1
+            begin, end = starts[number], starts[number + 1]
+            _scan_list(query, begin, end, codes, scales, biases, heap, rows)
+            count += end - begin
+            own[number] = -np.inf
+            tops[g] = _largest(own, g * _GROUP, min((g + 1) * _GROUP, lists))
         seen[b] = count
