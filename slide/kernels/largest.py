@@ -8,6 +8,7 @@ from slide.kernels.compile import parallel, prange, serial
 _SEEN = -np.finfo(np.float32).tiny
 # Lists of which the largest bound is noted: about the root of the number of all lists.
 _GROUP = 64
+_LEAST_KEY = np.iinfo(np.int32).min
 
 
 @serial
@@ -140,12 +141,35 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
 
 
 @serial
-def _largest(values, begin, end):
-    """The largest value from ``begin`` to before ``end``; -inf if none is a number."""
-    largest = np.float32(-np.inf)
-    for i in range(begin, end):
-        largest = values[i] if values[i] > largest else largest
+def _to_keys(bounds, keys):
+    """Integers in the same order as floats, since a loop over integers finds their maximum faster.
+
+    Args:
+        bounds: ``(L,)`` float32.
+        keys: ``(n,)`` int32 output, n >= L; the others stay as they are.
+    """
+    bits = bounds.view(np.int32)
+    for i in range(len(bits)):
+        # Of two negative floats, the larger one has the smaller bits.
+        keys[i] = bits[i] ^ (bits[i] >> 31 & np.int32(0x7FFFFFFF))
+
+
+@serial
+def _maximum(keys):
+    """The largest of some integers."""
+    largest = np.int32(_LEAST_KEY)
+    for i in range(len(keys)):
+        largest = max(largest, keys[i])
     return largest
+
+
+@serial
+def _place(keys, key):
+    """Where an integer is first, which must be among the others."""
+    at = 0
+    while keys[at] != key:
+        at += 1
+    return at
 
 
 @serial
@@ -169,8 +193,7 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
 
     Args:
         queries: ``(B, D)`` float32.
-        bounds: ``(B, L)`` float32, the score that a row of each list may have; those of the lists
-            that a query has seen are -inf afterwards.
+        bounds: ``(B, L)`` float32, the score that a row of each list may have.
         starts: ``(L + 1,)`` int64, where each list begins.
         codes: ``(N, D)`` int8, the rows list by list; a row is ``scales * codes``.
         scales: ``(N,)`` float32.
@@ -183,21 +206,22 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
     lists = bounds.shape[1]
     groups = -(-lists // _GROUP)
     for b in prange(len(queries)):
-        query, own, heap, rows, count = queries[b], bounds[b], best[b], places[b], 0
+        query, heap, rows, count = queries[b], best[b], places[b], 0
         # Few of the lists are ever needed, so it would be a waste to sort them, or to build a heap.
-        tops = np.empty(groups, np.float32)
+        keys, tops = np.full((groups, _GROUP), _LEAST_KEY, np.int32), np.empty(groups, np.int32)
+        _to_keys(bounds[b], keys.ravel())
         for g in range(groups):
-            tops[g] = _largest(own, g * _GROUP, min((g + 1) * _GROUP, lists))
+            tops[g] = _maximum(keys[g])
         while count < limit:
-            g = np.argmax(tops)
-            if not tops[g] > heap[0]:
+            top = _maximum(tops)
+            g = _place(tops, top)
+            at = _place(keys[g], top)
+            number = g * _GROUP + at
+            if top == _LEAST_KEY or not bounds[b, number] > heap[0]:
                 break
-            number = g * _GROUP
-            while own[number] != tops[g]:
-                number += 1
             begin, end = starts[number], starts[number + 1]
             _scan_list(query, begin, end, codes, scales, biases, heap, rows)
             count += end - begin
-            own[number] = -np.inf
-            tops[g] = _largest(own, g * _GROUP, min((g + 1) * _GROUP, lists))
+            keys[g, at] = _LEAST_KEY
+            tops[g] = _maximum(keys[g])
         seen[b] = count

@@ -123,7 +123,7 @@ def scores(ids: np.ndarray, best: np.ndarray, labels: Pattern) -> Row:
 
 def page(found: dict[str, Any]) -> str:
     """The generated page."""
-    rows = found["rows"]
+    rows = [row for row in found["rows"] if row["setting"] in CASES[row["method"]]]
     text = (
         "# Search by an index over the weights\n\n"
         f"The {K} best labels of all test rows by the output layer of the default network (uniform "
