@@ -131,9 +131,9 @@ def page(found: dict[str, Any]) -> str:
         f"layer to labels: rows a second in batches of {BATCH:,}, and one row at a time, of "
         f'{SINGLE} rows. `index` is `top_k(search="index")`, by the share of all rows that a '
         "query may see (0.022 is the default); `faiss` is an IVF index of the rows with the bias "
-        "as a coordinate, by the number of lists that a query visits. Found: the share of the exact "
-        "1, 3 and 5 best that are among the 5 answers; what is missed is mostly labels with hardly "
-        "any score, as the precision shows. Memory is the share of that of the weights.\n"
+        "as a coordinate, by the number of lists that a query visits. Found: the share of the "
+        "exact 1, 3 and 5 best that are among the 5 answers; what is missed is mostly labels with "
+        "hardly any score, as the precision shows. Memory is the share of that of the weights.\n"
     )
     keys = ("dataset", "epochs", "seed")
     for name, epochs, seed in sorted({key(row, keys) for row in rows}):
