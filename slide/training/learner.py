@@ -10,7 +10,11 @@ from slide.distributed import Group
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.divergence import LastCheckpoint, check_loss
+from slide.training.evaluation import inspect_selection
 from slide.training.progress import Counters
+
+# Outputs that are looked at for whether a step has changed them.
+_WITNESSES = 1024
 
 
 class Learner:
@@ -67,6 +71,17 @@ class Learner:
         self.counters.rebuild_seconds += rebuild_seconds(self.network) - rebuilt
         self.counters.exchange_seconds += self.group.seconds - exchanged
         return loss, active, hidden
+
+    def inspect(self, hidden: Tensor, active: ActiveSet) -> dict[str, float]:
+        """Scalars for the log of what `forward` returned, before `update`."""
+        output = self.network.output
+        found = inspect_selection(output, hidden, active)
+        weight = getattr(output, "local", output).weight
+        moments = self.optimizer.state.get(weight, {}).get("exp_avg_sq")
+        if moments is None:  # Before the first step.
+            return found | {"selection/never_updated": 1.0}
+        some = moments[:: -(-len(moments) // _WITNESSES)]
+        return found | {"selection/never_updated": float((some == 0).all(1).float().mean())}
 
     def settle(self) -> None:
         """Add the outputs that the processes of a run have computed to the counters of all."""

@@ -17,7 +17,6 @@ from slide.training.checkpoint import Checkpoint
 from slide.training.evaluation import (
     check_search,
     choose_rows,
-    inspect_selection,
     log_lines,
     predict_split,
     scores_of,
@@ -202,7 +201,7 @@ class Trainer:
             if _due(step + 1, options.recall_every):
                 # Before the update, because the set was chosen for the present weights.
                 counters.train_seconds += clock() - begin
-                scalars = inspect_selection(self.network.output, hidden, active)
+                scalars = learner.inspect(hidden, active)
                 self.monitor.write(step + 1, scalars)
                 begin = clock()
             learner.update(loss)

@@ -15,7 +15,7 @@ from slide.training.learner import Learner
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
     *("selection/active_mean", "selection/recall", "selection/recall_without_labels"),
-    "selection/candidates",
+    *("selection/candidates", "selection/never_updated"),
     *("tables/non_empty_share", "tables/largest_bucket"),
     *("eval/p_at_1", "eval/p_at_3", "eval/p_at_5"),
 }

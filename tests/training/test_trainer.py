@@ -186,6 +186,22 @@ class Untouchable:
         raise AssertionError("the test rows are counted")
 
 
+def test_the_log_says_how_many_outputs_no_step_has_changed(tmp_path):
+    """Of 400 outputs, all are looked at."""
+    data = job.make_data(tmp_path, num_labels=400)
+    trainer = job.make_trainer(tmp_path, data, recall_every=3, max_steps=9)
+    trainer.fit()
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    name = "selection/never_updated"
+    found = [scalars[name] for scalars in map(json.loads, lines) if name in scalars]
+    assert len(found) == 3
+    assert 1 > found[0] >= found[1] >= found[2] > 0
+    # The last look was before the last step.
+    moments = trainer.learner.optimizer.state[trainer.network.output.weight]["exp_avg_sq"]
+    after = float((moments == 0).all(1).float().mean())
+    assert found[2] - 16 * 32 / 400 <= after < found[2]
+
+
 def test_a_holdout_leaves_the_test_rows_alone(tmp_path, monkeypatch):
     data = job.make_data(tmp_path)
     blind = SparseDataset("blind", data.train, Untouchable(), data.num_features, data.num_labels)
