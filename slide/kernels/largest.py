@@ -6,7 +6,7 @@ from slide.kernels.compile import parallel, prange, serial
 
 # What a sum of 0 is kept as, because 0 means that an output was not seen.
 _SEEN = -np.finfo(np.float32).tiny
-# Lists of which the largest bound is noted: about the root of the number of all lists.
+# Lists in a group, whose largest bound is kept: about the root of the number of all lists.
 _GROUP = 64
 _LEAST_KEY = np.iinfo(np.int32).min
 
@@ -165,7 +165,7 @@ def _maximum(keys):
 
 @serial
 def _place(keys, key):
-    """Where an integer is first, which must be among the others."""
+    """The first place of an integer that is among these."""
     at = 0
     while keys[at] != key:
         at += 1
@@ -174,7 +174,7 @@ def _place(keys, key):
 
 @serial
 def _scan_list(query, begin, end, codes, scales, biases, best, places):
-    """Put the rows of a list that are among the best in the places of others."""
+    """Score the rows of a list; each one above the least of the best takes its place."""
     for p in range(begin, end):
         total = np.float32(0)
         for j in range(len(query)):
@@ -206,8 +206,8 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
     lists = bounds.shape[1]
     groups = -(-lists // _GROUP)
     for b in prange(len(queries)):
-        query, heap, rows, count = queries[b], best[b], places[b], 0
-        # Few of the lists are ever needed, so it would be a waste to sort them, or to build a heap.
+        query, own_best, own_places, count = queries[b], best[b], places[b], 0
+        # Few of the lists are ever needed, so to sort them all would be a waste.
         keys, tops = np.full((groups, _GROUP), _LEAST_KEY, np.int32), np.empty(groups, np.int32)
         _to_keys(bounds[b], keys.ravel())
         for g in range(groups):
@@ -217,10 +217,10 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
             g = _place(tops, top)
             at = _place(keys[g], top)
             number = g * _GROUP + at
-            if top == _LEAST_KEY or not bounds[b, number] > heap[0]:
+            if top == _LEAST_KEY or bounds[b, number] <= own_best[0]:
                 break
             begin, end = starts[number], starts[number + 1]
-            _scan_list(query, begin, end, codes, scales, biases, heap, rows)
+            _scan_list(query, begin, end, codes, scales, biases, own_best, own_places)
             count += end - begin
             keys[g, at] = _LEAST_KEY
             tops[g] = _maximum(keys[g])

@@ -15,6 +15,9 @@ from slide.search import RowIndex
 from slide.search.changes import kept_state, unchanged
 from slide.sparse import Pattern
 
+# More than for prediction, since a row that moved is far from the others of its list.
+_DEVIATIONS = 7.0
+
 
 class IndexProposer(Proposer):
     """Proposes the few rows with the largest inner products that `slide.search.RowIndex` finds.
@@ -119,7 +122,8 @@ class IndexProposer(Proposer):
         with torch.no_grad():
             x = queries.detach().to(self._index.weight.dtype)
             k = min(k, self.out_features)
-            return self._index.top_k(x, k, most_seen=self.most_seen)[1].numpy()
+            limits = {"most_seen": self.most_seen, "deviations": _DEVIATIONS}
+            return self._index.top_k(x, k, **limits)[1].numpy()
 
     def candidates(self, queries: Queries) -> Pattern:
         """The best rows of each input that are found.

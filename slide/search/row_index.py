@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.backend import KERNEL_DTYPES
 from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
@@ -14,16 +15,13 @@ from slide.search.changes import kept_state, tensors_of, unchanged
 from slide.search.clusters import WeightRows, finite_rows, near_rows
 from slide.stored_rows import StoredRows, weight_rows
 
-# How many standard deviations above the mean of a list the score of a row may lie (see `_bounds`):
-# with more, a query sees more lists, and of two lists the wider one first.
-_DEVIATIONS = 4.5
+# The defaults of `RowIndex.top_k`.
+SHARE, DEVIATIONS = 0.022, 4.5
 # Rows that a query may see in any case, and how many for each candidate.
 _LEAST_SEEN, _SEEN_EACH = 4_096, 128
 # Queries whose bounds are computed at a time, numbers that are gathered at a time, and rows that
 # are rounded at a time.
 _QUERIES, _GATHERED, _BLOCK = 512, 2**24, 16_384
-# Fewer queries are multiplied by a kernel: waking the threads of a matrix product takes longer.
-_FEW = 8
 # What an index holds, beside weight and bias.
 _ARRAYS, _TENSORS = ("starts", "ids", "codes", "scales", "biases"), ("means", "spreads")
 
@@ -35,10 +33,10 @@ class RowIndex:
     (`slide.search.clusters`), and kept in the order of these lists, rounded to 8 bits with a scale
     for each row. A query sees the longest rows first, then lists in the order of the score that
     their rows may have: that of the mean row, and a number of standard deviations more. It ends
-    where no other list may hold one of the best, or when it has seen its share of the rows. The
-    best of the rounded rows are scored again with the weight itself. So scores are exact, and which
-    rows are found is not: a row far from the others of its list can be missed. Up to 4,096 rows are
-    all seen.
+    where no other list is likely to hold one of the best, or when it has seen its share of the
+    rows. The best of the rounded rows are scored again with the weight itself. So scores are exact,
+    and which rows are found is not: a row far from the others of its list can be missed. Up to
+    4,096 rows are all seen.
 
     The index keeps the weight, not a copy of it. It follows the changes of those rows that `update`
     is told of, and no others: see `fits`.
@@ -77,7 +75,7 @@ class RowIndex:
         lists = near_rows(WeightRows(weight, bias, finite=True), seed)
         self._starts, self._ids = lists.starts.numpy(), lists.order.int().numpy()
         self._means, self._spreads = lists.means, lists.spreads
-        self._follow_means()
+        self._centres = _multiplied(self._means)
         self._codes = np.empty(tuple(shape), np.int8)
         self._scales, self._biases = (np.zeros(shape[0], np.float32) for _ in range(2))
         for start, block in zip(range(0, len(rows), _BLOCK), rows.blocks(lists.order), strict=True):
@@ -103,7 +101,7 @@ class RowIndex:
             setattr(index, f"_{name}", state[name].copy())
         for name in _TENSORS:
             setattr(index, f"_{name}", torch.from_numpy(state[name].copy()))
-        index._follow_means()
+        index._centres = _multiplied(index._means)
         index._places, index.seen = None, 0.0
         return index
 
@@ -120,12 +118,9 @@ class RowIndex:
     @property
     def nbytes(self) -> int:
         """Memory of the index, in bytes, without weight and bias."""
-        arrays = [getattr(self, f"_{name}") for name in _ARRAYS]
-        return sum(each.nbytes for each in (*arrays, self._means.numpy(), self._spreads.numpy()))
-
-    def _follow_means(self) -> None:
-        """Keep the means as the type that `_bounds` multiplies."""
-        self._centres = self._means.bfloat16() if has_bfloat16() else self._means
+        every = [getattr(self, f"_{name}") for name in (*_ARRAYS, *_TENSORS)]
+        copies = [] if self._centres is self._means else [self._centres]
+        return sum(each.nbytes for each in (*every, *copies))
 
     def _round(self, places: slice | np.ndarray, block: Tensor) -> None:
         """Put rows, with their biases, into these places of the lists."""
@@ -169,8 +164,8 @@ class RowIndex:
         squares += torch.zeros(len(lists)).index_add_(0, own, change) / counts
         means += torch.zeros_like(means).index_add_(0, own, new - old) / counts[:, None]
         self._means[lists] = means
+        self._centres[lists] = means.to(self._centres.dtype)
         self._spreads[lists] = (squares - means.square().sum(1)).clamp(min=0).sqrt()
-        self._follow_means()
 
     def fits(self, weight: Tensor | StoredRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
@@ -184,7 +179,12 @@ class RowIndex:
 
     @torch.no_grad()
     def top_k(
-        self, queries: Tensor, k: int, share: float = 0.022, most_seen: int | None = None
+        self,
+        queries: Tensor,
+        k: int,
+        share: float = SHARE,
+        most_seen: int | None = None,
+        deviations: float = DEVIATIONS,
     ) -> tuple[Tensor, Tensor]:
         """The k best rows of each query, of those that the index finds.
 
@@ -196,6 +196,9 @@ class RowIndex:
                 A query that may see all rows does so.
             most_seen: the number of rows after which a query begins no further list, in place of
                 ``share``; None: by the share.
+            deviations: at least 0; how many standard deviations above the mean of a list the score
+                of a row may lie. With more of them a query sees more lists, and of two lists the
+                wider one first, so it finds more rows that are far from their list.
 
         Returns:
             Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first. A
@@ -203,13 +206,14 @@ class RowIndex:
             the id is -1.
 
         Raises:
-            ValueError: for a k or a share out of range, or queries of another width.
+            ValueError: for a number out of range, or queries of another width.
         """
         rows, width = self.weight.shape
         if not 1 <= k <= rows:
             raise ValueError(f"k must be in [1, {rows}], not {k}")
         if not 0 < share <= 1:
             raise ValueError(f"share must be in (0, 1], not {share}")
+        checks.not_negative("deviations", deviations)
         if queries.ndim != 2 or queries.shape[1] != width:
             raise ValueError(f"queries must be (B, {width}), not {tuple(queries.shape)}")
         count = min(rows, k + k // 2 + 16)
@@ -220,41 +224,32 @@ class RowIndex:
         step = max(1, min(_QUERIES, _GATHERED // (count * width)))
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
-            found = self._scan(queries[part], count, limit, seen[part])
+            x = queries[part].detach().float().contiguous()
+            found = self._scan(x, self._bounds(x, deviations), count, limit, seen[part])
             scores[part], ids[part] = self._best(queries[part], found, k)
         self.seen = float(seen.mean()) if len(seen) else 0.0
         return scores, ids
 
-    def _scan(self, queries: Tensor, count: int, limit: int, seen: np.ndarray) -> Tensor:
+    def _scan(self, x: Tensor, bounds: Tensor, count: int, limit: int, seen: np.ndarray) -> Tensor:
         """The ids ``(B, count)`` of the best rounded rows; -1: there are no more."""
-        x = queries.detach().float().contiguous()
         best = np.full((len(x), count), -np.inf, np.float32)
         places = np.full((len(x), count), -1, np.int32)
         lists = self._starts, self._codes, self._scales, self._biases
-        bounds = self._bounds(x)
         if limit >= len(self._ids):
             bounds.fill_(torch.inf)
         scan_lists(array_view(x), array_view(bounds), *lists, limit, best, places, seen)
         return torch.from_numpy(np.where(places < 0, -1, self._ids[places]).astype(np.int64))
 
-    def _bounds(self, x: Tensor) -> Tensor:
+    def _bounds(self, x: Tensor, deviations: float) -> Tensor:
         """What a row of each list may score, ``(B, L)``.
 
         Distances from the mean in a random direction would have a standard deviation of spread /
         sqrt(D), multiplied by the length of the query.
         """
-        means = self._centres
         if self.bias is not None:
             x = torch.nn.functional.pad(x, (0, 1), value=1.0)
-        if means.dtype == torch.bfloat16:
-            # A bound need not be exact, and this takes a quarter of the time.
-            scores = (x.bfloat16() @ means.T).float()
-        elif len(x) < _FEW:
-            every = np.tile(np.arange(len(means), dtype=np.int32), len(x))
-            scores = _products(x, means, None, torch.from_numpy(every).view(len(x), -1))
-        else:
-            scores = x @ means.T
-        scores.addr_(x.norm(dim=1), self._spreads, alpha=_DEVIATIONS / means.shape[1] ** 0.5)
+        scores = (x.to(self._centres.dtype) @ self._centres.T).float()
+        scores.addr_(x.norm(dim=1), self._spreads, alpha=deviations / x.shape[1] ** 0.5)
         scores[:, -1] = torch.inf  # The longest rows are seen by all.
         return scores
 
@@ -272,6 +267,11 @@ class RowIndex:
         scores.masked_fill_(found < 0, -torch.inf)
         scores, order = scores.topk(k, 1)
         return scores, found.gather(1, order)
+
+
+def _multiplied(means: Tensor) -> Tensor:
+    """Means of lists in the type that `RowIndex` multiplies: a bound need not be exact."""
+    return means.bfloat16() if has_bfloat16() else means
 
 
 def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) -> Tensor:

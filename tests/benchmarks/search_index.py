@@ -31,13 +31,14 @@ from train_process import ROOT, warm_up
 
 from slide import FaissProposer, SampledLinear, runtime
 from slide.search import RowIndex, exact_top_k
+from slide.search.row_index import SHARE
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
 
 K, BATCH, SINGLE = 5, 1_000, 100
 PLACES = (1, 3, 5)
 # By method, the settings: the share of rows that a query may see, and lists that it visits.
-CASES = {"exact": (None,), "index": (0.005, 0.01, 0.022, 0.03, 0.05), "faiss": (16, 64)}
+CASES = {"exact": (None,), "index": (0.005, 0.01, SHARE, 0.03, 0.05), "faiss": (16, 64)}
 Search = Callable[[torch.Tensor], np.ndarray]
 
 
@@ -130,7 +131,7 @@ def page(found: dict[str, Any]) -> str:
         "draws, no re-ranker). Times are those of the output layer alone, from the last hidden "
         f"layer to labels: rows a second in batches of {BATCH:,}, and one row at a time, of "
         f'{SINGLE} rows. `index` is `top_k(search="index")`, by the share of all rows that a '
-        "query may see (0.022 is the default); `faiss` is an IVF index of the rows with the bias "
+        f"query may see ({SHARE} is the default); `faiss` is an IVF index of the rows with the bias "
         "as a coordinate, by the number of lists that a query visits. Found: the share of the "
         "exact 1, 3 and 5 best that are among the 5 answers; what is missed is mostly labels with "
         "hardly any score, as the precision shows. Memory is the share of that of the weights.\n"

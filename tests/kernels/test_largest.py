@@ -170,19 +170,21 @@ def test_the_largest_bounds_are_those_of_the_sums(k):
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])
-@pytest.mark.parametrize("limit", [1, 12, 100])
-@pytest.mark.parametrize("lists", [1, 2, 9])
+@pytest.mark.parametrize("limit", [1, 12, 400])
+@pytest.mark.parametrize("lists", [1, 2, 9, 64, 65, 200])
 def test_lists_are_scanned_in_the_order_of_their_bounds(k, limit, lists):
+    """Also if all bounds are negative; there are up to four groups of lists."""
     rng = np.random.default_rng(k + limit)
-    rows, width = 30, 5
-    starts = np.array([0, *np.sort(rng.integers(0, rows, lists - 1)), rows])
+    rows, width = 230, 5
+    starts = np.array([0, *np.sort(rng.choice(rows - 1, lists - 1, replace=False) + 1), rows])
     codes = rng.integers(-127, 128, (rows, width)).astype(np.int8)
     scales, biases = (rng.random(rows).astype(np.float32) for _ in range(2))
+    biases -= 1000 * (k == 5)
     queries = rng.standard_normal((ROWS, width)).astype(np.float32)
     every = queries @ (scales[:, None] * codes).T + biases
     # Some lists have rows above their bound: these may be missed.
     spread = rng.standard_normal((ROWS, lists)) * 40
-    bounds = (np.maximum.reduceat(every, starts[:-1] % rows, axis=1) + spread).astype(np.float32)
+    bounds = (np.maximum.reduceat(every, starts[:-1], axis=1) + spread).astype(np.float32)
     best = np.full((ROWS, k), -np.inf, np.float32)
     places, seen = np.full((ROWS, k), -1, np.int32), np.zeros(ROWS, np.int64)
     scan_lists(queries, bounds.copy(), starts, codes, scales, biases, limit, best, places, seen)
@@ -194,6 +196,19 @@ def test_lists_are_scanned_in_the_order_of_their_bounds(k, limit, lists):
         assert seen[b] == count
         assert (best[b, places[b] < 0] == -np.inf).all()
         np.testing.assert_allclose(best[b, places[b] >= 0], every[b, found], rtol=1e-4, atol=1e-3)
+
+
+def test_a_bound_that_is_no_number_ends_no_search():
+    """A NaN has a sign, too, which differs between processors."""
+    codes, ones, bounds = np.ones((130, 2), np.int8), np.ones(130, np.float32), np.ones((2, 130))
+    bounds[0, 70], bounds[1, 70] = np.nan, -np.nan
+    best, places = np.full((2, 130), -np.inf, np.float32), np.full((2, 130), -1, np.int32)
+    seen, starts = np.zeros(2, np.int64), np.arange(131)
+    lists = starts, codes, ones, ones
+    given = np.ones((2, 2), np.float32), bounds.astype(np.float32), *lists
+    scan_lists(*given, 500, best, places, seen)
+    assert (seen == 130).all()
+    assert all(sorted(own) == list(range(130)) for own in places)
 
 
 def test_the_best_come_first_and_equal_ones_stay_in_order():

@@ -89,7 +89,9 @@ class TestFollowing:
         """Rows that moved are found where they went; without the step they are not."""
         weight, bias = large_layer()
         queries, labels = draw_queries(5), Pattern.from_lists([[7], [8], [9], [10], [11]])
-        sampler = index_sampler(D, len(weight), active=20, mode="per_sample", rebuild=never)
+        sampler = index_sampler(
+            *(D, len(weight)), active=20, mode="per_sample", rebuild=never, most_seen=3000
+        )
         sampler.update(weight, bias, queries)
         ends = sampler.select(queries, labels).row(0)
         codes = sampler.proposer._index.state_dict()["codes"].copy()
@@ -104,7 +106,7 @@ class TestFollowing:
         """With accumulated gradients rows change only after the last batch, in each step again."""
         weight, bias = large_layer()
         queries, batches = draw_queries(1), ([7, 8], [9], [10, 11])
-        sampler = index_sampler(*(D, len(weight)), active=20, rebuild=never)
+        sampler = index_sampler(*(D, len(weight)), active=20, rebuild=never, most_seen=3000)
         for length in (-9, 9):
             for labels in batches:
                 sampler.update(weight, bias, queries)

@@ -187,19 +187,23 @@ class Untouchable:
 
 
 def test_the_log_says_how_many_outputs_no_step_has_changed(tmp_path):
-    """Of 400 outputs, all are looked at."""
-    data = job.make_data(tmp_path, num_labels=400)
-    trainer = job.make_trainer(tmp_path, data, recall_every=3, max_steps=9)
-    trainer.fit()
-    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    """What a run says before its ninth step is what another one finds after eight."""
+    found = []
+    for steps in (8, 9):
+        (tmp_path / str(steps)).mkdir()
+        data = job.make_data(tmp_path, num_labels=400)  # So few that all are looked at.
+        torch.manual_seed(0)
+        folder = tmp_path / str(steps)
+        trainer = job.make_trainer(folder, data, recall_every=9, max_steps=steps)
+        trainer.fit()
+        weight = trainer.network.output.weight
+        moments = trainer.learner.optimizer.state[weight]["exp_avg_sq"]
+        found.append(1 - len(moments.nonzero()[:, 0].unique()) / 400)
+    lines = (tmp_path / "9/run/metrics.jsonl").read_text().splitlines()
     name = "selection/never_updated"
-    found = [scalars[name] for scalars in map(json.loads, lines) if name in scalars]
-    assert len(found) == 3
-    assert 1 > found[0] >= found[1] >= found[2] > 0
-    # The last look was before the last step.
-    moments = trainer.learner.optimizer.state[trainer.network.output.weight]["exp_avg_sq"]
-    after = float((moments == 0).all(1).float().mean())
-    assert found[2] - 16 * 32 / 400 <= after < found[2]
+    said = [scalars[name] for scalars in map(json.loads, lines) if name in scalars]
+    assert said == [pytest.approx(found[0])]
+    assert 0 < found[0] < 1
 
 
 def test_a_holdout_leaves_the_test_rows_alone(tmp_path, monkeypatch):
