@@ -131,8 +131,8 @@ def page(found: dict[str, Any]) -> str:
         "draws, no re-ranker). Times are those of the output layer alone, from the last hidden "
         f"layer to labels: rows a second in batches of {BATCH:,}, and one row at a time, of "
         f'{SINGLE} rows. `index` is `top_k(search="index")`, by the share of all rows that a '
-        f"query may see ({SHARE} is the default); `faiss` is an IVF index of the rows with the bias "
-        "as a coordinate, by the number of lists that a query visits. Found: the share of the "
+        f"query may see ({SHARE} is the default); `faiss` is an IVF index of the rows with the "
+        "bias as a coordinate, by the number of lists that a query visits. Found: the share of the "
         "exact 1, 3 and 5 best that are among the 5 answers; what is missed is mostly labels with "
         "hardly any score, as the precision shows. Memory is the share of that of the weights.\n"
     )
