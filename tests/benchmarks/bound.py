@@ -153,7 +153,8 @@ def page(found: dict[str, Any]) -> str:
         "put in; neighbours has no candidates without labels.\n\n"
         "How to read it: what the oracle gains over uniform draws is what an index could gain at "
         "equal steps if it saw a quarter of the rows and cost nothing. A proposer can be above it: "
-        "its candidates come from all outputs.\n"
+        "its candidates come from all outputs. Seconds of different days do not compare, since the "
+        "machine was not equally fast.\n"
     )
     rows = found["rows"]
     for name in SETS:
