@@ -113,13 +113,12 @@ def gather(experts: Experts, features: CSR, depths: Depths, search: str) -> Evid
     network, labels = experts.network, len(experts.frequency)
     depths = Depths(*(min(depth, labels) for depth in depths))
     known = None if experts.known_labels is None else experts.known_labels.of(features)
-    named = None
-    if known is not None:
-        named = best_unknown(network, features, known, depths.network, search)
     hidden = network.embed(features)
     check_finite(hidden)
-    if named is None:
+    if known is None:
         named = on_host(network.output.top_k(hidden, depths.network, search)[1])
+    else:
+        named = best_unknown(network.output, hidden, known, depths.network, search)
     votes = experts.neighbours.votes(features, depths.neighbours, known)
     _, associated = experts.associations.best(features, depths.associations, known)
     ids = join(named, votes.ids, associated)

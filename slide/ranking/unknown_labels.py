@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import numpy as np
+from torch import Tensor
 
 from slide.backend import on_host
 from slide.data import first_unknown
 from slide.data.dataset import take_labels
-from slide.kernels.ragged import select_rows
-from slide.nn import SlideNetwork
-from slide.sparse import CSR, Pattern
+from slide.nn import SampledLinear
+from slide.sparse import Pattern
 
 # Rows are asked for as many labels more as the next of these numbers: it depends on nothing but the
 # row itself, and few different numbers of labels are asked for.
@@ -19,13 +19,13 @@ _MOST_ASKED = 1 << 22
 
 
 def best_unknown(
-    network: SlideNetwork, features: CSR, known: Pattern, k: int, search: str = "exact"
+    output: SampledLinear, hidden: Tensor, known: Pattern, k: int, search: str = "exact"
 ) -> np.ndarray:
-    """The network's k best labels of each row that are not known.
+    """A layer's k best labels of each row that are not known.
 
     Args:
-        network: asked for more labels of a row, the more of them are known.
-        features: ``(B, D)``.
+        output: asked for more labels of a row, the more of them are known.
+        hidden: ``(B, H)``, its inputs.
         known: B rows of labels that are left out.
         k: number of labels.
         search: see `slide.SampledLinear.top_k`.
@@ -33,11 +33,9 @@ def best_unknown(
     Returns:
         ``(B, k)`` int64, best first; -1: there are no more.
     """
-    found = np.full((features.num_rows, k), -1, np.int64)
-    for rows, depth in rows_by_depth(known, k, network.output.out_features):
-        entries = features.indices, features.values
-        part = CSR(*select_rows(features.indptr, rows, *entries))
-        ids = on_host(network.output.top_k(network.embed(part), depth, search)[1])
+    found = np.full((len(hidden), k), -1, np.int64)
+    for rows, depth in rows_by_depth(known, k, output.out_features):
+        ids = on_host(output.top_k(hidden[rows], depth, search)[1])
         found[rows] = first_unknown(ids, take_labels(known, rows), k)
     return found
 

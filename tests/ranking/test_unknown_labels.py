@@ -28,7 +28,8 @@ def case():
 def test_they_are_the_best_of_all_unknown_ones(case, monkeypatch, most):
     monkeypatch.setattr(unknown_labels, "_MOST_ASKED", most)
     network, x, known = case
-    found, every = best_unknown(*case, K), network.predict(x, LABELS)[1].tolist()
+    found = best_unknown(network.output, network.embed(x), known, K)
+    every = network.predict(x, LABELS)[1].tolist()
     for b, ids in enumerate(every):
         own = known.indices[known.indptr[b] : known.indptr[b + 1]]
         expected = [n for n in ids if n not in own][:K]
