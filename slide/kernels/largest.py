@@ -8,6 +8,7 @@ from slide.kernels.compile import parallel, prange, serial
 _SEEN = -np.finfo(np.float32).tiny
 # Lists in a group, whose largest bound is kept: about the root of the number of all lists.
 _GROUP = 64
+# What a list that a query has seen is kept as, and places of groups without a list.
 _LEAST_KEY = np.iinfo(np.int32).min
 
 

@@ -18,7 +18,7 @@ from slide.nn import SlideNetwork
 from slide.ranking.associations import Associations
 from slide.ranking.evidence import COLUMNS, RANKED, Depths, Evidence, Experts, gather
 from slide.ranking.judge import Judge, load_learner
-from slide.ranking.linear_classifiers import LinearClassifiers
+from slide.ranking.linear_classifiers import LinearClassifiers, counts_items
 from slide.ranking.neighbours import USUAL_NEAR, Neighbours, num_near_rows
 from slide.ranking.ranked import Ranked
 from slide.ranking.substitutes import Substitutes
@@ -256,7 +256,7 @@ class EnsembleRanker:
     def _fit_classifiers(self, train: Split) -> None:
         """Train the classifiers: on items, or with labels of near rows as negatives."""
         sizes = train.num_features, train.num_labels
-        if self.kind == "items" and train.weights is None:
+        if counts_items(self.kind, train.weights is not None):
             self.classifiers.fit_items(labels_and_items(train), *sizes)
             return
         count = min(self.negatives, train.num_labels)

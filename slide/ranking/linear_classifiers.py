@@ -33,6 +33,21 @@ from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 MOST_COPIED = 1 << 20
 
 
+def counts_items(kind: str, weighted: bool) -> bool:
+    """Whether classifiers are regressions of items: in a recommender, if rows have no weights.
+
+    Args:
+        kind: of the rows; see `slide.data.kind_of`.
+        weighted: whether rows have weights.
+
+    Example:
+        >>> from slide.ranking.linear_classifiers import counts_items
+        >>> counts_items("items", weighted=False), counts_items("other", weighted=False)
+        (True, False)
+    """
+    return kind == "items" and not weighted
+
+
 class LinearClassifiers:
     """One linear classifier for each label, with squared hinge, L2 penalty and few weights.
 

@@ -10,7 +10,7 @@ from slide.ranking.dense_search import count_as_dense
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.evidence import COLUMNS
 from slide.ranking.item_regressions import WEIGHTS, num_sharing
-from slide.ranking.linear_classifiers import MOST_COPIED
+from slide.ranking.linear_classifiers import MOST_COPIED, counts_items
 from slide.ranking.row_blocks import MOST_ROOM
 from slide.ranking.substitutes import MOST_SIMILAR
 
@@ -64,7 +64,7 @@ class RankerSizes(NamedTuple):
     @property
     def regressions(self) -> bool:
         """Whether regressions of items are in the place of classifiers."""
-        return self.kind == "items" and not self.weighted
+        return counts_items(self.kind, self.weighted)
 
 
 class RunSizes(NamedTuple):

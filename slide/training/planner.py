@@ -52,9 +52,8 @@ class HeldRows:
                 found.append(on_host(network.predict(batch.features, count)[1]))
             else:
                 known = self.known.slice(batch.rows[0], batch.rows[-1] + 1)
-                found.append(
-                    best_unknown(network.output, network.embed(batch.features), known, count)
-                )
+                hidden = network.embed(batch.features)
+                found.append(best_unknown(network.output, hidden, known, count))
         return self._judge(np.concatenate(found))
 
     def _judge(self, ids: np.ndarray) -> float:
