@@ -25,7 +25,8 @@ class IndexProposer(Proposer):
     The best rounded rows are scored again with the weights as they are, so a row that is no longer
     good is not proposed. Between rebuilds the index follows the rows that were labels or candidates
     of the last step: rows that have become better were labels, and rows that have become worse show
-    when they are found. All other rows, and the lists themselves, wait for the rebuild.
+    when they are found. A rebuild follows all rows, and puts those that were labels or candidates
+    since the last one into new lists of near rows.
 
     Args:
         in_features: D, length of the inputs.
@@ -66,13 +67,15 @@ class IndexProposer(Proposer):
         self._saved: dict[str, np.ndarray] = {}
         self._found = np.empty(0, np.int32)
         self._followed: Any = None  # The state of the weights that the index follows.
-        self._forget()
+        self._forget_moves()
 
-    def _forget(self) -> None:
+    def _forget_moves(self) -> None:
         # Arrays of rows to follow, and which rows the steps have put there: if the weights are
         # frozen for long, a step must not go through all that wait.
         self._moved: list[np.ndarray] = []
         self._noted = np.zeros(self.out_features, bool)
+        # Rows that the index has followed since the last rebuild.
+        self._since = np.zeros(self.out_features, bool)
 
     def _waiting(self) -> np.ndarray:
         """The rows to follow, int32, distinct and sorted."""
@@ -80,12 +83,28 @@ class IndexProposer(Proposer):
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Make lists of all rows."""
-        self._index, self._saved = None, {}  # Two at a time would take twice the memory.
-        self._index = RowIndex(weight, bias, self.seed + self.rebuilds)
+        """Make lists of all rows, or if there are some, new ones for the rows that moved."""
+        index, self._index = self._restored(weight, bias), None  # Not if this fails midway.
+        seed = self.seed + self.rebuilds
+        if index is None:
+            index = RowIndex(weight, bias, seed)
+        else:
+            self._since[self._waiting()] = True
+            index.regroup(np.flatnonzero(self._since), seed)
+        self._index = index
         self.rebuilds += 1
-        self._forget()
+        self._forget_moves()
         self._followed = kept_state(weight, bias)
+
+    def _restored(self, weight: Tensor, bias: Tensor | None) -> RowIndex | None:
+        """The index, if there is one, over these weights."""
+        index = self._index
+        if index is not None:
+            index.weight, index.bias = weight, bias
+        elif self._saved:
+            index = RowIndex.restored(weight, bias, self._saved)
+        self._saved = {}
+        return index
 
     @profiled("update index")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -94,16 +113,15 @@ class IndexProposer(Proposer):
         If the weights have not changed since the last call, the noted rows wait. A change by way of
         ``weight.data`` may escape this; see `RowIndex.fits`.
         """
-        if self._index is None:
-            self._index, self._saved = RowIndex.restored(weight, bias, self._saved), {}
-        self._index.weight, self._index.bias = weight, bias
+        self._index = self._restored(weight, bias)
+        assert self._index is not None
         # Several batches may come before the step that changes their rows.
         if self._followed is not None and unchanged(self._followed, weight, bias):
             return
         if self._moved:
             rows = self._waiting()
             self._index.update(rows)
-            self._noted[rows] = False
+            self._noted[rows], self._since[rows] = False, True
         self._moved, self._followed = [], kept_state(weight, bias)
 
     def touched(self, active: ActiveSet) -> None:
@@ -149,24 +167,32 @@ class IndexProposer(Proposer):
             return {}
         return {"index/lists": self._index.num_lists, "index/rows_seen": self._index.seen}
 
-    def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`; the next `rebuild` makes the index anew."""
-        super().resize(out_features)
+    def forget(self) -> None:
+        """See `Proposer.forget`; the next `rebuild` makes lists of all rows."""
         self._index, self._saved = None, {}
         self._found = np.empty(0, np.int32)
-        self._forget()
+        self._forget_moves()
+
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`."""
+        super().resize(out_features)
+        self.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """The index, if there is one, without the weights, and the rows that it does not follow."""
+        """The index, if there is one, without the weights, and the rows that have moved."""
         index = self._saved if self._index is None else self._index.state_dict()
-        return {"rebuilds": self.rebuilds, "moved": self._waiting(), "index": index}
+        since = np.flatnonzero(self._since).astype(np.int32)
+        moved = self._waiting()
+        return {"rebuilds": self.rebuilds, "moved": moved, "since": since, "index": index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._index, self._saved, self._followed = None, dict(state["index"]), None
         self.rebuilds = int(state["rebuilds"])
-        self._forget()
+        self._forget_moves()
         self._moved.append(np.array(state["moved"], np.int32))
+        # Earlier states do not say which rows have moved.
+        self._since[state.get("since", slice(None))] = True
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.

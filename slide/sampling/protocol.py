@@ -235,6 +235,9 @@ class Proposer:
         """
         return None
 
+    def forget(self) -> None:
+        """Called before a `rebuild` that must not use an earlier index: all rows may be others."""
+
     def resize(self, out_features: int) -> None:
         """Index another number of rows from the next `rebuild` on, which comes before any query."""
         self.out_features = out_features

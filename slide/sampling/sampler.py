@@ -118,8 +118,7 @@ class ActiveSampler(Sampler):
 
     def _size(self) -> None:
         self._scratch = Scratch(self.out_features)
-        full = self.active >= self.out_features
-        self._full = FullSampler(1, self.out_features) if full else None
+        self._full = None if self.active < self.out_features else FullSampler(1, self.out_features)
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Rebuild before the first set, and whenever the schedule asks for it."""
@@ -142,6 +141,8 @@ class ActiveSampler(Sampler):
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
         looks, schedule = stale or due > self.scheduled, self.rebuild_due
+        if stale:
+            self.proposer.forget()
         if stale or (looks and schedules.needs_rebuild(schedule, self.proposer, weight, bias)):
             self.proposer.rebuild(weight, bias)
             self.rebuilds += 1
@@ -286,8 +287,7 @@ class ActiveSampler(Sampler):
             )
         if saved != own:
             raise ValueError(
-                f"this is the state of an ActiveSampler with {saved}, and it does not fit one with "
-                f"{own}"
+                f"the state of an ActiveSampler with {saved} does not fit one with {own}"
             )
         self._built = False  # If the state is refused, no part of it counts as an index.
         if self.proposer is not None and state["proposer"]:

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from slide.runtime import has_bfloat16
 from slide.stored_rows import StoredRows, weight_rows
 
 # A range of lengths has so many times the rows of the next longer one, and the longest at least
@@ -14,8 +16,10 @@ GROWTH, LEAST_ROWS = 3, 1_024
 # Each other range has as many lists as the root of the number of all rows, if they have so many
 # rows in the mean.
 _LEAST_LIST = 4
-# Rows of the sample for each list, passes over it, and rows that are multiplied at a time.
-_SAMPLE, _PASSES, _BLOCK = 20, 4, 16_384
+# Rows of the sample for each list, and passes over it.
+_SAMPLE, _PASSES = 20, 4
+# Rows that are read at a time, or of which the mean is taken; rows that are multiplied at a time.
+_BLOCK, _MULTIPLIED = 16_384, 2_048
 
 
 class WeightRows:
@@ -24,56 +28,55 @@ class WeightRows:
     Args:
         weight: ``(N, D)`` floats, or stored rows.
         bias: ``(N,)`` or None.
-        finite: whether rows are those of `finite_rows`.
     """
 
-    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None, finite: bool = False):
-        self.weight, self.bias = weight_rows(weight), None if bias is None else bias.detach()
-        self.finite = finite
+    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None):
+        self.stored, self.bias = weight_rows(weight), None if bias is None else bias.detach()
 
     def __len__(self) -> int:
-        return self.weight.shape[0]
+        return self.stored.shape[0]
 
     def take(self, numbers: Tensor) -> Tensor:
-        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias."""
-        rows = self.weight.take(numbers)
+        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias; zeros for those of no finite numbers.
+
+        Such a row, as with a bias of -inf, would be in the mean of its list, and in that of all.
+        """
+        rows = self.stored.take(numbers)
         if self.bias is not None:
             rows = torch.cat([rows, self.bias[numbers].float()[:, None]], 1)
-        return finite_rows(rows) if self.finite else rows
+        if rows.sum().isfinite():
+            return rows
+        return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0)
 
-    def blocks(self, numbers: Tensor) -> Iterator[Tensor]:
-        """Rows of all ``numbers``, one block after the other."""
-        return (self.take(part) for part in numbers.split(_BLOCK))
+    def some(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
+        """Arrays with these rows, and where they are in them, without a copy if possible.
+
+        Returns:
+            Rows ``(r, D)`` float32, their entries of the bias ``(r,)`` or ``(0,)``, numbers
+            ``(n,)``.
+        """
+        rows, bias, places = self.stored.some(numbers, self.bias)
+        if rows.dtype != torch.float32 or not rows.is_contiguous():
+            at = torch.from_numpy(places).long()
+            rows, places = rows[at].float().contiguous(), np.arange(len(at))
+            bias = None if bias is None else bias[at]
+        return rows, rows.new_empty(0) if bias is None else bias.float().contiguous(), places
 
 
 class Lists(NamedTuple):
-    """L lists that hold each of N rows once.
+    """L lists that hold each of n rows once.
 
     Attributes:
         starts: ``(L + 1,)`` int64, where each list begins in ``order``. The last list holds the
             longest rows.
-        order: ``(N,)`` int64, numbers of rows.
-        means: ``(L, D)`` float32, the mean row of each list.
-        spreads: ``(L,)`` float32, the root of the mean squared distance from this mean.
+        order: ``(n,)`` int64, numbers of rows.
     """
 
     starts: Tensor
     order: Tensor
-    means: Tensor
-    spreads: Tensor
 
 
-def finite_rows(rows: Tensor) -> Tensor:
-    """The rows, or zeros for a row with a NaN or an infinite number, such as a bias of -inf.
-
-    It would be in the mean of its list, and in that of all rows.
-    """
-    if rows.sum().isfinite():
-        return rows
-    return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0)
-
-
-def near_rows(rows: WeightRows, seed: int) -> Lists:
+def near_rows(rows: WeightRows, numbers: Tensor, seed: int) -> Lists:
     """Lists of near rows of about the same length, and one of the longest rows.
 
     Inner products follow the lengths of rows. Among the rows of a trained layer some are many times
@@ -86,37 +89,29 @@ def near_rows(rows: WeightRows, seed: int) -> Lists:
 
     Args:
         rows: N rows.
+        numbers: ``(n,)`` int64, the rows to put into lists, n >= 1.
         seed: of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
-    every = torch.arange(len(rows))
-    mean = torch.stack([block.double().sum(0) for block in rows.blocks(every)]).sum(0) / len(rows)
-    mean = mean.float()
-    lengths = torch.cat([(block - mean).norm(dim=1) for block in rows.blocks(every)])
-    counts, orders, means, spreads = [], [], [], []
-    *ranges, longest = _ranges(lengths.argsort(descending=True))
-    for part in [*ranges, longest]:
-        number = min(round(len(rows) ** 0.5), len(part) // _LEAST_LIST)
-        if part is longest:
-            number = 1
-        centroids = _k_means(rows.take(_some(part, _SAMPLE * number, generator)), number, generator)
-        owners, sums = [], torch.zeros_like(centroids)
-        for block in rows.blocks(part):
-            owners.append(_nearest(block, centroids))
-            sums.index_add_(0, owners[-1], block)
-        owner = torch.cat(owners)
+    mean = rows.take(_some(numbers, _BLOCK, generator)).double().mean(0).float()
+
+    def centred(part: Tensor) -> Iterator[Tensor]:
+        return (rows.take(block).sub_(mean) for block in part.split(_BLOCK))
+
+    lengths = torch.cat([block.norm(dim=1) for block in centred(numbers)])
+    *ranges, longest = _ranges(numbers[lengths.argsort(descending=True)])
+    counts, orders = [], []
+    for part in ranges:
+        number = min(round(len(numbers) ** 0.5), len(part) // _LEAST_LIST)
+        sample = torch.cat([*centred(_some(part, _SAMPLE * number, generator))])
+        centroids = _k_means(sample, number, generator)
+        owner = torch.cat([_nearest(block, centroids) for block in centred(part)])
         count = torch.bincount(owner, minlength=number)
-        kept = count > 0
-        sums /= count.clamp(min=1)[:, None]
-        pairs = zip(rows.blocks(part), owners, strict=True)
-        far = torch.cat([(block - sums[own]).square().sum(1) for block, own in pairs])
-        squares = torch.bincount(owner, far, number)[kept]
-        counts.append(count[kept])
+        counts.append(count[count > 0])
         orders.append(part[owner.argsort(stable=True)])
-        means.append(sums[kept])
-        spreads.append((squares / count[kept]).sqrt())
+    counts.append(torch.tensor([len(longest)]))
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(counts).cumsum(0)])
-    return Lists(starts, torch.cat(orders), torch.cat(means), torch.cat(spreads))
+    return Lists(starts, torch.cat([*orders, longest]))
 
 
 def _ranges(ranked: Tensor) -> list[Tensor]:
@@ -147,7 +142,12 @@ def _k_means(sample: Tensor, number: int, generator: torch.Generator) -> Tensor:
 
 
 def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
-    """The number of the nearest centroid of each row."""
+    """The number of the nearest centroid of each row; of nearly equal ones, any.
+
+    Rows whose mean is zero lose little by being rounded to bfloat16.
+    """
     halves = centroids.square().sum(1).mul_(-0.5)
-    parts = [torch.addmm(halves, part, centroids.T).argmax(1) for part in rows.split(_BLOCK)]
+    if has_bfloat16():
+        rows, centroids, halves = rows.bfloat16(), centroids.bfloat16(), halves.bfloat16()
+    parts = [torch.addmm(halves, part, centroids.T).float().argmax(1) for part in rows.split(_MULTIPLIED)]
     return torch.cat(parts)

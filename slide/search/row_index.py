@@ -10,20 +10,19 @@ from slide import checks
 from slide.backend import KERNEL_DTYPES
 from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
+from slide.kernels.row_lists import RowLists
 from slide.runtime import array_view, check_on_cpu, has_bfloat16
 from slide.search.changes import kept_state, tensors_of, unchanged
-from slide.search.clusters import WeightRows, finite_rows, near_rows
+from slide.search.clusters import WeightRows
+from slide.search.row_lists import make_lists, put_rows_into, regrouped
 from slide.stored_rows import StoredRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
 SHARE, DEVIATIONS = 0.022, 4.5
 # Rows that a query may see in any case, and how many for each candidate.
 _LEAST_SEEN, _SEEN_EACH = 4_096, 128
-# Queries whose bounds are computed at a time, numbers that are gathered at a time, and rows that
-# are rounded at a time.
-_QUERIES, _GATHERED, _BLOCK = 512, 2**24, 16_384
-# What an index holds, beside weight and bias.
-_ARRAYS, _TENSORS = ("starts", "ids", "codes", "scales", "biases"), ("means", "spreads")
+# Queries whose bounds are computed at a time, and numbers that are gathered at a time.
+_QUERIES, _GATHERED = 512, 2**24
 
 
 class RowIndex:
@@ -71,17 +70,15 @@ class RowIndex:
             raise ValueError(f"a bias of shape {bias.shape} does not fit {shape[0]} rows")
         self.weight, self.bias = weight, bias
         self._state = kept_state(weight, bias)  # Before the rows are read, not after.
-        rows = WeightRows(weight, bias)
-        lists = near_rows(WeightRows(weight, bias, finite=True), seed)
-        self._starts, self._ids = lists.starts.numpy(), lists.order.int().numpy()
-        self._means, self._spreads = lists.means, lists.spreads
-        self._centres = _multiplied(self._means)
-        self._codes = np.empty(tuple(shape), np.int8)
-        self._scales, self._biases = (np.zeros(shape[0], np.float32) for _ in range(2))
-        for start, block in zip(range(0, len(rows), _BLOCK), rows.blocks(lists.order), strict=True):
-            self._round(slice(start, start + _BLOCK), block)
-        self._places: np.ndarray | None = None
+        self._take(*make_lists(WeightRows(weight, bias), seed))
         self.seen = 0.0
+
+    def _take(self, lists: RowLists, levels: np.ndarray) -> None:
+        self._lists, self._levels = lists, levels
+        means = torch.from_numpy(lists.means)
+        # A bound need not be exact.
+        self._centres = means.bfloat16() if has_bfloat16() else means
+        self._places: np.ndarray | None = None
 
     @classmethod
     def restored(
@@ -97,75 +94,66 @@ class RowIndex:
             raise ValueError(f"an index of {shape} does not fit rows of {tuple(weight.shape)}")
         index = cls.__new__(cls)
         index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
-        for name in _ARRAYS:
-            setattr(index, f"_{name}", state[name].copy())
-        for name in _TENSORS:
-            setattr(index, f"_{name}", torch.from_numpy(state[name].copy()))
-        index._centres = _multiplied(index._means)
-        index._places, index.seen = None, 0.0
+        lists = RowLists(*(state[name].copy() for name in RowLists._fields))
+        # Earlier states do not have them.
+        index._take(lists, np.array(state.get("levels", [0]), np.int64))
+        index.seen = 0.0
         return index
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The index without weight and bias, for `restored`."""
-        arrays = {name: getattr(self, f"_{name}").copy() for name in _ARRAYS}
-        return arrays | {name: getattr(self, f"_{name}").numpy().copy() for name in _TENSORS}
+        arrays = self._lists._asdict() | {"levels": self._levels}
+        return {name: array.copy() for name, array in arrays.items()}
 
     @property
     def num_lists(self) -> int:
         """Number of lists."""
-        return len(self._means)
+        return len(self._lists.means)
 
     @property
     def nbytes(self) -> int:
         """Memory of the index, in bytes, without weight and bias."""
-        every = [getattr(self, f"_{name}") for name in (*_ARRAYS, *_TENSORS)]
-        copies = [] if self._centres is self._means else [self._centres]
-        return sum(each.nbytes for each in (*every, *copies))
+        copied = self._centres.dtype != torch.float32
+        return sum(each.nbytes for each in self._lists) + copied * self._centres.nbytes
 
-    def _round(self, places: slice | np.ndarray, block: Tensor) -> None:
-        """Put rows, with their biases, into these places of the lists."""
-        if self.bias is not None:
-            self._biases[places] = block[:, -1]
-            block = block[:, :-1]
-        scales = block.abs().amax(1) / 127
-        self._scales[places] = scales
-        # A row with a NaN gets a scale of NaN, so any codes do.
-        codes = (block / scales.clamp(min=1e-30)[:, None]).round_().nan_to_num_(0, 0, 0)
-        self._codes[places] = codes.numpy()
+    def _places_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Where rows are in the lists, sorted."""
+        ids = self._lists.ids
+        if self._places is None:
+            self._places = np.empty(len(ids), np.int32)
+            self._places[ids] = np.arange(len(ids), dtype=np.int32)
+        return np.sort(self._places[numbers])
 
     @torch.no_grad()
     def update(self, numbers: np.ndarray) -> None:
         """Follow the changes of some rows.
 
         They stay in their lists, whose means and spreads follow. So the scores of these rows are
-        right again, while a row that went far away makes its list less tight until the next build.
-        The time is proportional to the number of these rows.
+        right again, while a row that went far away makes its list less tight until `regroup`. The
+        time is proportional to the number of these rows.
 
         Args:
             numbers: of the rows, distinct.
         """
-        if self._places is None:
-            self._places = np.empty(len(self._ids), np.int32)
-            self._places[self._ids] = np.arange(len(self._ids), dtype=np.int32)
-        places = self._places[numbers]
-        own = torch.from_numpy(np.searchsorted(self._starts, places, side="right") - 1)
-        old = torch.from_numpy(self._codes[places] * self._scales[places, None])
-        if self.bias is not None:
-            old = torch.cat([old, torch.from_numpy(self._biases[places, None])], 1)
-        new = WeightRows(self.weight, self.bias).take(torch.from_numpy(numbers).long())
-        self._round(places, new)
-        old, new = finite_rows(old), finite_rows(new)
-        # The mean square of a list is that of its mean and that of the distances from it.
-        lists, own = own.unique(return_inverse=True)
-        counts = torch.from_numpy(np.diff(self._starts))[lists].float()
-        means = self._means[lists]
-        squares = self._spreads[lists].square() + means.square().sum(1)
-        change = new.square().sum(1) - old.square().sum(1)
-        squares += torch.zeros(len(lists)).index_add_(0, own, change) / counts
-        means += torch.zeros_like(means).index_add_(0, own, new - old) / counts[:, None]
-        self._means[lists] = means
-        self._centres[lists] = means.to(self._centres.dtype)
-        self._spreads[lists] = (squares - means.square().sum(1)).clamp(min=0).sqrt()
+        rows = WeightRows(self.weight, self.bias)
+        changed = put_rows_into(self._lists, rows, self._places_of(numbers))
+        means = torch.from_numpy(self._lists.means[changed])
+        self._centres[torch.from_numpy(changed)] = means.to(self._centres.dtype)
+
+    @torch.no_grad()
+    def regroup(self, moved: np.ndarray, seed: int = 0) -> None:
+        """Put rows that moved into new lists of near rows, and follow the changes of all rows.
+
+        The time of grouping is about proportional to the number of rows that moved: see
+        `slide.search.row_lists.regrouped`.
+
+        Args:
+            moved: numbers of rows, distinct. The longest rows are regrouped in any case.
+            seed: of the draws of k-means.
+        """
+        self._state = kept_state(self.weight, self.bias)
+        places, rows = self._places_of(moved), WeightRows(self.weight, self.bias)
+        self._take(*regrouped(self._lists, self._levels, places, rows, seed))
 
     def fits(self, weight: Tensor | StoredRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
@@ -234,11 +222,12 @@ class RowIndex:
         """The ids ``(B, count)`` of the best rounded rows; -1: there are no more."""
         best = np.full((len(x), count), -np.inf, np.float32)
         places = np.full((len(x), count), -1, np.int32)
-        lists = self._starts, self._codes, self._scales, self._biases
-        if limit >= len(self._ids):
+        starts, ids, codes, scales, biases, *_ = self._lists
+        if limit >= len(ids):
             bounds.fill_(torch.inf)
+        lists = starts, codes, scales, biases
         scan_lists(array_view(x), array_view(bounds), *lists, limit, best, places, seen)
-        return torch.from_numpy(np.where(places < 0, -1, self._ids[places]).astype(np.int64))
+        return torch.from_numpy(np.where(places < 0, -1, ids[places]).astype(np.int64))
 
     def _bounds(self, x: Tensor, deviations: float) -> Tensor:
         """What a row of each list may score, ``(B, L)``.
@@ -249,7 +238,8 @@ class RowIndex:
         if self.bias is not None:
             x = torch.nn.functional.pad(x, (0, 1), value=1.0)
         scores = (x.to(self._centres.dtype) @ self._centres.T).float()
-        scores.addr_(x.norm(dim=1), self._spreads, alpha=deviations / x.shape[1] ** 0.5)
+        spreads = torch.from_numpy(self._lists.spreads)
+        scores.addr_(x.norm(dim=1), spreads, alpha=deviations / x.shape[1] ** 0.5)
         scores[:, -1] = torch.inf  # The longest rows are seen by all.
         return scores
 
@@ -267,11 +257,6 @@ class RowIndex:
         scores.masked_fill_(found < 0, -torch.inf)
         scores, order = scores.topk(k, 1)
         return scores, found.gather(1, order)
-
-
-def _multiplied(means: Tensor) -> Tensor:
-    """Means of lists in the type that `RowIndex` multiplies: a bound need not be exact."""
-    return means.bfloat16() if has_bfloat16() else means
 
 
 def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) -> Tensor:

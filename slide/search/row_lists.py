@@ -1,0 +1,101 @@
+"""Lists of near rows, rounded: making them, following rows that change, and grouping them again."""
+
+import numpy as np
+import torch
+
+from slide.kernels.row_lists import ChangedRows, RowLists, put_rows
+from slide.runtime import array_view
+from slide.search.clusters import WeightRows, near_rows
+
+# Rows that are read at a time.
+_BLOCK = 16_384
+# How many times the rows of a new level an older one must have to be left as it is.
+_LEVELS = 2
+
+
+def make_lists(rows: WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
+    """New lists of all rows, and their levels; see `regrouped`.
+
+    Args:
+        rows: N rows.
+        seed: of the draws of k-means.
+    """
+    lists = near_rows(rows, torch.arange(len(rows)), seed)
+    codes = np.empty(tuple(rows.stored.shape), np.int8)
+    return _filled(rows, lists.starts.numpy(), lists.order.numpy(), codes), np.zeros(1, np.int64)
+
+
+def regrouped(
+    lists: RowLists, levels: np.ndarray, moved: np.ndarray, rows: WeightRows, seed: int
+) -> tuple[RowLists, np.ndarray]:
+    """Lists in which rows that moved are among near rows again; all rows are rounded anew.
+
+    To group all rows again would take long, and most rows of a large layer hardly move. So the rows
+    that moved get lists of their own, a new level, and the other rows stay in theirs. The rows of
+    the youngest levels join the new level, until the next older one has at least twice as many
+    rows: so there are few levels, and a row is grouped few times for each time that it moves (the
+    logarithmic method of Bentley and Saxe 1980, "Decomposable searching problems", section 2). If
+    the oldest level joins, these are new lists of all rows.
+
+    Args:
+        lists: of N rows; their codes are overwritten.
+        levels: int64, the number of the first list of each level, the oldest first.
+        moved: places of rows in the lists. The longest rows, in the last list, join them.
+        rows: the N rows as they are now.
+        seed: of the draws of k-means.
+
+    Returns:
+        The lists and their levels.
+    """
+    kept = np.ones(len(rows), bool)
+    kept[moved] = kept[lists.starts[-2] :] = False
+    number = len(levels)
+    while number:
+        begin = lists.starts[levels[number - 1]]
+        if np.count_nonzero(kept[begin:]) >= _LEVELS * np.count_nonzero(~kept):
+            break
+        kept[begin:] = False
+        number -= 1
+    new = near_rows(rows, torch.from_numpy(np.sort(lists.ids[~kept])).long(), seed)
+    counts = np.add.reduceat(kept, lists.starts[:-1], dtype=np.int64)
+    # How many lists that keep a row there are before each one.
+    before = np.append(0, np.cumsum(counts > 0))
+    levels = before[np.append(levels[:number], len(counts))]
+    lengths = np.concatenate([counts[counts > 0], np.diff(new.starts.numpy())])
+    order = np.concatenate([lists.ids[kept], new.order.numpy()])
+    return _filled(rows, np.append(0, np.cumsum(lengths)), order, lists.codes), levels
+
+
+def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> np.ndarray:
+    """Round rows as they are now; means and spreads of their lists follow.
+
+    Args:
+        lists: changed in place.
+        rows: all rows.
+        places: int32, where the rows are in the lists, distinct and sorted.
+
+    Returns:
+        The numbers of the lists that these rows are in, int64, sorted.
+    """
+    owner = np.searchsorted(lists.starts, places, side="right") - 1
+    numbers, begins = np.unique(owner, return_index=True)
+    taken, biases, ids = rows.some(lists.ids[places])
+    block = array_view(taken)
+    changed = ChangedRows(block, block.view(np.int32), array_view(biases), ids, places)
+    put_rows(changed, np.append(begins, len(places)), numbers, lists)
+    return numbers
+
+
+def _filled(rows: WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.ndarray) -> RowLists:
+    """Lists that begin in these places of ``order``, with all that they hold."""
+    count, size, biased = len(starts) - 1, len(rows), rows.bias is not None
+    lists = RowLists(
+        *(starts, order.astype(np.int32), codes),
+        scales=np.zeros(size, np.float32),
+        biases=np.zeros(size, np.float32),
+        means=np.zeros((count, codes.shape[1] + biased), np.float32),
+        spreads=np.zeros(count, np.float32),
+    )
+    for begin in range(0, size, _BLOCK):
+        put_rows_into(lists, rows, np.arange(begin, min(begin + _BLOCK, size), dtype=np.int32))
+    return lists
