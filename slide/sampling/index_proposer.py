@@ -17,6 +17,9 @@ from slide.sparse import Pattern
 
 # More than for prediction, since a row that moved is far from the others of its list.
 _DEVIATIONS = 7.0
+# A rebuild puts rows that changed in so many steps into other lists: those of rare labels, which
+# are most of the rows, hardly move in fewer.
+_STEPS = 4
 
 
 class IndexProposer(Proposer):
@@ -26,7 +29,7 @@ class IndexProposer(Proposer):
     good is not proposed. Between rebuilds the index follows the rows that were labels or candidates
     of the last step: rows that have become better were labels, and rows that have become worse show
     when they are found. A rebuild follows all rows, and puts those that were labels or candidates
-    since the last one into new lists of near rows.
+    of several steps into new lists of near rows.
 
     Args:
         in_features: D, length of the inputs.
@@ -74,26 +77,29 @@ class IndexProposer(Proposer):
         # frozen for long, a step must not go through all that wait.
         self._moved: list[np.ndarray] = []
         self._noted = np.zeros(self.out_features, bool)
-        # Rows that the index has followed since the last rebuild.
-        self._since = np.zeros(self.out_features, bool)
+        # In how many steps each row was followed since a rebuild put it into a list for that, at
+        # most `_STEPS`.
+        self._steps = np.zeros(self.out_features, np.uint8)
 
     def _waiting(self) -> np.ndarray:
         """The rows to follow, int32, distinct and sorted."""
-        return np.unique(np.concatenate([np.empty(0, np.int32), *self._moved]))
+        return np.sort(np.concatenate([np.empty(0, np.int32), *self._moved]))
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Make lists of all rows, or if there are some, new ones for the rows that moved."""
         index, self._index = self._restored(weight, bias), None  # Not if this fails midway.
         seed = self.seed + self.rebuilds
+        self._count(self._waiting())
+        moved = self._steps == _STEPS
         if index is None:
+            moved[:] = True
             index = RowIndex(weight, bias, seed)
         else:
-            self._since[self._waiting()] = True
-            index.regroup(np.flatnonzero(self._since), seed)
+            index.regroup(np.flatnonzero(moved), seed)
         self._index = index
         self.rebuilds += 1
-        self._forget_moves()
+        self._moved, self._steps[moved] = [], 0
         self._followed = kept_state(weight, bias)
 
     def _restored(self, weight: Tensor, bias: Tensor | None) -> RowIndex | None:
@@ -121,13 +127,19 @@ class IndexProposer(Proposer):
         if self._moved:
             rows = self._waiting()
             self._index.update(rows)
-            self._noted[rows], self._since[rows] = False, True
+            self._count(rows)
         self._moved, self._followed = [], kept_state(weight, bias)
+
+    def _count(self, rows: np.ndarray) -> None:
+        """Rows that waited are followed in one more step."""
+        self._noted[rows] = False
+        self._steps[rows] = np.minimum(self._steps[rows] + 1, _STEPS)
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
         rows = np.concatenate([active.label_ids(), self._found])
-        fresh = np.unique(rows[~self._noted[rows]])
+        fresh = np.sort(rows[~self._noted[rows]])
+        fresh = fresh[np.diff(fresh, prepend=-1) > 0]
         if len(fresh):
             self._noted[fresh] = True
             self._moved.append(fresh)
@@ -181,18 +193,17 @@ class IndexProposer(Proposer):
     def state_dict(self) -> dict[str, Any]:
         """The index, if there is one, without the weights, and the rows that have moved."""
         index = self._saved if self._index is None else self._index.state_dict()
-        since = np.flatnonzero(self._since).astype(np.int32)
-        moved = self._waiting()
-        return {"rebuilds": self.rebuilds, "moved": moved, "since": since, "index": index}
+        moves = {"moved": self._waiting(), "steps": self._steps.copy()}
+        return {"rebuilds": self.rebuilds, **moves, "index": index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._index, self._saved, self._followed = None, dict(state["index"]), None
         self.rebuilds = int(state["rebuilds"])
         self._forget_moves()
-        self._moved.append(np.array(state["moved"], np.int32))
-        # Earlier states do not say which rows have moved.
-        self._since[state.get("since", slice(None))] = True
+        # Earlier states may name a row twice, and do not say which rows are to move.
+        self._moved.append(np.unique(np.array(state["moved"], np.int32)))
+        self._steps[:] = state.get("steps", _STEPS)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.

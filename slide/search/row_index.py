@@ -136,9 +136,9 @@ class RowIndex:
             numbers: of the rows, distinct.
         """
         rows = WeightRows(self.weight, self.bias)
-        changed = put_rows_into(self._lists, rows, self._places_of(numbers))
-        means = torch.from_numpy(self._lists.means[changed])
-        self._centres[torch.from_numpy(changed)] = means.to(self._centres.dtype)
+        put_rows_into(self._lists, rows, self._places_of(numbers))
+        if self._centres.dtype != torch.float32:
+            self._centres.copy_(torch.from_numpy(self._lists.means))
 
     @torch.no_grad()
     def regroup(self, moved: np.ndarray, seed: int = 0) -> None:

@@ -9,8 +9,6 @@ from slide.search.clusters import WeightRows, near_rows
 
 # Rows that are read at a time.
 _BLOCK = 16_384
-# How many times the rows of a new level an older one must have to be left as it is.
-_LEVELS = 2
 
 
 def make_lists(rows: WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
@@ -32,10 +30,10 @@ def regrouped(
 
     To group all rows again would take long, and most rows of a large layer hardly move. So the rows
     that moved get lists of their own, a new level, and the other rows stay in theirs. The rows of
-    the youngest levels join the new level, until the next older one has at least twice as many
-    rows: so there are few levels, and a row is grouped few times for each time that it moves (the
-    logarithmic method of Bentley and Saxe 1980, "Decomposable searching problems", section 2). If
-    the oldest level joins, these are new lists of all rows.
+    the youngest levels join them, until the next older level has at least as many rows: so there
+    are few levels, and a row is grouped few times for each time that it moves (the logarithmic
+    method of Bentley and Saxe 1980, "Decomposable searching problems"). If the oldest level joins,
+    these are new lists of all rows.
 
     Args:
         lists: of N rows; their codes are overwritten.
@@ -52,7 +50,7 @@ def regrouped(
     number = len(levels)
     while number:
         begin = lists.starts[levels[number - 1]]
-        if np.count_nonzero(kept[begin:]) >= _LEVELS * np.count_nonzero(~kept):
+        if np.count_nonzero(kept[begin:]) >= np.count_nonzero(~kept):
             break
         kept[begin:] = False
         number -= 1
@@ -66,16 +64,13 @@ def regrouped(
     return _filled(rows, np.append(0, np.cumsum(lengths)), order, lists.codes), levels
 
 
-def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> np.ndarray:
+def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> None:
     """Round rows as they are now; means and spreads of their lists follow.
 
     Args:
         lists: changed in place.
         rows: all rows.
         places: int32, where the rows are in the lists, distinct and sorted.
-
-    Returns:
-        The numbers of the lists that these rows are in, int64, sorted.
     """
     owner = np.searchsorted(lists.starts, places, side="right") - 1
     numbers, begins = np.unique(owner, return_index=True)
@@ -83,7 +78,6 @@ def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> np.n
     block = array_view(taken)
     changed = ChangedRows(block, block.view(np.int32), array_view(biases), ids, places)
     put_rows(changed, np.append(begins, len(places)), numbers, lists)
-    return numbers
 
 
 def _filled(rows: WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.ndarray) -> RowLists:
