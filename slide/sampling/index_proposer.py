@@ -203,7 +203,7 @@ class IndexProposer(Proposer):
         self._forget_moves()
         # Earlier states may name a row twice, and do not say which rows are to move.
         self._moved.append(np.unique(np.array(state["moved"], np.int32)))
-        self._steps[:] = state.get("steps", _STEPS)
+        self._steps = np.array(state.get("steps", np.full_like(self._steps, _STEPS)))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.

@@ -149,5 +149,7 @@ def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
     halves = centroids.square().sum(1).mul_(-0.5)
     if has_bfloat16():
         rows, centroids, halves = rows.bfloat16(), centroids.bfloat16(), halves.bfloat16()
-    parts = [torch.addmm(halves, part, centroids.T).float().argmax(1) for part in rows.split(_MULTIPLIED)]
+    parts = [
+        torch.addmm(halves, part, centroids.T).float().argmax(1) for part in rows.split(_MULTIPLIED)
+    ]
     return torch.cat(parts)

@@ -114,7 +114,8 @@ class RowIndex:
     def nbytes(self) -> int:
         """Memory of the index, in bytes, without weight and bias."""
         copied = self._centres.dtype != torch.float32
-        return sum(each.nbytes for each in self._lists) + copied * self._centres.nbytes
+        every = (*self._lists, self._levels)
+        return sum(each.nbytes for each in every) + copied * self._centres.nbytes
 
     def _places_of(self, numbers: np.ndarray) -> np.ndarray:
         """Where rows are in the lists, sorted."""

@@ -8,6 +8,15 @@ import torch
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
+def draw_clusters(rows=20_000, width=16, seed=0):
+    """Rows of about one length around some centres, too many to be all seen, and biases."""
+    generator = torch.Generator().manual_seed(seed)
+    owner = torch.randint(100, (rows,), generator=generator)
+    centres = torch.randn(100, width, generator=generator)
+    weight = centres[owner] + 0.3 * torch.randn(rows, width, generator=generator)
+    return weight, 0.5 * torch.randn(rows, generator=generator)
+
+
 def queries_for(weight, count=200 if COMPILED else 40):
     """Inputs that are near some rows, and not so."""
     generator = torch.Generator().manual_seed(1)

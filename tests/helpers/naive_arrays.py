@@ -1,4 +1,6 @@
-"""Looped twins of kernels that copy, count, clear and mark entries of arrays."""
+"""Looped twins of kernels that copy, count, clear and mark entries of arrays, or round them."""
+
+import math
 
 from helpers.naive import random_bits
 
@@ -119,3 +121,18 @@ def prefetch_entries(array, begin, end):
 
 def prefetch_row(rows, r):
     """Nothing: a prefetch has no result."""
+
+
+def round_list(rows, biases):
+    """Codes and scales of rows, and the mean and the spread of what they stand for, with biases."""
+    codes, scales, whole = [], [], []
+    for row, bias in zip(rows.tolist(), biases.tolist(), strict=True):
+        finite = all(map(math.isfinite, row))
+        scale = max(map(abs, row)) / 127 if finite else math.nan
+        codes.append([round(x / scale) if finite and scale else 0 for x in row])
+        scales.append(scale)
+        known = finite and math.isfinite(bias)
+        whole.append([scale * code if known else 0 for code in codes[-1]] + [bias if known else 0])
+    mean = [sum(column) / len(whole) for column in zip(*whole, strict=True)]
+    far = [sum((x - m) ** 2 for x, m in zip(row, mean, strict=True)) for row in whole]
+    return codes, scales, mean, math.sqrt(sum(far) / len(far))

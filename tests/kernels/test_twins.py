@@ -53,6 +53,7 @@ TWINS = {
     "project_sparse": ("naive_hashing.project_sparse", "kernels/test_hash_codes.py"),
     "put_pixels": ("naive_channels.put_pixels", "kernels/test_channels.py"),
     "put_planes": ("naive_channels.put_planes", "kernels/test_channels.py"),
+    "put_rows": ("naive_arrays.round_list", "kernels/test_row_lists.py"),
     "random_below": ("naive.random_below", "kernels/test_random.py"),
     "random_bits": ("naive.random_bits", "kernels/test_random.py"),
     "regress_items": ("naive_experts.regress_items", "kernels/test_item_regressions.py"),

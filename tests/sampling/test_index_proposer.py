@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.inner_products import draw_clusters
 from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_pattern
 from helpers.samplers import index_sampler
@@ -15,7 +16,7 @@ from helpers.samplers import index_sampler
 from slide.nn import ActiveLoss, SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import ActiveSampler, IndexProposer, LSHProposer
-from slide.sampling.schedules import fixed, never
+from slide.sampling.schedules import fixed
 from slide.search import RowIndex, exact_top_k
 from slide.sparse import CSR, Pattern
 
@@ -29,15 +30,6 @@ def rows_of(pattern):
         pattern.indices[a:b].tolist()
         for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
     ]
-
-
-def large_layer(rows=20_000, seed=0):
-    """Too many rows to see all of them."""
-    generator = torch.Generator().manual_seed(seed)
-    owner = torch.randint(100, (rows,), generator=generator)
-    centres = torch.randn(100, D, generator=generator)
-    weight = centres[owner] + 0.3 * torch.randn(rows, D, generator=generator)
-    return weight, 0.5 * torch.randn(rows, generator=generator)
 
 
 class TestCandidates:
@@ -56,7 +48,7 @@ class TestCandidates:
         assert rows_of(proposer.candidates(queries)) == [ids[:best] for ids in order]
 
     def test_recall_among_many_rows(self):
-        layer, queries = large_layer(), draw_queries(30)
+        layer, queries = draw_clusters(), draw_queries(30)
         wanted = exact_top_k(queries, *layer, 8)[1].numpy()
         found = []
         for seen in (100, 4096):
@@ -84,88 +76,6 @@ class TestCandidates:
             IndexProposer(D, N, **{name: 0})
 
 
-class TestFollowing:
-    def test_labels_and_candidates_of_a_step(self):
-        """Rows that moved are found where they went; without the step they are not."""
-        weight, bias = large_layer()
-        queries, labels = draw_queries(5), Pattern.from_lists([[7], [8], [9], [10], [11]])
-        sampler = index_sampler(
-            *(D, len(weight)), active=20, mode="per_sample", rebuild=never, most_seen=3000
-        )
-        sampler.update(weight, bias, queries)
-        ends = sampler.select(queries, labels).row(0)
-        codes = sampler.proposer._index.state_dict()["codes"].copy()
-        weight[7:12] = 9 * queries[0]
-        sampler.update(weight, bias, queries)
-        changed = sampler.proposer._index.state_dict()["codes"] != codes
-        assert 5 <= changed.any(1).sum() <= 5 * 9
-        assert len(ends) == 20
-        assert {7, 8, 9, 10, 11} <= set(sampler.select(queries[:1], None).row(0).tolist())
-
-    def test_rows_of_all_batches_of_a_step(self):
-        """With accumulated gradients rows change only after the last batch, in each step again."""
-        weight, bias = large_layer()
-        queries, batches = draw_queries(1), ([7, 8], [9], [10, 11])
-        sampler = index_sampler(*(D, len(weight)), active=20, rebuild=never, most_seen=3000)
-        for length in (-9, 9):
-            for labels in batches:
-                sampler.update(weight, bias, queries)
-                sampler.select(queries, Pattern.from_lists([labels]))
-            weight[7:12] = length * queries[0]
-        sampler.update(weight, bias, None)
-        assert {7, 8, 9, 10, 11} <= set(sampler.candidates(queries).indices.tolist())
-        assert not len(sampler.proposer.state_dict()["moved"])
-
-    def test_a_step_with_frozen_weights_takes_no_more_time_than_the_first(self, monkeypatch):
-        """Rows that wait for a change of the weights are not gone through in each step."""
-        weight, bias = large_layer()
-        queries, most = draw_queries(1), 50
-        sampler = index_sampler(*(D, len(weight)), active=most, rebuild=never)
-        sampler.update(weight, bias, queries)
-        sizes, unique = [], np.unique
-
-        def counted(array, **options):
-            sizes.append(np.size(array))
-            return unique(array, **options)
-
-        monkeypatch.setattr(np, "unique", counted)
-        for number in range(40):
-            sampler.update(weight, bias, queries)
-            sampler.select(queries, Pattern.from_lists([range(20 * number, 20 * number + 20)]))
-        assert 0 < max(sizes) <= most
-        assert set(range(800)) <= set(sampler.proposer.state_dict()["moved"].tolist())
-
-    def test_a_row_that_fell_is_not_proposed(self):
-        weight, bias = draw_layer()
-        queries = draw_queries(3)
-        proposer = IndexProposer(D, N, best=4)
-        proposer.rebuild(weight, bias)
-        before = rows_of(proposer.candidates(queries))[0]
-        weight[before[0]] = -9 * queries[0]
-        assert rows_of(proposer.candidates(queries))[0][:3] == before[1:]
-
-    def test_update_is_a_build_with_the_old_lists(self):
-        """Means, spreads and rounded rows are those of the changed weight."""
-        weight, bias = large_layer()
-        index = RowIndex(weight, bias)
-        moved = np.arange(0, len(weight), 3)
-        weight[moved] += torch.randn(len(moved), D, generator=torch.Generator().manual_seed(5))
-        bias[moved] -= 2
-        index.update(moved)
-        state = index.state_dict()
-        rows = torch.cat([weight, bias[:, None]], 1)[state["ids"].astype(np.int64)]
-        scales = torch.from_numpy(state["scales"])[:, None]
-        rounded = torch.from_numpy(state["codes"]) * scales
-        assert (rounded - rows[:, :-1]).abs().max() <= 0.51 * scales.max()
-        np.testing.assert_allclose(state["biases"], rows[:, -1])
-        for number in range(0, index.num_lists, 20):
-            own = rows[state["starts"][number] : state["starts"][number + 1]]
-            mean = torch.from_numpy(state["means"][number])
-            torch.testing.assert_close(mean, own.mean(0), rtol=0, atol=0.02)
-            spread = (own - own.mean(0)).square().sum(1).mean().sqrt()
-            assert abs(state["spreads"][number] - spread) < 0.05 * spread + 0.01
-
-
 class TestState:
     @every_mode
     def test_resumes(self, mode):
@@ -175,7 +85,7 @@ class TestState:
             index_sampler, D, rows, active=30, mode=mode, rebuild=partial(fixed, every=20), best=3
         )
         sampler, other = make(), make()
-        weight, bias = large_layer(rows)
+        weight, bias = draw_clusters(rows)
 
         def step(each, number):
             queries = draw_queries(5, number)
@@ -214,7 +124,7 @@ class TestState:
 
     def test_without_an_index(self):
         """As after a change of the outputs: the next lists are those of the next seed."""
-        weight, bias = large_layer()
+        weight, bias = draw_clusters()
         sampler, other = (index_sampler(D, len(weight), active=9) for _ in range(2))
         sampler.update(weight, bias, None)
         sampler.resize(len(weight) - 1)

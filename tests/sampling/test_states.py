@@ -157,7 +157,7 @@ def test_kinds_of_samplers(saved, kind):
     elif saved in stateless:
         message = "no state of an ActiveSampler"
     else:
-        message = f"ActiveSampler with {saved}, and it does not fit one with {kind}"
+        message = f"ActiveSampler with {saved} does not fit one with {kind}"
     with pytest.raises(ValueError, match=message):
         second.load_state_dict(state)
 

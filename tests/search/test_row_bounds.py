@@ -5,19 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from helpers.inner_products import queries_for, recall
+from helpers.inner_products import draw_clusters, queries_for, recall
 
 from slide.search import RowIndex, exact_top_k
 from slide.search.row_index import DEVIATIONS, SHARE
-
-
-def draw_clusters(rows=20_000, width=16):
-    """Rows of about one length around some centres, so that each input needs other lists."""
-    generator = torch.Generator().manual_seed(3)
-    owner = torch.randint(100, (rows,), generator=generator)
-    centres = torch.randn(100, width, generator=generator)
-    weight = centres[owner] + 0.3 * torch.randn(rows, width, generator=generator)
-    return weight, 0.5 * torch.randn(rows, generator=generator)
 
 
 @pytest.fixture(params=[False, True], ids=["float32", "bfloat16"])
@@ -40,7 +31,7 @@ class TestBounds:
         return torch.stack(out, 1)
 
     def test_of_a_new_a_changed_and_a_restored_index(self, rounded):
-        weight, bias = draw_clusters()
+        weight, bias = draw_clusters(seed=3)
         queries, index = queries_for(weight, 9), RowIndex(weight, bias)
         changes = torch.Generator().manual_seed(7)
         for step in range(3):
@@ -58,7 +49,7 @@ class TestBounds:
             index.update(moved.numpy())
 
     def test_lists_beside_the_longest_rows_are_needed(self, rounded):
-        weight, bias = draw_clusters()
+        weight, bias = draw_clusters(seed=3)
         queries, index = queries_for(weight), RowIndex(weight, bias)
         scores, ids = index.top_k(queries, 5)
         assert recall(ids, exact_top_k(queries, weight, bias, 5)[1]) > 0.97
@@ -72,7 +63,7 @@ class TestBounds:
             assert own[1][0].tolist() == ids[b].tolist()
 
     def test_more_deviations_see_more_rows(self):
-        weight, bias = draw_clusters()
+        weight, bias = draw_clusters(seed=3)
         queries, index, seen = queries_for(weight), RowIndex(weight, bias), []
         for deviations in (0, 2, DEVIATIONS, 9):
             index.top_k(queries, 1, 1 / 2, deviations=deviations)

@@ -6,7 +6,7 @@ import torch
 from helpers.inner_products import queries_for, recall
 
 from slide.search import RowIndex, exact_top_k
-from slide.search.clusters import GROWTH, LEAST_ROWS, WeightRows, near_rows
+from slide.search.clusters import GROWTH, LEAST_ROWS
 
 N, D = 20_000, 24
 
@@ -31,46 +31,6 @@ def layer():
 @pytest.fixture(scope="module")
 def index(layer):
     return RowIndex(*layer)
-
-
-class TestLists:
-    @pytest.mark.parametrize("rows", [1, 7, GROWTH * LEAST_ROWS - 1, GROWTH * LEAST_ROWS, 9_000])
-    @pytest.mark.parametrize("has_bias", [True, False])
-    def test_each_row_is_in_one_list(self, rows, has_bias):
-        weight, bias = draw(rows, 3)
-        lists = near_rows(WeightRows(weight, bias if has_bias else None), seed=0)
-        assert lists.order.sort().values.tolist() == list(range(rows))
-        assert lists.starts[0] == 0
-        assert lists.starts[-1] == rows
-        assert (lists.starts.diff() > 0).all()
-        assert (len(lists.means) > 1) == (rows >= GROWTH * LEAST_ROWS)
-
-    def test_means_and_spreads(self, layer):
-        rows, lists = torch.cat([layer[0], layer[1][:, None]], 1), near_rows(WeightRows(*layer), 0)
-        sizes = lists.starts.diff().tolist()
-        for own, mean, spread in zip(
-            lists.order.split(sizes), lists.means, lists.spreads, strict=True
-        ):
-            torch.testing.assert_close(rows[own].mean(0), mean, rtol=1e-3, atol=1e-4)
-            far = (rows[own] - mean).square().sum(1).mean().sqrt()
-            torch.testing.assert_close(far, spread, rtol=1e-2, atol=1e-2)
-
-    def test_rows_of_a_list_are_near(self, layer):
-        rows, lists = torch.cat([layer[0], layer[1][:, None]], 1), near_rows(WeightRows(*layer), 0)
-        own = torch.repeat_interleave(torch.arange(len(lists.means)), lists.starts.diff())
-        far = (rows[lists.order] - lists.means[own]).square().sum(1)
-        lengths = (rows[lists.order] - rows.mean(0)).square().sum(1)
-        others = lists.starts[-2]
-        assert far[:others].sum() < 0.4 * lengths[:others].sum()
-        assert lengths[others:].min() >= lengths[:others].max() - 1e-3, "the last list is another"
-        assert LEAST_ROWS <= len(lengths[others:]) < GROWTH * LEAST_ROWS
-
-    def test_equal_rows(self):
-        """Lists that no row is nearest to are left out."""
-        lists = near_rows(WeightRows(torch.ones(5_000, 3), None), 0)
-        assert lists.starts[-1] == 5_000
-        assert len(lists.means) == 2
-        assert not lists.spreads.any()
 
 
 class TestTopK:
@@ -102,7 +62,7 @@ class TestTopK:
         weight, queries = torch.randn(N, D), torch.randn(100, D)
         index, wanted = RowIndex(weight, None), exact_top_k(queries, weight, None, 10)[1]
         found = []
-        for share in (0.001, 0.6, 1.0):
+        for share in (0.001, 0.3, 1.0):
             found.append(recall(index.top_k(queries, 10, share)[1], wanted))
         assert found[0] < found[1] < found[2]
         assert found[2] > 0.99
@@ -154,11 +114,6 @@ class TestTopK:
         assert held <= index.nbytes < 1.05 * held
         assert index.nbytes < 0.5 * 4 * layer[0].numel() + 12 * N
         assert index.num_lists > 50
-
-    def test_draws_depend_on_the_seed_alone(self, layer):
-        one, two, other = (near_rows(WeightRows(*layer), seed).order for seed in (3, 3, 4))
-        assert torch.equal(one, two)
-        assert not torch.equal(one, other)
 
 
 class TestChanges:
