@@ -90,6 +90,26 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
 
 
 @pytest.mark.parametrize(
+    ("words", "growth"),
+    [
+        (["sampler=index"], 0.3),
+        (["sampler=index", "schedule.growth=0.7"], 0.7),
+        (["sampler=lsh"], 0.7),
+        (["sampler=faiss"], 0.7),
+        (["sampler=full"], 0.7),
+        (["sampler=lsh", "schedule=drift"], 0.0),
+    ],
+)
+def test_rebuilds_that_take_little_time_come_more_often(words, growth):
+    config = job.compose(*words)
+    fill_in(config, 40_000, 200_000)
+    assert config.schedule.growth == growth
+    fixed = job.compose("sampler=index", "schedule=fixed")
+    fill_in(fixed, 40_000, 200_000)
+    assert "growth" not in fixed.schedule
+
+
+@pytest.mark.parametrize(
     "word", ["hash=dwta", "hash.num_tables=4", "schedule=fixed", "sampler.candidate_share=0.9"]
 )
 def test_settings_of_tables_without_tables(tmp_path, word):
@@ -194,7 +214,12 @@ def test_hidden_layers_with_active_sets(tmp_path, mode):
 
 
 def test_the_second_set_follows_from_the_first_output():
-    shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", "sampler=lsh"]
+    shape = [
+        "network.hidden=[64,32]",
+        "network.hidden_active=[16,8]",
+        "sampler=lsh",
+        "schedule.growth=0",
+    ]
     shape += ["sampler.mode=per_sample", "network.dropout=0", "network.output_scale=1"]
     config = job.compose(*shape, "sampler.active=32", "sampler.candidate_share=1.0")
     rows = CSR(
