@@ -22,7 +22,7 @@ _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
 # Growth of the intervals between rebuilds: hash tables are made anew, while lists of near rows are
 # made for those rows that moved, which takes a tenth of the time.
-_GROWTH, _GROWTH_OF_LISTS = 0.7, 0.3
+_GROWTH, INDEX_GROWTH = 0.7, 0.3
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
@@ -53,7 +53,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         sampler.active = active_outputs(num_labels)
     if config.schedule.get("growth", _GROWTH) is None:
         lists = _proposer(sampler) == "IndexProposer"
-        config.schedule.growth = _GROWTH_OF_LISTS if lists else _GROWTH
+        config.schedule.growth = INDEX_GROWTH if lists else _GROWTH
     if config.network.hidden is None:
         config.network.hidden = [hidden_width(num_labels)]
     if config.trainer.evaluation is None:
