@@ -20,9 +20,6 @@ FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
 _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
-# Growth of the intervals between rebuilds: hash tables are made anew, while lists of near rows are
-# made for those rows that moved, which takes a tenth of the time.
-_GROWTH, INDEX_GROWTH = 0.7, 0.3
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
@@ -51,9 +48,6 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         sampler.active = "all"
     if sampler.active is None:
         sampler.active = active_outputs(num_labels)
-    if config.schedule.get("growth", _GROWTH) is None:
-        lists = _proposer(sampler) == "IndexProposer"
-        config.schedule.growth = INDEX_GROWTH if lists else _GROWTH
     if config.network.hidden is None:
         config.network.hidden = [hidden_width(num_labels)]
     if config.trainer.evaluation is None:
@@ -79,12 +73,6 @@ def _recent() -> DictConfig:
     found = OmegaConf.load(find_conf() / "sampler" / "recent.yaml")
     assert isinstance(found, DictConfig)
     return found.proposer
-
-
-def _proposer(sampler: DictConfig) -> str | None:
-    """The name of the class of its proposer, if it has one."""
-    proposer = sampler.get("proposer")
-    return proposer and proposer._target_.rpartition(".")[2]
 
 
 def looks_up(config: DictConfig) -> bool:
@@ -139,9 +127,9 @@ def _unused(config: DictConfig, tried: Collection[str]) -> tuple[tuple[str, ...]
             why = "sets of each sample have labels of recent samples; add sampler=lsh"
             return ("hash", "schedule", "sampler.proposer"), why
         return _OF_TABLES, f"{drawn} for a set that the batch shares; add sampler=lsh"
-    kind = _proposer(sampler)
-    if kind is None:
+    if sampler.get("proposer") is None:
         return _OF_TABLES, f"{drawn}; choose sampler=lsh"
+    kind = sampler.proposer._target_.rpartition(".")[2]
     if kind == "LSHProposer":
         return (), ""
     if kind in ("RecentProposer", "NeighbourProposer"):

@@ -11,6 +11,8 @@ from slide.kernels.prefetch import AHEAD, prefetch_row
 _NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 # The codes of a row with a smaller scale are zeros.
 _LEAST_SCALE = np.float32(1e-30)
+# The squared spread of a list whose rows were too long for it to be known: it is seen first.
+_UNKNOWN = 1e30
 
 
 class RowLists(NamedTuple):
@@ -84,7 +86,7 @@ def _put_row(changed, i, lists, change):
         old = old_bias = np.float32(0)
     if not (np.isfinite(new) and np.isfinite(new_bias)):
         new = new_bias = np.float32(0)
-    squares = np.float32(0)
+    squares, total = np.float32(0), 0.0
     for j in range(width):
         before = old * np.float32(codes[p, j])
         code = np.rint(rows[r, j] * inverse) if inverse > 0 else np.float32(0)
@@ -94,9 +96,10 @@ def _put_row(changed, i, lists, change):
         squares += after * after - before * before
     if biased:
         change[width] += new_bias - old_bias
-        squares += new_bias * new_bias - old_bias * old_bias
+        # Biases may be far from 0 and near each other.
+        total = np.float64(new_bias) * new_bias - np.float64(old_bias) * old_bias
     lists.scales[p], lists.biases[p] = scale, bias
-    return squares
+    return total + squares
 
 
 @serial
@@ -113,12 +116,12 @@ def _put_rows(changed, begin, end, lists, number):
     for j in range(len(change)):
         mean = means[number, j]
         before += np.float64(mean) * mean
-        mean += change[j] / count
+        mean = np.float32(mean + change[j] / count)
         after += np.float64(mean) * mean
         means[number, j] = mean
     # The mean square of a list is that of its mean and that of the distances from it.
     square = np.float64(lists.spreads[number]) ** 2 + before + squares / count - after
-    lists.spreads[number] = np.sqrt(max(square, 0.0))
+    lists.spreads[number] = np.sqrt(max(square, 0.0)) if square < _UNKNOWN else _UNKNOWN**0.5
 
 
 @parallel

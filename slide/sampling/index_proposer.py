@@ -29,7 +29,7 @@ class IndexProposer(Proposer):
     good is not proposed. Between rebuilds the index follows the rows that were labels or candidates
     of the last step: rows that have become better were labels, and rows that have become worse show
     when they are found. A rebuild follows all rows, and puts those that were labels or candidates
-    of several steps into new lists of near rows.
+    in several steps since they came into their lists into new lists of near rows.
 
     Args:
         in_features: D, length of the inputs.
@@ -69,7 +69,9 @@ class IndexProposer(Proposer):
         self._index: RowIndex | None = None
         self._saved: dict[str, np.ndarray] = {}
         self._found = np.empty(0, np.int32)
-        self._followed: Any = None  # The state of the weights that the index follows.
+        # The state of the weights that the index follows, and whether it is that of the next ones.
+        self._followed: Any = None
+        self._waits = False
         self._forget_moves()
 
     def _forget_moves(self) -> None:
@@ -77,8 +79,7 @@ class IndexProposer(Proposer):
         # frozen for long, a step must not go through all that wait.
         self._moved: list[np.ndarray] = []
         self._noted = np.zeros(self.out_features, bool)
-        # In how many steps each row was followed since a rebuild put it into a list for that, at
-        # most `_STEPS`.
+        # Steps in which each row was followed, up to `_STEPS`; 0 after a rebuild moved it.
         self._steps = np.zeros(self.out_features, np.uint8)
 
     def _waiting(self) -> np.ndarray:
@@ -88,29 +89,25 @@ class IndexProposer(Proposer):
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Make lists of all rows, or if there are some, new ones for the rows that moved."""
-        index, self._index = self._restored(weight, bias), None  # Not if this fails midway.
-        seed = self.seed + self.rebuilds
-        self._count(self._waiting())
-        moved = self._steps == _STEPS
+        try:
+            index = self._restored(weight, bias)
+        except ValueError:  # They are those of other rows.
+            self.forget()
+            index = None
+        changed, steps = self._changed(weight, bias), self._steps.copy()
+        if changed is not None:
+            steps[changed] += 1
+        moved = steps >= _STEPS
+        self._index, seed = None, self.seed + self.rebuilds  # No index if this fails midway.
         if index is None:
-            moved[:] = True
             index = RowIndex(weight, bias, seed)
+            moved[:] = True
         else:
             index.regroup(np.flatnonzero(moved), seed)
         self._index = index
         self.rebuilds += 1
-        self._moved, self._steps[moved] = [], 0
-        self._followed = kept_state(weight, bias)
-
-    def _restored(self, weight: Tensor, bias: Tensor | None) -> RowIndex | None:
-        """The index, if there is one, over these weights."""
-        index = self._index
-        if index is not None:
-            index.weight, index.bias = weight, bias
-        elif self._saved:
-            index = RowIndex.restored(weight, bias, self._saved)
-        self._saved = {}
-        return index
+        self._follow(changed, weight, bias)
+        self._steps[moved] = 0
 
     @profiled("update index")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -118,22 +115,47 @@ class IndexProposer(Proposer):
 
         If the weights have not changed since the last call, the noted rows wait. A change by way of
         ``weight.data`` may escape this; see `RowIndex.fits`.
+
+        Raises:
+            RuntimeError: before the first `rebuild`.
+            ValueError: for a weight or a bias of another shape.
         """
         self._index = self._restored(weight, bias)
-        assert self._index is not None
-        # Several batches may come before the step that changes their rows.
-        if self._followed is not None and unchanged(self._followed, weight, bias):
-            return
-        if self._moved:
-            rows = self._waiting()
-            self._index.update(rows)
-            self._count(rows)
-        self._moved, self._followed = [], kept_state(weight, bias)
+        if self._index is None:
+            raise RuntimeError("the index is empty; call rebuild first")
+        changed = self._changed(weight, bias)
+        if changed is not None and len(changed):
+            self._index.update(changed)
+        self._follow(changed, weight, bias)
 
-    def _count(self, rows: np.ndarray) -> None:
-        """Rows that waited are followed in one more step."""
-        self._noted[rows] = False
-        self._steps[rows] = np.minimum(self._steps[rows] + 1, _STEPS)
+    def _restored(self, weight: Tensor, bias: Tensor | None) -> RowIndex | None:
+        """The index, if there is one, over these weights."""
+        index = self._index
+        if index is not None:
+            index.read_from(weight, bias)
+        elif self._saved:
+            index = RowIndex.restored(weight, bias, self._saved)
+        self._saved = {}
+        return index
+
+    def _changed(self, weight: Tensor, bias: Tensor | None) -> np.ndarray | None:
+        """The rows to follow; None: they wait, because the weights have not changed so far.
+
+        Several batches may come before the step that changes their rows.
+        """
+        if self._waits:
+            self._followed, self._waits = kept_state(weight, bias), False
+        if self._followed is not None and unchanged(self._followed, weight, bias):
+            return None
+        return self._waiting()
+
+    def _follow(self, changed: np.ndarray | None, weight: Tensor, bias: Tensor | None) -> None:
+        """Note that the index has followed these rows."""
+        if changed is None:
+            return
+        self._noted[changed] = False
+        self._steps[changed] = np.minimum(self._steps[changed] + 1, _STEPS)
+        self._moved, self._followed = [], kept_state(weight, bias)
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
@@ -193,19 +215,28 @@ class IndexProposer(Proposer):
     def state_dict(self) -> dict[str, Any]:
         """The index, if there is one, without the weights, and the rows that have moved."""
         index = self._saved if self._index is None else self._index.state_dict()
-        moves = {"moved": self._waiting(), "steps": self._steps.copy()}
+        moves = {"moved": self._waiting(), "steps": self._steps.copy(), "waits": self._wait()}
         return {"rebuilds": self.rebuilds, **moves, "index": index}
+
+    def _wait(self) -> bool:
+        """Whether the rows to follow wait for a change of the weights."""
+        if self._index is None or self._followed is None:
+            return self._waits
+        return unchanged(self._followed, self._index.weight, self._index.bias)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._index, self._saved, self._followed = None, dict(state["index"]), None
         self.rebuilds = int(state["rebuilds"])
         self._forget_moves()
-        # Earlier states may name a row twice, and do not say which rows are to move.
-        self._moved.append(np.unique(np.array(state["moved"], np.int32)))
+        # Earlier states may name a row twice, and do not say which rows are to move or wait.
+        moved = np.unique(np.array(state["moved"], np.int32))
+        self._noted[moved] = True
+        self._moved, self._waits = [moved], bool(state.get("waits", False))
         self._steps = np.array(state.get("steps", np.full_like(self._steps, _STEPS)))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.
         saved = self._saved if self._index is None else self._index.state_dict()
-        return self.__dict__ | {"_index": None, "_saved": saved, "_followed": None}
+        gone = {"_index": None, "_saved": saved, "_followed": None, "_waits": self._wait()}
+        return self.__dict__ | gone

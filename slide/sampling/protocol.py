@@ -236,7 +236,7 @@ class Proposer:
         return None
 
     def forget(self) -> None:
-        """Called before a `rebuild` that must not use an earlier index: all rows may be others."""
+        """Called before a `rebuild` that must use no earlier index: all rows may have changed."""
 
     def resize(self, out_features: int) -> None:
         """Index another number of rows from the next `rebuild` on, which comes before any query."""

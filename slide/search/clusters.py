@@ -19,7 +19,7 @@ _LEAST_LIST = 4
 # Rows of the sample for each list, and passes over it.
 _SAMPLE, _PASSES = 20, 4
 # Rows that are read at a time, or of which the mean is taken; rows that are multiplied at a time.
-_BLOCK, _MULTIPLIED = 16_384, 2_048
+BLOCK, _MULTIPLIED = 16_384, 2_048
 
 
 class WeightRows:
@@ -37,9 +37,10 @@ class WeightRows:
         return self.stored.shape[0]
 
     def take(self, numbers: Tensor) -> Tensor:
-        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias; zeros for those of no finite numbers.
+        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias.
 
-        Such a row, as with a bias of -inf, would be in the mean of its list, and in that of all.
+        A row with a number that is not finite, such as a bias of -inf, is read as zeros: it would
+        be in the mean of its list, and in that of all.
         """
         rows = self.stored.take(numbers)
         if self.bias is not None:
@@ -56,11 +57,12 @@ class WeightRows:
             ``(n,)``.
         """
         rows, bias, places = self.stored.some(numbers, self.bias)
-        if rows.dtype != torch.float32 or not rows.is_contiguous():
+        read = (rows,) if bias is None else (rows, bias)
+        if not all(each.dtype == torch.float32 and each.is_contiguous() for each in read):
             at = torch.from_numpy(places).long()
             rows, places = rows[at].float().contiguous(), np.arange(len(at))
-            bias = None if bias is None else bias[at]
-        return rows, rows.new_empty(0) if bias is None else bias.float().contiguous(), places
+            bias = None if bias is None else bias[at].float()
+        return rows, rows.new_empty(0) if bias is None else bias, places
 
 
 class Lists(NamedTuple):
@@ -84,8 +86,8 @@ def near_rows(rows: WeightRows, numbers: Tensor, seed: int) -> Lists:
     would say nothing about them. So rows are ranked by length, and each of some ranges of this
     ranking has lists of its own (the idea of norm ranges: Yan et al. 2018, "Norm-ranging LSH for
     maximum inner product search"). The longest rows are far from each other and are the best ones
-    of most queries: they are one list. A length is the distance from the mean row: subtracting the
-    same row from all of them changes no order of scores.
+    of most queries: they are one list. A length is the distance from the mean of a sample of the
+    rows: subtracting the same row from all of them changes no order of scores.
 
     Args:
         rows: N rows.
@@ -93,10 +95,10 @@ def near_rows(rows: WeightRows, numbers: Tensor, seed: int) -> Lists:
         seed: of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
-    mean = rows.take(_some(numbers, _BLOCK, generator)).double().mean(0).float()
+    mean = rows.take(_some(numbers, BLOCK, generator)).double().mean(0).float()
 
     def centred(part: Tensor) -> Iterator[Tensor]:
-        return (rows.take(block).sub_(mean) for block in part.split(_BLOCK))
+        return (rows.take(block).sub_(mean) for block in part.split(BLOCK))
 
     lengths = torch.cat([block.norm(dim=1) for block in centred(numbers)])
     *ranges, longest = _ranges(numbers[lengths.argsort(descending=True)])

@@ -14,13 +14,15 @@ from slide.kernels.row_lists import RowLists
 from slide.runtime import array_view, check_on_cpu, has_bfloat16
 from slide.search.changes import kept_state, tensors_of, unchanged
 from slide.search.clusters import WeightRows
-from slide.search.row_lists import make_lists, put_rows_into, regrouped
+from slide.search.row_lists import check_shape, explained, make_lists, put_rows_into, regrouped
 from slide.stored_rows import StoredRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
 SHARE, DEVIATIONS = 0.022, 4.5
 # Rows that a query may see in any case, and how many for each candidate.
 _LEAST_SEEN, _SEEN_EACH = 4_096, 128
+# All rows are grouped again if lists explain a smaller share of what they explained at best.
+_LEAST_EXPLAINED = 0.5
 # Queries whose bounds are computed at a time, and numbers that are gathered at a time.
 _QUERIES, _GATHERED = 512, 2**24
 
@@ -71,7 +73,7 @@ class RowIndex:
         self.weight, self.bias = weight, bias
         self._state = kept_state(weight, bias)  # Before the rows are read, not after.
         self._take(*make_lists(WeightRows(weight, bias), seed))
-        self.seen = 0.0
+        self._explained, self.seen = explained(self._lists), 0.0
 
     def _take(self, lists: RowLists, levels: np.ndarray) -> None:
         self._lists, self._levels = lists, levels
@@ -89,21 +91,20 @@ class RowIndex:
         Raises:
             ValueError: for the state of an index over rows of another shape.
         """
-        if state["codes"].shape != tuple(weight.shape):
-            shape = state["codes"].shape
-            raise ValueError(f"an index of {shape} does not fit rows of {tuple(weight.shape)}")
         index = cls.__new__(cls)
-        index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
         lists = RowLists(*(state[name].copy() for name in RowLists._fields))
-        # Earlier states do not have them.
+        check_shape(lists, WeightRows(weight, bias))
+        index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
+        # Earlier states have neither levels nor what lists explained.
         index._take(lists, np.array(state.get("levels", [0]), np.int64))
-        index.seen = 0.0
+        index._explained, index.seen = float(state.get("explained", 0.0)), 0.0
         return index
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The index without weight and bias, for `restored`."""
         arrays = self._lists._asdict() | {"levels": self._levels}
-        return {name: array.copy() for name, array in arrays.items()}
+        copies = {name: array.copy() for name, array in arrays.items()}
+        return copies | {"explained": np.array(self._explained)}
 
     @property
     def num_lists(self) -> int:
@@ -116,6 +117,15 @@ class RowIndex:
         copied = self._centres.dtype != torch.float32
         every = (*self._lists, self._levels)
         return sum(each.nbytes for each in every) + copied * self._centres.nbytes
+
+    def read_from(self, weight: Tensor | StoredRows, bias: Tensor | None) -> None:
+        """Read rows from other tensors; `update` or `regroup` follows the changes in them.
+
+        Raises:
+            ValueError: for rows of another shape.
+        """
+        check_shape(self._lists, WeightRows(weight, bias))
+        self.weight, self.bias = weight, bias
 
     def _places_of(self, numbers: np.ndarray) -> np.ndarray:
         """Where rows are in the lists, sorted."""
@@ -131,7 +141,7 @@ class RowIndex:
 
         They stay in their lists, whose means and spreads follow. So the scores of these rows are
         right again, while a row that went far away makes its list less tight until `regroup`. The
-        time is proportional to the number of these rows.
+        time is about proportional to the number of these rows, and otherwise to that of lists.
 
         Args:
             numbers: of the rows, distinct.
@@ -146,15 +156,24 @@ class RowIndex:
         """Put rows that moved into new lists of near rows, and follow the changes of all rows.
 
         The time of grouping is about proportional to the number of rows that moved: see
-        `slide.search.row_lists.regrouped`.
+        `slide.search.row_lists.regrouped`. If the lists then say far less about their rows than
+        they did, other rows have moved than these, and all are grouped again. An error midway
+        leaves an index that must not be used.
 
         Args:
             moved: numbers of rows, distinct. The longest rows are regrouped in any case.
             seed: of the draws of k-means.
+
+        Raises:
+            ValueError: for a weight or a bias of another shape.
         """
         self._state = kept_state(self.weight, self.bias)
         places, rows = self._places_of(moved), WeightRows(self.weight, self.bias)
         self._take(*regrouped(self._lists, self._levels, places, rows, seed))
+        if explained(self._lists) < _LEAST_EXPLAINED * self._explained:
+            self._take(*make_lists(rows, seed))
+            self._explained = 0.0
+        self._explained = max(self._explained, explained(self._lists))
 
     def fits(self, weight: Tensor | StoredRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.

@@ -5,10 +5,7 @@ import torch
 
 from slide.kernels.row_lists import ChangedRows, RowLists, put_rows
 from slide.runtime import array_view
-from slide.search.clusters import WeightRows, near_rows
-
-# Rows that are read at a time.
-_BLOCK = 16_384
+from slide.search.clusters import BLOCK, WeightRows, near_rows
 
 
 def make_lists(rows: WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
@@ -30,10 +27,10 @@ def regrouped(
 
     To group all rows again would take long, and most rows of a large layer hardly move. So the rows
     that moved get lists of their own, a new level, and the other rows stay in theirs. The rows of
-    the youngest levels join them, until the next older level has at least as many rows: so there
-    are few levels, and a row is grouped few times for each time that it moves (the logarithmic
-    method of Bentley and Saxe 1980, "Decomposable searching problems"). If the oldest level joins,
-    these are new lists of all rows.
+    the youngest levels join them, until the next older level has at least as many rows. So there
+    are usually few levels, and a row is grouped few times for each time that it moves (the
+    logarithmic method of Bentley and Saxe 1980, "Decomposable searching problems"). If the oldest
+    level joins, these are new lists of all rows.
 
     Args:
         lists: of N rows; their codes are overwritten.
@@ -45,6 +42,7 @@ def regrouped(
     Returns:
         The lists and their levels.
     """
+    check_shape(lists, rows)
     kept = np.ones(len(rows), bool)
     kept[moved] = kept[lists.starts[-2] :] = False
     number = len(levels)
@@ -64,6 +62,32 @@ def regrouped(
     return _filled(rows, np.append(0, np.cumsum(lengths)), order, lists.codes), levels
 
 
+def explained(lists: RowLists) -> float:
+    """How much the lists say about their rows: 0 if these might as well lie in any list.
+
+    This is the share of the mean squared distance of rows from each other that is between lists, in
+    [0, 1]; the list of the longest rows is left out.
+    """
+    counts = np.diff(lists.starts)[:-1].astype(np.float64)
+    if not len(counts):
+        return 0.0
+    within = counts @ lists.spreads[:-1].astype(np.float64) ** 2
+    means = lists.means[:-1]
+    between = counts @ np.square(means - np.average(means, 0, counts)).sum(1)
+    return float(between / max(within + between, 1e-30))
+
+
+def check_shape(lists: RowLists, rows: WeightRows) -> None:
+    """Raise ValueError if lists do not fit rows: the kernels would write beside the arrays."""
+    known, shape = lists.codes.shape, tuple(rows.stored.shape)
+    if known != shape:
+        raise ValueError(f"an index of {known} does not fit rows of {shape}")
+    biased = lists.means.shape[1] > known[1]
+    if biased != (rows.bias is not None):
+        has, lacks = ("index", "layer") if biased else ("layer", "index")
+        raise ValueError(f"the {has} has a bias and the {lacks} has none")
+
+
 def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> None:
     """Round rows as they are now; means and spreads of their lists follow.
 
@@ -71,7 +95,11 @@ def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> None
         lists: changed in place.
         rows: all rows.
         places: int32, where the rows are in the lists, distinct and sorted.
+
+    Raises:
+        ValueError: if the rows are not of the shape of those in the lists.
     """
+    check_shape(lists, rows)
     owner = np.searchsorted(lists.starts, places, side="right") - 1
     numbers, begins = np.unique(owner, return_index=True)
     taken, biases, ids = rows.some(lists.ids[places])
@@ -90,6 +118,6 @@ def _filled(rows: WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.n
         means=np.zeros((count, codes.shape[1] + biased), np.float32),
         spreads=np.zeros(count, np.float32),
     )
-    for begin in range(0, size, _BLOCK):
-        put_rows_into(lists, rows, np.arange(begin, min(begin + _BLOCK, size), dtype=np.int32))
+    for begin in range(0, size, BLOCK):
+        put_rows_into(lists, rows, np.arange(begin, min(begin + BLOCK, size), dtype=np.int32))
     return lists

@@ -21,7 +21,7 @@ from sets import HELD_OUT, place
 from train_process import ROOT, warm_up
 
 from slide import IndexProposer, runtime
-from slide.config.defaults import INDEX_GROWTH
+from slide.config.samplers import INDEX_GROWTH
 
 ACTIVE = 128
 # Growth of the intervals between rebuilds, and epochs.

@@ -90,26 +90,6 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
 
 
 @pytest.mark.parametrize(
-    ("words", "growth"),
-    [
-        (["sampler=index"], 0.3),
-        (["sampler=index", "schedule.growth=0.7"], 0.7),
-        (["sampler=lsh"], 0.7),
-        (["sampler=faiss"], 0.7),
-        (["sampler=full"], 0.7),
-        (["sampler=lsh", "schedule=drift"], 0.0),
-    ],
-)
-def test_rebuilds_that_take_little_time_come_more_often(words, growth):
-    config = job.compose(*words)
-    fill_in(config, 40_000, 200_000)
-    assert config.schedule.growth == growth
-    fixed = job.compose("sampler=index", "schedule=fixed")
-    fill_in(fixed, 40_000, 200_000)
-    assert "growth" not in fixed.schedule
-
-
-@pytest.mark.parametrize(
     "word", ["hash=dwta", "hash.num_tables=4", "schedule=fixed", "sampler.candidate_share=0.9"]
 )
 def test_settings_of_tables_without_tables(tmp_path, word):
@@ -283,6 +263,24 @@ def test_samplers_of_hidden_layers(words, fits):
         return
     with pytest.raises(ValueError, match=r"hidden_active=\[.*\] needs sampler=lsh or sampler=unif"):
         build_network(config, 60, 80)
+
+
+@pytest.mark.parametrize(
+    ("words", "growth"),
+    [
+        (["sampler=index"], 0.3),
+        (["sampler=index", "schedule.growth=0.7"], 0.7),
+        (["sampler=lsh"], 0.7),
+        (["sampler=faiss"], 0.7),
+        (["sampler=lsh", "schedule=drift"], 0.0),
+    ],
+)
+def test_rebuilds_that_take_little_time_come_more_often(words, growth):
+    config = job.compose(*words)
+    fill_in(config, 40_000, 200_000)
+    sampler = build_network(config, 1000, 3000).output.sampler
+    schedule = sampler.rebuild_due
+    assert getattr(schedule, "growth", None) == growth or schedule.keywords["growth"] == growth
 
 
 def test_schedules_are_plain_functions():

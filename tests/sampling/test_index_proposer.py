@@ -107,7 +107,7 @@ class TestState:
         assert other.rebuilds == sampler.rebuilds == 3
 
     def test_of_before_with_rows_twice(self):
-        """Earlier versions wrote them; a row that is followed twice spoils the mean of its list."""
+        """Earlier versions wrote them."""
         proposer = IndexProposer(D, N)
         proposer.rebuild(draw_layer()[0], None)
         state = proposer.state_dict() | {"moved": np.array([5, 3, 5], np.int32)}

@@ -1,6 +1,9 @@
 """The index of candidates follows rows that change, and moves them to other lists."""
 
+import copy
+
 import numpy as np
+import pytest
 import torch
 from helpers.inner_products import draw_clusters
 from helpers.layers import D, N, draw_layer, draw_queries
@@ -11,6 +14,12 @@ from slide.sampling import IndexProposer
 from slide.sampling.schedules import never
 from slide.search import RowIndex
 from slide.sparse import Pattern
+
+
+def labels_of(rows, labels):
+    """The set of a step for one sample with these labels."""
+    ids, indptr = np.array(labels, np.int32), np.array([0, len(labels)])
+    return ActiveSet(rows, ids, indptr, Pattern(indptr, np.arange(len(ids), dtype=np.int32)))
 
 
 class TestFollowing:
@@ -101,11 +110,8 @@ class TestRebuild:
         weight, bias = draw_clusters()
         proposer, moved = IndexProposer(D, len(weight)), []
         proposer.rebuild(weight, bias)
-        nothing = np.empty(0, np.int32)
         for step in range(5):
-            labels = Pattern.from_lists([[7, 8] if step < 3 else [7]])
-            ids, targets = labels.indices, Pattern(labels.indptr, np.arange(len(labels.indices)))
-            proposer.touched(ActiveSet(len(weight), ids, labels.indptr, targets, nothing))
+            proposer.touched(labels_of(len(weight), [7, 8] if step < 3 else [7]))
             weight[7:9] += 1
             proposer.refresh(weight, bias)
         if change:
@@ -150,3 +156,66 @@ class TestRebuild:
         monkeypatch.setattr(RowIndex, "regroup", None)
         sampler.update(weight, bias, None)
         assert sampler.rebuilds == 3
+
+    def test_rows_of_all_batches_of_a_step(self):
+        """A rebuild between two batches does not lose those of the first one."""
+        weight, bias = draw_clusters()
+        proposer = IndexProposer(D, len(weight))
+        proposer.rebuild(weight, bias)
+        for labels in ([7], [8]):
+            proposer.touched(labels_of(len(weight), labels))
+            proposer.rebuild(weight, bias)
+        assert not proposer.state_dict()["steps"].any()
+        weight[7:9] = 9
+        proposer.refresh(weight, bias)
+        state = proposer.state_dict()
+        assert np.flatnonzero(state["steps"]).tolist() == [7, 8]
+        places = np.flatnonzero(np.isin(state["index"]["ids"], [7, 8]))
+        assert (state["index"]["codes"][places] == 127).all()
+
+    def test_rows_wait_in_a_resumed_run_too(self):
+        weight, bias = draw_clusters()
+        proposer = IndexProposer(D, len(weight))
+        proposer.rebuild(weight, bias)
+        for _ in range(3):
+            proposer.touched(labels_of(len(weight), [7]))
+            proposer.refresh(weight, bias)
+            state, proposer = proposer.state_dict(), IndexProposer(D, len(weight))
+            proposer.load_state_dict(state)
+            proposer = copy.deepcopy(proposer)
+        assert proposer.state_dict()["moved"].tolist() == [7]
+        proposer.refresh(weight, bias)
+        weight[7] = 9
+        proposer.refresh(weight, bias)
+        assert proposer.state_dict()["steps"][7] == 1
+
+    def test_of_other_rows(self):
+        """Which makes a new index, where it can: `refresh` has no such right."""
+        weight, bias = draw_clusters()
+        proposer = IndexProposer(D, len(weight))
+        with pytest.raises(RuntimeError, match="the index is empty; call rebuild first"):
+            proposer.refresh(weight, bias)
+        proposer.rebuild(weight, None)
+        with pytest.raises(ValueError, match="the layer has a bias and the index has none"):
+            proposer.refresh(weight, bias)
+        proposer.rebuild(weight, bias)
+        assert proposer.state_dict()["index"]["means"].shape[1] == D + 1
+
+    def test_an_error_midway(self, monkeypatch):
+        """Nothing is forgotten, and the next rebuild makes lists of all rows."""
+        weight, bias = draw_clusters()
+        proposer = IndexProposer(D, len(weight))
+        proposer.rebuild(weight, bias)
+        proposer.touched(labels_of(len(weight), [7]))
+        weight[7] += 1
+
+        def fail(*arguments):
+            raise MemoryError
+
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(RowIndex, "regroup", fail)
+            proposer.rebuild(weight, bias)
+        proposer.touched(labels_of(len(weight), [7]))
+        assert proposer.state_dict()["moved"].tolist() == [7]
+        proposer.rebuild(weight, bias)
+        assert proposer.rebuilds == 2

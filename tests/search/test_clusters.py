@@ -155,3 +155,44 @@ class TestRegroup:
         earlier = index.state_dict()
         del earlier["levels"]
         assert RowIndex.restored(weight, bias, earlier).state_dict()["levels"].tolist() == [0]
+
+    def test_other_rows_than_the_named_ones(self, rounded):
+        """Lists that say nothing about their rows any more are made anew."""
+        weight, bias = draw_clusters()
+        index, twin = RowIndex(weight, bias), RowIndex(weight, bias)
+        weight.copy_(draw_clusters(seed=9)[0])
+        queries = queries_for(weight)
+        wanted = exact_top_k(queries, weight, bias, 5)[1]
+        for each in (index, RowIndex.restored(weight, bias, twin.state_dict())):
+            each.regroup(np.arange(50))
+            assert recall(each.top_k(queries, 5)[1], wanted) > 0.97
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_types_of_weights(self, dtype):
+        weight, bias = (tensor.to(dtype) for tensor in draw_clusters(9_000))
+        index, twin = RowIndex(weight, bias), RowIndex(weight.float(), bias.float())
+        for each in (index, twin):
+            each.update(np.arange(20))
+            each.regroup(np.arange(900), 1)
+        for name, array in twin.state_dict().items():
+            np.testing.assert_array_equal(index.state_dict()[name], array)
+
+    @pytest.mark.parametrize("change", ["width", "rows", "bias"])
+    def test_rows_of_another_shape(self, change):
+        """Kernels would write beside the arrays."""
+        weight, bias = draw_clusters(500)
+        index = RowIndex(weight, None)
+        other = {
+            "width": (torch.zeros(500, 17), None),
+            "rows": (torch.zeros(501, 16), None),
+            "bias": (weight, bias),
+        }[change]
+        message = "has a bias and the index" if change == "bias" else "an index of .* does not fit"
+        with pytest.raises(ValueError, match=message):
+            index.read_from(*other)
+        with pytest.raises(ValueError, match=message):
+            RowIndex.restored(*other, index.state_dict())
+        index.weight, index.bias = other
+        for call in (index.update, index.regroup):
+            with pytest.raises(ValueError, match=message):
+                call(np.arange(5))
