@@ -212,9 +212,11 @@ class TestRebuild:
         def fail(*arguments):
             raise MemoryError
 
-        with monkeypatch.context() as patch, pytest.raises(MemoryError):
-            patch.setattr(RowIndex, "regroup", fail)
+        regroup = RowIndex.regroup
+        monkeypatch.setattr(RowIndex, "regroup", fail)
+        with pytest.raises(MemoryError):
             proposer.rebuild(weight, bias)
+        monkeypatch.setattr(RowIndex, "regroup", regroup)
         proposer.touched(labels_of(len(weight), [7]))
         assert proposer.state_dict()["moved"].tolist() == [7]
         proposer.rebuild(weight, bias)

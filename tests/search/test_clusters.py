@@ -119,7 +119,7 @@ class TestRegroup:
         """A level is left as it is only if it has at least as many rows as the new one."""
         weight, bias = draw_clusters()
         index, rng, kept = RowIndex(weight, bias), np.random.default_rng(0), []
-        for step in range(30):
+        for step in range(12):
             rows = rng.choice(N, 300, replace=False)
             self.move(weight, rows, step)
             index.regroup(rows, step)
