@@ -10,7 +10,6 @@ run; rows that there are for this commit and machine are not measured again (row
 
 import argparse
 import os
-import time
 from typing import Any
 from unittest.mock import patch
 
@@ -21,6 +20,7 @@ from sets import HELD_OUT, place
 from train_process import ROOT, warm_up
 
 from slide import IndexProposer, runtime
+from slide.compilation import clock
 from slide.config.samplers import INDEX_GROWTH
 
 ACTIVE = 128
@@ -33,9 +33,9 @@ def measure(words: list[str]) -> Row:
     rebuilds, rebuild = [], IndexProposer.rebuild
 
     def timed(*arguments: Any) -> None:
-        begin = time.perf_counter()
+        begin = clock()
         rebuild(*arguments)
-        rebuilds.append(time.perf_counter() - begin)
+        rebuilds.append(clock() - begin)
 
     with patch.object(IndexProposer, "rebuild", timed):
         _, summary = trained(words)
