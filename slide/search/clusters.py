@@ -19,7 +19,7 @@ _LEAST_LIST = 4
 # Rows of the sample for each list, and passes over it.
 _SAMPLE, _PASSES = 20, 4
 # Rows that are read at a time, or of which the mean is taken; rows that are multiplied at a time.
-BLOCK, _MULTIPLIED = 16_384, 2_048
+READ_AT_ONCE, _MULTIPLIED = 16_384, 2_048
 
 
 class WeightRows:
@@ -95,10 +95,10 @@ def near_rows(rows: WeightRows, numbers: Tensor, seed: int) -> Lists:
         seed: of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
-    mean = rows.take(_some(numbers, BLOCK, generator)).double().mean(0).float()
+    mean = rows.take(_some(numbers, READ_AT_ONCE, generator)).double().mean(0).float()
 
     def centred(part: Tensor) -> Iterator[Tensor]:
-        return (rows.take(block).sub_(mean) for block in part.split(BLOCK))
+        return (rows.take(block).sub_(mean) for block in part.split(READ_AT_ONCE))
 
     lengths = torch.cat([block.norm(dim=1) for block in centred(numbers)])
     *ranges, longest = _ranges(numbers[lengths.argsort(descending=True)])

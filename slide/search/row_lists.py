@@ -5,7 +5,7 @@ import torch
 
 from slide.kernels.row_lists import ChangedRows, RowLists, put_rows
 from slide.runtime import array_view
-from slide.search.clusters import BLOCK, WeightRows, near_rows
+from slide.search.clusters import READ_AT_ONCE, WeightRows, near_rows
 
 
 def make_lists(rows: WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
@@ -42,7 +42,7 @@ def regrouped(
     Returns:
         The lists and their levels.
     """
-    check_shape(lists, rows)
+    check_fits(lists, rows)
     kept = np.ones(len(rows), bool)
     kept[moved] = kept[lists.starts[-2] :] = False
     number = len(levels)
@@ -77,7 +77,7 @@ def explained(lists: RowLists) -> float:
     return float(between / max(within + between, 1e-30))
 
 
-def check_shape(lists: RowLists, rows: WeightRows) -> None:
+def check_fits(lists: RowLists, rows: WeightRows) -> None:
     """Raise ValueError if lists do not fit rows: the kernels would write beside the arrays."""
     known, shape = lists.codes.shape, tuple(rows.stored.shape)
     if known != shape:
@@ -99,7 +99,7 @@ def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> None
     Raises:
         ValueError: if the rows are not of the shape of those in the lists.
     """
-    check_shape(lists, rows)
+    check_fits(lists, rows)
     owner = np.searchsorted(lists.starts, places, side="right") - 1
     numbers, begins = np.unique(owner, return_index=True)
     taken, biases, ids = rows.some(lists.ids[places])
@@ -118,6 +118,8 @@ def _filled(rows: WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.n
         means=np.zeros((count, codes.shape[1] + biased), np.float32),
         spreads=np.zeros(count, np.float32),
     )
-    for begin in range(0, size, BLOCK):
-        put_rows_into(lists, rows, np.arange(begin, min(begin + BLOCK, size), dtype=np.int32))
+    for begin in range(0, size, READ_AT_ONCE):
+        put_rows_into(
+            lists, rows, np.arange(begin, min(begin + READ_AT_ONCE, size), dtype=np.int32)
+        )
     return lists
