@@ -14,7 +14,7 @@ from slide.kernels.row_lists import RowLists
 from slide.runtime import array_view, check_on_cpu, has_bfloat16
 from slide.search.changes import kept_state, tensors_of, unchanged
 from slide.search.clusters import WeightRows
-from slide.search.row_lists import check_fits, explained, make_lists, put_rows_into, regrouped
+from slide.search.row_lists import check_lists_fit, explained, make_lists, put_rows_into, regrouped
 from slide.stored_rows import StoredRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
@@ -93,7 +93,7 @@ class RowIndex:
         """
         index = cls.__new__(cls)
         lists = RowLists(*(state[name].copy() for name in RowLists._fields))
-        check_fits(lists, WeightRows(weight, bias))
+        check_lists_fit(lists, WeightRows(weight, bias))
         index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
         # Earlier states have neither levels nor what lists explained.
         index._take(lists, np.array(state.get("levels", [0]), np.int64))
@@ -124,7 +124,7 @@ class RowIndex:
         Raises:
             ValueError: for rows of another shape.
         """
-        check_fits(self._lists, WeightRows(weight, bias))
+        check_lists_fit(self._lists, WeightRows(weight, bias))
         self.weight, self.bias = weight, bias
 
     def _places_of(self, numbers: np.ndarray) -> np.ndarray:

@@ -42,7 +42,7 @@ def regrouped(
     Returns:
         The lists and their levels.
     """
-    check_fits(lists, rows)
+    check_lists_fit(lists, rows)
     kept = np.ones(len(rows), bool)
     kept[moved] = kept[lists.starts[-2] :] = False
     number = len(levels)
@@ -77,7 +77,7 @@ def explained(lists: RowLists) -> float:
     return float(between / max(within + between, 1e-30))
 
 
-def check_fits(lists: RowLists, rows: WeightRows) -> None:
+def check_lists_fit(lists: RowLists, rows: WeightRows) -> None:
     """Raise ValueError if lists do not fit rows: the kernels would write beside the arrays."""
     known, shape = lists.codes.shape, tuple(rows.stored.shape)
     if known != shape:
@@ -99,7 +99,7 @@ def put_rows_into(lists: RowLists, rows: WeightRows, places: np.ndarray) -> None
     Raises:
         ValueError: if the rows are not of the shape of those in the lists.
     """
-    check_fits(lists, rows)
+    check_lists_fit(lists, rows)
     owner = np.searchsorted(lists.starts, places, side="right") - 1
     numbers, begins = np.unique(owner, return_index=True)
     taken, biases, ids = rows.some(lists.ids[places])
