@@ -13,7 +13,7 @@ from slide.nn.network import SamplerFactory
 from slide.sampling import FullSampler, IndexProposer, LookUp, Sampler, Upkeep
 
 # Growth of the intervals between rebuilds, if schedule.growth is null. Hash tables are made anew;
-# lists of near rows are made for the rows that moved, which takes a tenth of the time.
+# lists of near rows are made for the rows that moved, which takes a small part of the time.
 _GROWTH, INDEX_GROWTH = 0.7, 0.3
 
 
