@@ -63,9 +63,9 @@ def page(found: dict[str, Any]) -> str:
         f"The network of the default recipe with {ACTIVE} outputs for a sample, chosen by "
         "`sampler=index`, without a re-ranker; precision on held-out training rows. Seconds are "
         "those of training: of all of it, of the first index, of the later rebuilds, and of "
-        "noting and following the rows that were labels or candidates of each step. Kept up: the share of "
-        "rebuilds and following in the training without the first index. Growth is that of the "
-        "intervals between rebuilds (`schedule.growth`).\n\n"
+        "noting and following the rows that were labels or candidates of each step. Kept up: the "
+        "share of rebuilds and following in the training without the first index. Growth is that "
+        "of the intervals between rebuilds (`schedule.growth`).\n\n"
         + table([line(row) for row in found["rows"]])
         + origin(found["rows"])
     )
