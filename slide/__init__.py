@@ -17,7 +17,6 @@ from slide.functional import csr_matmul as csr_matmul
 from slide.hashing import DWTA as DWTA
 from slide.hashing import HashFamily as HashFamily
 from slide.hashing import HashTables as HashTables
-from slide.hashing import LearnedSimHash as LearnedSimHash
 from slide.hashing import SimHash as SimHash
 from slide.inputs import as_csr as as_csr
 from slide.inputs import as_pattern as as_pattern

@@ -121,7 +121,7 @@ def _advice(parts: dict[str, int], config: DictConfig, sizes: RunSizes) -> list[
 
 
 def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:
-    if proposer is None or "family" not in proposer:
+    if proposer is None or "bucket_capacity" not in proposer:
         return None
     # The size of the tables does not depend on the width, so a narrow family is made: a wide one
     # would draw large random matrices. Bins are not wider than their inputs.

@@ -68,8 +68,7 @@ def build_network(
             shown = list(network.hidden_active)
             raise ValueError(
                 f"hidden_active={shown} needs sampler=lsh or sampler=uniform; in the first layer, "
-                "whose inputs are sparse, lsh needs hash.probes=0 and "
-                "sampler.proposer.look_up.best=null"
+                "whose inputs are sparse, sampler=uniform or sampler=slide2020"
             )
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options = {key: network[key] for key in keys}
@@ -110,10 +109,7 @@ def _fits_hidden(sampler: partial[Sampler], first: bool) -> bool:
     """Whether a hidden layer can have this sampler; the inputs of the first layer are sparse."""
     proposer = sampler.keywords.get("proposer")
     kind = getattr(proposer, "func", proposer)
-    settings = getattr(proposer, "keywords", {})
-    look_up = settings.get("look_up")  # That of LSHProposer.
-    published = look_up is None or look_up.published
-    takes_sparse = getattr(kind, "sparse_inputs", True) and published
+    takes_sparse = getattr(kind, "sparse_inputs", True)
     # Neurons of hidden layers are no labels.
     without_labels = not getattr(kind, "needs_labels", False)
     return sampler.func is not FullSampler and without_labels and (takes_sparse or not first)

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from slide import checks
 from slide.nn.network import SamplerFactory
-from slide.sampling import FullSampler, IndexProposer, LookUp, Sampler, Upkeep
+from slide.sampling import FullSampler, IndexProposer, Sampler
 
 # Growth of the intervals between rebuilds, if schedule.growth is null. Hash tables are made anew;
 # lists of near rows are made for the rows that moved, which takes a small part of the time.
@@ -46,8 +46,6 @@ def _unguarded(made: Any) -> Any:
     Hydra's partials check their function at each call. That takes longer than a schedule, which is
     called in each step.
     """
-    if isinstance(made, LookUp | Upkeep):
-        return type(made)(*map(_unguarded, made))
     if not isinstance(made, partial) or not made.func.__module__.startswith("slide."):
         return made
     keywords = {name: _unguarded(value) for name, value in made.keywords.items()}

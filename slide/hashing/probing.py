@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.backend import native, on_device, on_host, plain
 from slide.kernels import probes as kernels
 from slide.plain import probes as plain_probes
@@ -16,17 +15,6 @@ from slide.sparse import Pattern
 
 # More buckets than these would cost more than more tables.
 MOST_PROBES = 64
-
-
-def check_probes(probes: int, family: Any) -> None:
-    """Raise ValueError for a number of further buckets that this hash family does not give."""
-    checks.whole("probes", probes, 0)
-    checks.within("probes", probes, 0, MOST_PROBES)
-    if probes and not hasattr(family, "probe_codes"):
-        raise ValueError(
-            f"probes = {probes} needs a family with a method probe_codes, and "
-            f"{type(family).__name__} has none; with probes = 0 it works without"
-        )
 
 
 @cache

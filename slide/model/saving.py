@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from slide.model.folder import MODEL_FILE, MODEL_FOLDER
-from slide.model.index_state import build_tables, index_settings, index_tensors
+from slide.model.index_state import index_settings, index_tensors
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
 from slide.names import Names
@@ -41,7 +41,6 @@ def write_model(
     files = {} if weights else {"network": network_tensors(network, dtype)}
     sampler = None
     if not weights:  # Of several processes each has an index of its own rows, of no use to one.
-        build_tables(network.output)
         sampler = network.output.sampler
     content: dict[str, Any] = {
         "name": model.name,

@@ -1,71 +1,115 @@
 """Candidates by locality-sensitive hashing: rows that share hash buckets with the input."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, plain
-from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
-from slide.kernels.buckets import Buckets
+from slide.hashing import HashFamily, HashTables, SimHash
+from slide.hashing.directions import principal_directions, random_directions
+from slide.hashing.probing import MOST_PROBES
+from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds
-from slide.runtime import profiled, random_key
-from slide.sampling import plain_lsh, rehashing, voting
-from slide.sampling.best_ids import best_of_voted, dense, in_turns, ranked
-from slide.sampling.drift import changed_codes, watched_rows
-from slide.sampling.lsh_settings import LookUp, Upkeep
+from slide.plain.sketches import rank_all
+from slide.runtime import array_view, profiled, random_key
+from slide.sampling.best_ids import best_of_voted, dense, in_turns
 from slide.sampling.protocol import Proposer, Queries, num_queries
-from slide.scratch import Scratch
+from slide.search.changes import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.states import check_same_settings
 
-# Rows are hashed again when this many are noted, or this share of all rows. So the product is
-# efficient, and a small layer does not wait for most of its rows.
-REHASH_ROWS = 1024
-REHASH_SHARE = 0.25
-# By default a row is hashed again after this many active sets. Sets per sample touch more rows.
-REHASH_AFTER = {"shared": 8, "per_sample": 64}
-# With `best`, so many times that many most-voted ids are scored.
-POOL = 4
-# What codes depend on, of the families that have it.
-_SIZES = ("hashes_per_table", "bin_size")
-_PUBLISHED, _USUAL = LookUp(), Upkeep()
+# Ranges of rows, by the largest score that they may have: each input looks at all of the first
+# 1/64 of the rows, and each further range is four times as large, up to all rows.
+_RANGES = (1 / 64, 1 / 16, 1 / 4)
+# Bits that a code of a range has more than one of the range before.
+_MORE_BITS = 3
+# The largest score that a row may have: its score for the mean input, and 2 standard deviations of
+# its score over recent inputs.
+_DEVIATIONS = 2.0
+# Rows of a layer that are all looked at, since the tables would save nothing.
+LOOK_AT_ALL = 4096
+# The directions are those of this many of the last inputs.
+RECENT = 1024
+# Directions in which codes are hashed; sketches have up to `CODES`.
+HASHED = 32
+# Of the variance of inputs, directions hold a share. If they hold less than this part of what they
+# held when they were chosen, new ones are.
+_HELD = 0.85
+# ... but only after steps have computed so many outputs for each row of the layer: by then, the
+# hashing of all rows is a small part of the time.
+_OUTPUTS_PER_ROW = 16
+# Weight of a step in the running mean of that share.
+_NEWEST = 0.3
+# Rows in a bucket of the largest range, if nobody says how many hashes a code has.
+_ROWS_PER_BUCKET = 4
+# Rows that are projected at a time, and rows of which the mean row is computed, at most.
+_BLOCK, _MEAN_ROWS = 16_384, 2**12
+# Tensors of a state, beside the projection.
+_KEPT = ("bounds", "sketches", "_offset")
+# A shorter row is rounded to zeros.
+_SMALLEST = 1e-30
+# Rows of an input that are scored exactly, for each candidate. Dropout turns an input away from the
+# directions, so sketches alone would leave out a third of the ten best rows.
+_SCORED = 8
+# Candidates of an input for prediction.
+_ANSWERS = 128
 
 
 class LSHProposer(Proposer):
-    """Proposes the rows that collide with the input in the most hash tables.
+    """Proposes the rows with large scores that hash tables bring up.
 
-    With a set for each sample, an id gets one vote from each table in which it is in the bucket of
-    the sample (Chen et al. 2020, section 3.1). With a shared set, the votes of all samples are
-    added up. With ``look_up.best``, votes only choose what is scored, and a shared set has places
-    for each sample's own best ids.
+    The score of input h is ``<w, h> + b = (<w, m> + b) + <w, h - m>``, with the mean input m. The
+    first part is one number for a row, its prior. The second depends on the few directions in which
+    inputs vary. So rows and inputs are projected on the principal directions of recent inputs and
+    hashed there. Rows are put into ranges by the largest score that they may have (norm-ranging,
+    Yan et al. 2018, "Norm-ranging LSH for maximum inner product search"). An input looks at all of
+    the first range, and in the other ones at its buckets and at those that its least certain hashes
+    lead to (Lv et al. 2007, "Multi-probe LSH"). What comes up is ranked by sketches: the projection
+    of a row, rounded to 8 bits, and its prior. The best ones are scored with the weights.
+
+    The rows that a step changed most, its labels and candidates, are projected and hashed again
+    before the next step, and all rows when recent inputs have left the directions.
+
+    On other devices than the CPU there are no tables: sketches rank all rows.
 
     Args:
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
-        family: makes a hash family of ``D + 2`` coordinates. It is called as
-            ``family(D + 2, num_vectors=N, seed=seed)``.
-        bucket_capacity, bucket_policy: see `slide.HashTables`.
-        norm, center: see `slide.hashing.InnerProductHash`.
-        look_up: how inputs are looked up; see `slide.sampling.LookUp`.
-        upkeep: how tables follow the weights; see `slide.sampling.Upkeep`.
-        seed: seed of hash functions and draws.
+        family: makes a hash family. It is called as
+            ``family(in_features, hashes_per_table=K, num_tables=L, seed=seed)``, with a small power
+            of two as ``in_features``.
+        hashes_per_table: K, number of hashes in a code of the largest range; codes of the other
+            ranges have fewer. None: so many that a bucket has room for about four rows.
+        num_tables: L, number of tables.
+        probes: number of further buckets that an input looks into, in each table, at most 64; a
+            family without ``probe_codes`` has none.
+        best: largest number of candidates of a sample; eight times as many are scored.
+        seed: seed of hash functions.
 
     Raises:
-        ValueError: for a number or name out of range.
+        ValueError: for a number out of range.
+
+    Attributes:
+        looked: mean number of rows that an input of the last look-up has looked at.
 
     Example:
         >>> import slide, torch
-        >>> weight = torch.randn(1000, 16)
-        >>> proposer = slide.LSHProposer(16, 1000)
+        >>> weight = torch.randn(10_000, 16, generator=torch.Generator().manual_seed(0))
+        >>> proposer = slide.LSHProposer(16, 10_000)
         >>> proposer.rebuild(weight, None)
         >>> found = proposer.candidates(weight[:1])
         >>> bool((found.indices == 0).any())
         True
     """
+
+    sparse_inputs = False
 
     def __init__(
         self,
@@ -73,224 +117,425 @@ class LSHProposer(Proposer):
         out_features: int,
         *,
         family: Callable[..., HashFamily] = SimHash,
-        bucket_capacity: int = 128,
-        bucket_policy: str = "reservoir",
-        norm: str = "simple_lsh",
-        center: bool = True,
-        look_up: LookUp = _PUBLISHED,
-        upkeep: Upkeep = _USUAL,
+        hashes_per_table: int | None = None,
+        num_tables: int = 4,
+        probes: int = 15,
+        best: int = 16,
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
-        self.probes, self.best = look_up
-        self.sparse_inputs = look_up.published
+        if hashes_per_table is not None:
+            checks.whole("hashes_per_table", hashes_per_table, 1)
+        checks.whole("best", best, 1)
+        checks.whole("num_tables", num_tables, 1)
+        checks.whole("probes", probes, 0)
+        checks.within("probes", probes, 0, MOST_PROBES)
+        self.hashes_per_table, self.num_tables = hashes_per_table, num_tables
+        self.probes, self.best, self.family = probes, best, family
+        self.directions = random_directions(in_features, min(in_features, CODES), seed)
+        self.mean_input = torch.zeros(in_features)
+        self.variances = torch.ones(self.directions.shape[1])
+        self._recent: list[Tensor] = []
+        self._held = self._held_first = 1.0
+        self.rebuilds, self.looked, self._outputs = 0, 0.0, 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
-        upkeep.check()
-        self.rehash_after, self.redraw_due = upkeep
-        self._family: Callable[..., Any] | None = family
-        self._make_tables(norm, center, bucket_capacity, bucket_policy)
-        look_up.check(self.hash.family)
-        self.draw = self.samples = self.rebuilds = 0
+        self._size()
 
     def __getstate__(self) -> dict[str, Any]:
         # A lambda cannot be pickled, and only `resize` needs the family again.
-        unnamed = "<" in getattr(self._family, "__qualname__", "")
-        # The layer hands its weight over again before each set.
-        return self.__dict__ | {"_rows": None} | ({"_family": None} if unnamed else {})
+        unnamed = "<" in getattr(self.family, "__qualname__", "")
+        # A copy of a layer has other weights, which it hands over before each set.
+        return (
+            self.__dict__
+            | {"_followed": None, "_rows": None}
+            | ({"family": None} if unnamed else {})
+        )
 
-    def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
+    def _size(self) -> None:
         """Hash functions and empty tables for the number of outputs."""
-        if self._family is None:
+        if self.family is None:
             raise ValueError(
                 "the hash family of this copy was a lambda, which is not copied, so its number of "
                 "outputs cannot change; make the proposer with a class or functools.partial"
             )
-        drawn = self._family(self.in_features + 2, num_vectors=self.out_features, seed=self.seed)
-        self.hash = InnerProductHash(drawn, norm, center)
-        sizes = drawn.num_tables, drawn.num_buckets
-        self.tables = HashTables(*sizes, capacity, policy, self.seed)
-        self.codes: Any = np.empty((drawn.num_tables, 0), np.int32)
-        self._scratch = Scratch(self.out_features)
-        self._forget_updates()
+        n = self.out_features
+        # How many rows are in the ranges up to each but the last.
+        self._ends = [] if n <= LOOK_AT_ALL else [math.ceil(share * n) for share in _RANGES]
+        self.families = self._make_families()
+        # Bucket 0 of the first table is the first range, then come the buckets of the other ones.
+        sizes = [1, *(family.num_buckets for family in self.families)]
+        self._offsets = np.cumsum(sizes)[:-1].tolist()
+        self.tables = HashTables(self.num_tables, sum(sizes), bucket_capacity=n)
+        self.bounds = torch.zeros(len(self._ends))
+        self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
+        self.codes = np.zeros((self.num_tables, 0), np.int32)
+        self._offset = torch.zeros(1 + self.directions.shape[1])
+        self._noted: list[np.ndarray] = []
+        self._found = np.empty(0, np.int32)
+        self._followed: Any = None
+
+    def _make_families(self) -> list[HashFamily]:
+        """A hash family for each range of rows but the first; small ranges have short codes."""
+        assert self.family is not None
+        if not self._ends:
+            return []
+        width = _hashed_width(self.directions.shape[1])
+        make = partial(self.family, width, seed=self.seed)
+        bits = math.log2(make(hashes_per_table=1, num_tables=1).num_buckets)
+        most = self.hashes_per_table
+        if most is None:
+            most = max(1, round(math.log2(self.out_features / _ROWS_PER_BUCKET) / bits))
+        fewer = [round(_MORE_BITS * place / bits) for place in range(len(self._ends))]
+        return [
+            make(hashes_per_table=max(1, most - less), num_tables=self.num_tables)
+            for less in reversed(fewer)
+        ]
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`; tables and hash functions are new, except for what was learnt."""
+        """See `Proposer.resize`; directions stay, and tables and sketches are new."""
         super().resize(out_features)
-        old, tables = self.hash, self.tables
-        self._make_tables(old.norm, old.center, tables.bucket_capacity, tables.bucket_policy)
-        if self.draw:
-            self._redraw(self.draw)
-        self.hash.take_over(old)
+        self._size()
+
+    def forget(self) -> None:
+        """See `Proposer.forget`."""
+        self._noted, self._found = [], np.empty(0, np.int32)
+
+    @profiled("observe")
+    def observe(self, inputs: Queries) -> None:
+        """Keep the inputs of a step, and measure how much of their variance directions hold."""
+        x = dense(inputs, "LSHProposer").detach().float()
+        x = x[x.isfinite().all(1)][:RECENT].clone()
+        if not len(x):
+            return
+        self._recent.append(x)
+        while sum(map(len, self._recent[1:])) >= RECENT:
+            del self._recent[0]
+        held = _share_held(x.to(self.mean_input.device) - self.mean_input, self.directions)
+        self._held += _NEWEST * (held - self._held)
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash all rows into empty tables, with new hash functions if a change is due."""
-        self._rows, draw = (weight, bias), self.redraw_due(self.samples)
-        if draw != self.draw:
-            self._redraw(draw)
-        self.hash.fit(weight, bias)
-        self.hash.learn(weight, bias, random_key(self.seed, self.rebuilds, 1))
-        self.tables.seed = self.seed + self.rebuilds
-        codes = self.hash.row_codes(weight, bias)
-        self.tables.build(codes)
+        """Find the directions of recent inputs, and project and hash all rows."""
+        self._place(weight.device)
+        self._rows = weight, bias
+        if self._recent:
+            x = torch.cat([each.to(weight.device) for each in self._recent])
+            self.mean_input = x.mean(0)
+            x = x - self.mean_input
+            self.directions = principal_directions(x, self.directions, warm=self.rebuilds > 0)
+            self.variances = (x @ self.directions).square().mean(0)
+            self._held = self._held_first = _share_held(x, self.directions)
+        some = slice(None, None, -(-len(weight) // _MEAN_ROWS))
+        known = self._projected(weight[some], None if bias is None else bias[some])
+        self._offset = known.nan_to_num(0, 0, 0).mean(0)
+        self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
+        for start in range(0, len(weight), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            added = None if bias is None else bias[rows]
+            self.sketches[rows] = self._sketched(weight[rows], added)
         self.rebuilds += 1
-        if self.rehash_after == 0:  # Then only `drift` asks for them.
-            key = random_key(self.seed, self.rebuilds)
-            codes = codes[:, watched_rows(self.out_features, key, codes)]
-        self.codes = codes
-        self._forget_updates()
+        self._outputs = 0.0
+        self._followed = kept_state(weight, bias)
+        self._redraw()
+        self._fill_tables()
 
-    @profiled("drift")
-    def drift(self, weight: Tensor, bias: Tensor | None) -> float | None:
-        """The share of codes that differ from those in the tables; see `slide.sampling.drift`."""
-        rows = watched_rows(self.out_features, random_key(self.seed, self.rebuilds), weight)
-        return changed_codes(self.hash, self.codes, rows, weight, bias)
+    def projection(self) -> dict[str, Tensor]:
+        """What inputs have determined: tensors that `project_by` takes."""
+        return {
+            "mean_input": self.mean_input.cpu().clone(),
+            "directions": self.directions.cpu().clone(),
+            "variances": self.variances.cpu().clone(),
+        }
 
-    def _redraw(self, draw: int) -> None:
-        self.draw = draw
-        # Draw 0 is the one that the family was made with.
-        self.hash.family.redraw(int(random_key(self.seed, draw)) if draw else self.seed)
+    def project_by(self, mean_input: Tensor, directions: Tensor, variances: Tensor) -> None:
+        """Take what `projection` returned; the next `rebuild` projects all rows by it.
 
-    def _forget_updates(self) -> None:
-        self.updates: Any = np.zeros(0 if self.rehash_after == 0 else self.out_features, np.uint8)
-        self.moved: list[Any] = []
+        Args:
+            mean_input: ``(D,)`` float32.
+            directions: ``(D, k)`` float32, orthonormal columns.
+            variances: ``(k,)`` float32, of inputs in these directions.
 
-    def observe(self, inputs: Queries) -> None:
-        """Add the inputs to the running mean of inputs."""
-        self.hash.observe(inputs)
-        self.samples += num_queries(inputs)
+        Raises:
+            ValueError: for tensors of other shapes.
+        """
+        given = {"mean_input": mean_input, "directions": directions, "variances": variances}
+        for name, own in self.projection().items():
+            if given[name].shape != own.shape:
+                raise ValueError(f"{name} must be {tuple(own.shape)}, not {given[name].shape}")
+            setattr(self, name, given[name].float().clone())
+        self._recent = []
+
+    def _place(self, device: torch.device) -> None:
+        """Move what projects rows and inputs to a device."""
+        for name in ("directions", "mean_input", "variances", *_KEPT):
+            setattr(self, name, getattr(self, name).to(device))
+
+    def _projected(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """``(n, k + 1)`` float32: rows in the directions, and their scores for the mean input."""
+        out = weight.float() @ torch.cat([self.directions, self.mean_input[:, None]], 1)
+        if bias is not None:
+            out[:, -1] += bias
+        return out
+
+    def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.kernels.sketches`."""
+        projected = self._projected(weight, bias) - self._offset
+        rows, prior = projected[:, :-1], projected[:, -1]
+        lengths = rows.abs().amax(1)
+        known = lengths.isfinite() & prior.isfinite()
+        scale = torch.where(known, lengths / 127, 0)
+        out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
+        rounded = (rows / scale.clamp(min=_SMALLEST)[:, None]).nan_to_num(0, 0, 0)
+        out[:, : rows.shape[1]] = rounded.round_().clamp_(-127, 127).to(torch.int8)
+        floats = out.view(torch.float32)
+        floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
+        return out
+
+    def _largest_scores(self, sketches: Tensor) -> Tensor:
+        """``(n,)``: the score that a row may have for one of few inputs."""
+        found, k = torch.empty(len(sketches), device=sketches.device), len(self.variances)
+        for start in range(0, len(sketches), _BLOCK):
+            part = sketches[start : start + _BLOCK]
+            floats = part.view(torch.float32)
+            # No product of matrices: the sum of a row must not depend on the other rows.
+            spread = (part[:, :k].float().square() * self.variances).sum(1).sqrt()
+            scores = floats[:, PRIOR] + _DEVIATIONS * floats[:, SCALE] * spread
+            found[start : start + _BLOCK] = scores
+        return found
+
+    def _addresses(self, sketches: Tensor) -> np.ndarray:
+        """The bucket ``(L, n)`` int32 of rows in each table: it depends on the sketches alone."""
+        out = np.zeros((self.num_tables, len(sketches)), np.int32)
+        if not self._ends:
+            return out
+        # Of rows with equal scores none is in an earlier range than the others.
+        scores = self._largest_scores(sketches)
+        ranges = (scores[:, None] <= self.bounds).sum(1)
+        vectors = _mixed(sketches[:, :HASHED].float())
+        for i, (family, offset) in enumerate(zip(self.families, self._offsets, strict=True)):
+            rows = (ranges == i + 1).nonzero()[:, 0]
+            if len(rows):
+                out[:, rows.numpy()] = on_host(family.codes(vectors[rows])) + offset
+        return out
+
+    def _fill_tables(self) -> None:
+        """Choose the ranges anew, and put all rows into the tables."""
+        if self._ends and not plain(self.sketches):
+            scores = array_view(self._largest_scores(self.sketches))
+            at = [len(scores) - 1 - end for end in self._ends]
+            self.bounds = torch.from_numpy(np.partition(scores, at)[at])
+        self._build()
+
+    def _redraw(self) -> None:
+        """New hash functions at each rebuild: what they miss of a row, the next ones may find."""
+        for i, family in enumerate(self.families):
+            family.redraw(int(random_key(self.seed, self.rebuilds, i)))
+
+    def _build(self) -> None:
+        """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
+        if plain(self.sketches):
+            return
+        self.codes = self._addresses(self.sketches)
+        self.tables.build(self.codes)
 
     def touched(self, active: ActiveSet) -> None:
-        """Count the updates of each row, and note the rows that reach ``rehash_after``."""
-        limit = self.rehash_after
-        if limit is None:
-            limit = REHASH_AFTER["shared" if active.shared else "per_sample"]
-        if limit:
-            self.updates, rows = rehashing.note_updates(self.updates, active.ids, limit)
-            self.moved.append(rows)
+        """Note the labels and the candidates of a training step."""
+        self._outputs += len(active.ids)
+        self._noted.append(np.concatenate([active.label_ids(), self._found]))
+        self._found = np.empty(0, np.int32)
 
-    @profiled("rehash")
+    @profiled("follow rows")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Hash the noted rows again and move them to their new buckets, if enough are noted."""
+        """Project and hash the noted rows again, or all rows if inputs have left the directions.
+
+        If the weights have not changed since the last call, the noted rows wait: several batches
+        may come before a step.
+        """
+        self._place(weight.device)
         self._rows = weight, bias
-        enough = min(REHASH_ROWS, max(1, REHASH_SHARE * self.out_features))
-        self.moved = rehashing.noted_rows(self.moved)
-        if rehashing.count_noted(self.moved) < enough:
+        if self._held < _HELD * self._held_first and self._outputs >= _OUTPUTS_PER_ROW * len(
+            weight
+        ):
+            self.rebuild(weight, bias)
             return
-        rows = rehashing.joined(self.moved, weight)
-        at = torch.as_tensor(rows)
-        codes = self.hash.row_codes(weight[at], None if bias is None else bias[at])
+        if not self._noted or (self._followed and unchanged(self._followed, weight, bias)):
+            return
+        rows = np.unique(np.concatenate(self._noted))
+        self._noted, self._followed = [], kept_state(weight, bias)
+        at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
+        sketches = self._sketched(weight[at], None if bias is None else bias[at])
+        self.sketches[at] = sketches
         if plain(weight):
-            self.codes = plain_lsh.rehash(self.tables, self.codes, rows, codes)
-            self.updates = on_device(self.updates, weight.device)
-        else:
-            self.tables.move(rows, self.codes[:, rows], codes)
-            self.codes[:, rows] = codes
-        self.updates[rows] = 0
-        self.moved = []
+            return
+        codes = self._addresses(sketches)
+        self.tables.move(rows, self.codes[:, rows], codes)
+        self.codes[:, rows] = codes
+        if self._ends and self.tables.arrays().seen[0, 0] > 2 * self._ends[0]:
+            self._fill_tables()
+
+    def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
+        """Of the rows with the largest rounded scores those with the largest exact scores.
+
+        Args:
+            queries: ``(B, D)``.
+            labels: of each sample; they are left out.
+            most: number of rows of an input.
+
+        Returns:
+            ``(B, most)`` int32, the best first; -1 after the last row.
+        """
+        assert self._rows is not None, "a sampler calls rebuild first"
+        ids = self._look_up(queries, labels, _SCORED * most)
+        found: Tensor | RankedIds = ids
+        if not plain(ids):
+            found = RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
+        x = dense(queries, "LSHProposer")
+        best = best_of_voted(x, *self._rows, found, labels, most)
+        return on_device(best, ids.device)
+
+    @profiled("look up")
+    def _look_up(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
+        """The best ``most`` rows ``(B, most)`` int32 of each input, without its labels."""
+        x = dense(queries, "LSHProposer").detach().float()
+        z = (x - self.mean_input) @ self.directions
+        most = min(most, self.out_features)
+        if plain(z):
+            self.looked = float(self.out_features)
+            pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
+            z = torch.nn.functional.pad(z, (0, CODES - z.shape[1]))
+            return rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
+        codes, tables = [np.zeros((1, len(z)), np.int32)], [np.zeros(1, np.int64)]
+        vectors = _mixed(z[:, :HASHED])
+        for family, offset in zip(self.families, self._offsets, strict=True):
+            probed = (
+                family.probe_codes(vectors, self.probes) if self.probes else family.codes(vectors)
+            )
+            codes.append(on_host(probed) + np.int32(offset))
+            tables.append(np.arange(len(probed)) % self.num_tables)
+        padded = torch.nn.functional.pad(z, (0, WIDTH - z.shape[1]))
+        ids = torch.empty(len(z), most, dtype=torch.int32)
+        floats = array_view(self.sketches.view(torch.float32))
+        looked = rank_buckets(
+            array_view(padded),
+            np.concatenate(tables),
+            np.concatenate(codes),
+            self.tables.arrays(),
+            array_view(self.sketches),
+            floats,
+            labels,
+            max(LOOK_AT_ALL, self.out_features // 16),
+            array_view(ids),
+        )
+        self.looked = float(looked.mean()) if len(looked) else 0.0
+        return ids
 
     def candidates(self, queries: Queries) -> Pattern:
-        """All ids in the buckets of each input; an id may be in several of them."""
-        return self.tables.query(self.hash.query_codes(queries, self.probes))
-
-    @profiled("score candidates")
-    def _best(self, queries: Queries, labels: Pattern, key: np.uint64) -> np.ndarray:
-        """Of each sample's most-voted ids those with the largest scores; see `best_of_voted`."""
-        queries = dense(queries, "LSHProposer with best")
-        assert self._rows is not None, "a sampler calls rebuild first"
-        best = min(self.best or 0, self.out_features)
-        codes = self.hash.query_codes(queries, self.probes)
-        places = np.minimum(POOL * best + np.diff(labels.indptr), self.out_features)
-        voted = voting.most_voted_ids(self.tables, codes, places, key, self._scratch)
-        return best_of_voted(queries, *self._rows, voted, labels, best)
+        """The best rows that are found for each input, the best first."""
+        nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
+        return Pattern.from_padded(on_host(self._look_up(queries, nobody, _ANSWERS)))
 
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`.
-
-        Of ids with equal votes, those that are found first are chosen; where a sample begins to
-        look, is drawn.
-        """
-        if self.best is not None:
-            return ranked(self._best(queries, labels, key), places)
-        codes = self.hash.query_codes(queries, self.probes)
-        return voting.most_voted_ids(self.tables, codes, places, key, self._scratch)
+        """See `Proposer.propose`."""
+        limits = np.minimum(places, self.best)
+        ids = self._best(queries, labels, int(limits.max(initial=0)))
+        if ids.device.type != "cpu":
+            limits = on_device(limits, ids.device)
+            counted = torch.arange(ids.shape[1], device=ids.device) < limits[:, None]
+            return torch.where(counted, ids, -1)
+        counts = np.minimum((ids >= 0).sum(1).numpy(), limits)
+        self._found = ids.numpy()[np.arange(ids.shape[1]) < counts[:, None]]
+        return RankedIds(ids.numpy(), counts)
 
     def propose_shared(
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
     ) -> np.ndarray | Tensor:
-        """See `Proposer.propose_shared`; of ids with equal votes, the chosen ones are drawn.
-
-        With ``best``: first each sample's best id, then the second ones, and so on.
-        """
-        if self.best is not None:
-            return in_turns(self._best(queries, labels, key), places)
-        codes = self.hash.query_codes(queries, self.probes)
-        return voting.most_voted_by_all(self.tables, codes, places, key, self._scratch)
+        """See `Proposer.propose_shared`: the best id of each sample, then the second ones, ..."""
+        self._found = in_turns(on_host(self._best(queries, labels, self.best)), places)
+        return self._found
 
     def statistics(self) -> dict[str, float]:
-        """How full the tables are."""
+        """How many rows an input looked at, and how full the tables are."""
         share, largest = self.tables.occupancy()
-        return {"tables/non_empty_share": share, "tables/largest_bucket": largest}
+        return {
+            "look_up/rows_seen": self.looked,
+            "tables/non_empty_share": share,
+            "tables/largest_bucket": largest,
+            "tables/rebuilds": self.rebuilds,
+            "tables/variance_held": self._held,
+        }
 
     def _settings(self) -> dict[str, Any]:
-        """What tables and codes depend on, besides the sizes of the tables."""
+        """What tables and codes depend on."""
         return {
-            "family": type(self.hash.family).__name__,
+            "families": [type(family).__name__ for family in self.families],
+            "buckets": [family.num_buckets for family in self.families],
+            "num_tables": self.num_tables,
+            "directions": self.directions.shape[1],
             "seed": self.seed,
-            "norm": self.hash.norm,
-            "center": self.hash.center,
-            "bucket_capacity": self.tables.bucket_capacity,
-            "bucket_policy": self.tables.bucket_policy,
-            "rehash_after": self.rehash_after,
-            # Digits of other sizes may give codes of the same length.
-            **{name: getattr(self.hash.family, name, None) for name in _SIZES},
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings, counters, tables, and the state of the hash."""
-        moved = np.concatenate([np.empty(0, np.int32), *map(on_host, self.moved)])
+        """Settings, counters, projection, sketches, recent inputs: the tables follow from them."""
+        tensors = self.projection() | {name: getattr(self, name) for name in _KEPT}
         return {
             "settings": self._settings(),
-            "samples": self.samples,
             "rebuilds": self.rebuilds,
-            "draw": self.draw,
-            "tables": self.tables.state_dict(),
-            "hash": self.hash.state_dict(),
-            "codes": on_host(self.codes).copy(),
-            "updates": on_host(self.updates).copy(),
-            "moved": moved[moved >= 0],
+            "outputs": self._outputs,
+            "held": [self._held, self._held_first],
+            **{name: on_host(tensor).copy() for name, tensor in tensors.items()},
+            "recent": [on_host(x).copy() for x in self._recent],
+            "noted": np.concatenate([np.empty(0, np.int32), *self._noted]),
         }
 
-    def restore_tables(self, buckets: Buckets, mean_input: Tensor, draw: int) -> None:
-        """Take tables for prediction, without a copy.
-
-        Args:
-            buckets: arrays of tables of the same shape.
-            mean_input: ``(D,)`` float32; see `slide.hashing.InnerProductHash`.
-            draw: number of changes of the hash functions when the tables were built.
-        """
-        if draw != self.draw:
-            self._redraw(draw)
-        self.tables.buckets, self.hash.mean_input = buckets, mean_input
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; hash functions are drawn again from their seed.
+        """Restore what `state_dict` returned; the same tables are built again from the sketches.
 
         Raises:
-            ValueError: for the state of a proposer with other settings.
+            ValueError: for the state of a proposer with other settings, or of other sizes.
         """
-        saved, own = state.get("settings", {}), self._settings()
-        for name in _SIZES:  # Earlier states lack them.
-            if name not in saved:
-                del own[name]
-        check_same_settings(state, own, "an LSHProposer")
-        self.samples, self.rebuilds = int(state["samples"]), int(state["rebuilds"])
-        if int(state["draw"]) != self.draw:
-            self._redraw(int(state["draw"]))
-        self.tables.load_state_dict(state["tables"])
-        self.tables.seed = self.seed + max(self.rebuilds - 1, 0)
-        self.hash.load_state_dict(state["hash"])
-        self.codes, self.updates = state["codes"].copy(), state["updates"].copy()
-        self.moved = [state["moved"].copy()]
+        check_same_settings(state, self._settings(), "an LSHProposer")
+        rows = (self.out_features, WIDTH)
+        if state["sketches"].shape != rows:
+            raise ValueError(f"sketches must be {rows}, not {state['sketches'].shape}")
+        noted = np.array(state["noted"], np.int32)
+        if len(noted) and not 0 <= noted.min() <= noted.max() < self.out_features:
+            raise ValueError(f"noted rows must lie in [0, {self.out_features})")
+        self.project_by(**{name: torch.from_numpy(state[name]) for name in self.projection()})
+        for name in _KEPT:
+            setattr(self, name, torch.from_numpy(state[name].copy()))
+        self.rebuilds, self._outputs = int(state["rebuilds"]), float(state["outputs"])
+        self._held, self._held_first = map(float, state["held"])
+        self._recent = [torch.from_numpy(x.copy()) for x in state["recent"]]
+        self._noted, self._followed = [noted], None
+        self._redraw()
+        self._build()
+
+
+def _share_held(centered: Tensor, directions: Tensor) -> float:
+    """The share of the variance of inputs without their mean that some directions hold."""
+    total = float(centered.square().sum())
+    return float((centered @ directions).square().sum()) / total if total else 1.0
+
+
+def _hashed_width(directions: int) -> int:
+    """Coordinates of what is hashed: a power of two."""
+    return 1 << (min(HASHED, directions) - 1).bit_length()
+
+
+def _mixed(vectors: Tensor) -> Tensor:
+    """Vectors ``(n, k)`` turned so that no coordinate stands for one direction alone.
+
+    Fast Walsh-Hadamard transform, up to a factor. Sums of whole numbers stay exact.
+    """
+    width = _hashed_width(vectors.shape[1])
+    return torch.nn.functional.pad(vectors, (0, width - vectors.shape[1])) @ _hadamard(width)
+
+
+def _hadamard(width: int) -> Tensor:
+    """The Hadamard matrix ``(width, width)`` of Sylvester."""
+    out = torch.ones(1, 1)
+    while len(out) < width:
+        out = torch.cat([torch.cat([out, out], 1), torch.cat([out, -out], 1)])
+    return out

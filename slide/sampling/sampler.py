@@ -139,6 +139,8 @@ class ActiveSampler(Sampler):
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
+        if inputs is not None:
+            self.proposer.observe(inputs)
         due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
         looks, schedule = stale or due > self.scheduled, self.rebuild_due
         if stale:
@@ -152,7 +154,6 @@ class ActiveSampler(Sampler):
         self.scheduled = due if looks else self.scheduled  # Not before a rebuild has succeeded.
         self.rebuild_seconds += clock() - start
         if inputs is not None:
-            self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
 
     @profiled("assemble")

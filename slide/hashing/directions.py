@@ -1,0 +1,40 @@
+"""The few directions in which inputs vary: where rows and inputs are hashed.
+
+Hidden vectors of some hundred units vary in few directions, and a random projection of all units
+sees mostly what no input has. Hashing along the principal directions of the data is known from
+Weiss, Torralba, Fergus 2008, "Spectral hashing", and Gong et al. 2013, "Iterative quantization".
+"""
+
+import torch
+from torch import Tensor
+
+# Rounds of subspace iteration from a random start, and from directions of earlier inputs.
+_COLD, _WARM = 4, 1
+
+
+def random_directions(in_features: int, number: int, seed: int) -> Tensor:
+    """Orthonormal columns ``(D, number)`` float32, for the time before the first inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.linalg.qr(torch.randn(in_features, number, generator=generator)).Q
+
+
+def principal_directions(centered: Tensor, start: Tensor, warm: bool) -> Tensor:
+    """The directions in which vectors vary most, by subspace iteration.
+
+    A round costs ``4 n D k`` operations, and there is no matrix of size ``D x D`` (Halko,
+    Martinsson, Tropp 2011, "Finding structure with randomness", section 4.5).
+
+    Args:
+        centered: ``(n, D)`` floats, vectors without their mean.
+        start: ``(D, k)`` orthonormal columns.
+        warm: whether the start holds the directions of similar vectors.
+
+    Returns:
+        ``(D, k)`` orthonormal columns, the direction of the largest variance first.
+    """
+    basis = start
+    for _ in range(_WARM if warm else _COLD):
+        basis = torch.linalg.qr(centered.T @ (centered @ basis)).Q
+    found = centered @ basis
+    variances, turned = torch.linalg.eigh(found.T @ found)
+    return basis @ turned[:, variances.argsort(descending=True)]
