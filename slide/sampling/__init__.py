@@ -8,8 +8,6 @@ from slide.sampling.faiss_proposer import FaissProposer as FaissProposer
 from slide.sampling.full import FullSampler as FullSampler
 from slide.sampling.index_proposer import IndexProposer as IndexProposer
 from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
-from slide.sampling.lsh_settings import LookUp as LookUp
-from slide.sampling.lsh_settings import Upkeep as Upkeep
 from slide.sampling.neighbour_proposer import NeighbourProposer as NeighbourProposer
 from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler

@@ -52,7 +52,7 @@ _ROWS_PER_BUCKET = 4
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12
 # Tensors of a state, beside the projection.
-_KEPT = ("bounds", "sketches", "_offset")
+_KEPT = ("bounds", "sketches", "_offset", "_recent")
 # A shorter row is rounded to zeros.
 _SMALLEST = 1e-30
 # Rows of an input that are scored exactly, for each candidate. Dropout turns an input away from the
@@ -135,7 +135,7 @@ class LSHProposer(Proposer):
         self.directions = random_directions(in_features, min(in_features, CODES), seed)
         self.mean_input = torch.zeros(in_features)
         self.variances = torch.ones(self.directions.shape[1])
-        self._recent: list[Tensor] = []
+        self._recent = torch.empty(0, in_features)
         self._held = self._held_first = 1.0
         self.rebuilds, self.looked, self._outputs = 0, 0.0, 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
@@ -204,13 +204,12 @@ class LSHProposer(Proposer):
     def observe(self, inputs: Queries) -> None:
         """Keep the inputs of a step, and measure how much of their variance directions hold."""
         x = dense(inputs, "LSHProposer").detach().float()
-        x = x[x.isfinite().all(1)][:RECENT].clone()
+        x = x[x.isfinite().all(1)]
         if not len(x):
             return
-        self._recent.append(x)
-        while sum(map(len, self._recent[1:])) >= RECENT:
-            del self._recent[0]
-        held = _share_held(x.to(self.mean_input.device) - self.mean_input, self.directions)
+        self._place(x.device)
+        self._recent = torch.cat([self._recent, x])[-RECENT:]
+        held = _share_held(x - self.mean_input, self.directions)
         self._held += _NEWEST * (held - self._held)
 
     @profiled("rebuild")
@@ -218,10 +217,9 @@ class LSHProposer(Proposer):
         """Find the directions of recent inputs, and project and hash all rows."""
         self._place(weight.device)
         self._rows = weight, bias
-        if self._recent:
-            x = torch.cat([each.to(weight.device) for each in self._recent])
-            self.mean_input = x.mean(0)
-            x = x - self.mean_input
+        if len(self._recent):
+            self.mean_input = self._recent.mean(0)
+            x = self._recent - self.mean_input
             self.directions = principal_directions(x, self.directions, warm=self.rebuilds > 0)
             self.variances = (x @ self.directions).square().mean(0)
             self._held = self._held_first = _share_held(x, self.directions)
@@ -263,7 +261,7 @@ class LSHProposer(Proposer):
             if given[name].shape != own.shape:
                 raise ValueError(f"{name} must be {tuple(own.shape)}, not {given[name].shape}")
             setattr(self, name, given[name].float().clone())
-        self._recent = []
+        self._recent = self._recent[:0]
 
     def _place(self, device: torch.device) -> None:
         """Move what projects rows and inputs to a device."""
@@ -485,7 +483,6 @@ class LSHProposer(Proposer):
             "outputs": self._outputs,
             "held": [self._held, self._held_first],
             **{name: on_host(tensor).copy() for name, tensor in tensors.items()},
-            "recent": [on_host(x).copy() for x in self._recent],
             "noted": np.concatenate([np.empty(0, np.int32), *self._noted]),
         }
 
@@ -507,7 +504,6 @@ class LSHProposer(Proposer):
             setattr(self, name, torch.from_numpy(state[name].copy()))
         self.rebuilds, self._outputs = int(state["rebuilds"]), float(state["outputs"])
         self._held, self._held_first = map(float, state["held"])
-        self._recent = [torch.from_numpy(x.copy()) for x in state["recent"]]
         self._noted, self._followed = [noted], None
         self._redraw()
         self._build()
