@@ -1,5 +1,6 @@
 """DWTA: the positions of the maxima in random bins of coordinates."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from slide.plain import hash_codes as plain_codes
 from slide.plain import probes as plain_probes
 from slide.runtime import array_view, random_key
 from slide.sparse import CSR, check_pattern
+
+PACKINGS = ("exact", "released")
 
 
 class DWTA:
@@ -35,9 +38,13 @@ class DWTA:
         bin_size: number of coordinates in a bin, a power of two.
         seed: seed of the permutations.
         num_vectors: number of vectors that the tables will hold; used only to choose K.
+        packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
+            C++ program that was released with Chen et al. 2020, which leaves ``floor(ln(bin_size))``
+            bits to a digit and adds digits up where they overlap, so there are fewer codes (9,556
+            in place of 2^18 for K = 6), and middle ones are the most frequent.
 
     Raises:
-        ValueError: for a number out of range, or for codes of more than 24 bits.
+        ValueError: for a number or name out of range, or for codes of more than 31 bits.
 
     Example:
         >>> import slide, torch
@@ -57,7 +64,9 @@ class DWTA:
         bin_size: int = 8,
         seed: int = 0,
         num_vectors: int = 2**16,
+        packing: str = "exact",
     ):
+        checks.one_of("packing", packing, PACKINGS)
         checks.whole("bin_size", bin_size, 2)
         if bin_size & (bin_size - 1):
             raise ValueError(f"bin_size must be a power of two of at least 2, not {bin_size}")
@@ -71,7 +80,10 @@ class DWTA:
         self.hashes_per_table = hashes_per_table
         self.num_tables = num_tables
         self.bin_size = bin_size
-        self.num_buckets = 2 ** (hashes_per_table * self.bits)
+        self.packing = packing
+        self._shift = self.bits if packing == "exact" else int(math.log(bin_size))
+        largest = sum((bin_size - 1) << self._shift * k for k in range(hashes_per_table))
+        self.num_buckets = largest + 1
         self.redraw(seed)
 
     def redraw(self, seed: int) -> None:
@@ -102,14 +114,14 @@ class DWTA:
         check_width(vectors, self.in_features)
         if plain(vectors):
             coordinates = on_device(self.coordinates, vectors.device)
-            shape = self.hashes_per_table, self.bits
+            shape = self.hashes_per_table, self._shift
             return native(plain_codes.dwta_dense(vectors.detach(), coordinates, *shape))
         out = np.empty((self.num_tables, len(vectors)), np.int32)
         kernels.dwta_dense(
             array_view(vectors.contiguous()),
             self.coordinates,
             self.hashes_per_table,
-            self.bits,
+            self._shift,
             out,
         )
         return out
@@ -119,7 +131,12 @@ class DWTA:
 
         See `HashFamily`. A set of changed digits costs the sum of the squares of what
         the largest coordinates of these bins are larger by.
+
+        Raises:
+            ValueError: with ``packing="released"``, whose digits cannot be changed one by one.
         """
+        if self.packing != "exact":
+            raise ValueError("probes need packing='exact': digits of released codes overlap")
         codes, vectors = self.codes(vectors), vectors.detach()
         shape = self.hashes_per_table, self.bits
         if plain(vectors):
@@ -146,8 +163,9 @@ class DWTA:
             indptr, indices, values, places = (
                 on_device(each, CPU) for each in (*vectors, self.places)
             )
-            shape = self.hashes_per_table, self.bits, int(self.key), self.num_tables
+            shape = self.hashes_per_table, self.bits, self._shift, int(self.key), self.num_tables
             return native(plain_codes.dwta_sparse((indptr, indices, values), places, *shape))
         out = np.empty((self.num_tables, vectors.num_rows), np.int32)
-        kernels.dwta_sparse(*vectors, self.places, self.hashes_per_table, self.bits, self.key, out)
+        shape = self.hashes_per_table, self.bits, self._shift
+        kernels.dwta_sparse(*vectors, self.places, *shape, self.key, out)
         return out

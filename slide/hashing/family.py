@@ -13,6 +13,9 @@ from slide import checks
 from slide.sparse import CSR
 
 
+MOST_BITS = 31  # Codes are int32 of at least 0.
+
+
 class HashFamily(Protocol):
     """The interface of a hash family: any object with these members is one.
 
@@ -75,17 +78,17 @@ class HashFamily(Protocol):
 
 
 def check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
-    """Raise ValueError for a number below 1, or for codes of more than 24 bits.
+    """Raise ValueError for a number below 1, or for codes that do not fit in int32.
 
     ``bits`` is the number of bits of one elementary hash.
     """
     checks.whole("in_features", in_features, 1)
     checks.whole("hashes_per_table", hashes_per_table, 1)
     checks.whole("num_tables", num_tables, 1)
-    if (bits := hashes_per_table * bits) > 24:
+    if (needed := hashes_per_table * bits) > MOST_BITS:
         raise ValueError(
-            f"hashes_per_table = {hashes_per_table} makes codes of {bits} bits; tables of more "
-            "than 2^24 buckets are not supported: lower hashes_per_table"
+            f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes have at "
+            f"most {MOST_BITS}: it must be at most {MOST_BITS // bits}"
         )
 
 

@@ -31,7 +31,7 @@ class SimHash:
         num_vectors: number of vectors that the tables will hold; used only to choose K.
 
     Raises:
-        ValueError: for a number below 1, or for codes of more than 24 bits.
+        ValueError: for a number below 1, or for codes of more than 31 bits.
 
     Example:
         >>> import slide, torch

@@ -13,6 +13,7 @@ from slide.sampling.lsh_settings import Upkeep as Upkeep
 from slide.sampling.neighbour_proposer import NeighbourProposer as NeighbourProposer
 from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler
+from slide.sampling.published_lsh import PublishedLSHProposer as PublishedLSHProposer
 from slide.sampling.recent_proposer import RecentProposer as RecentProposer
 from slide.sampling.sampler import ActiveSampler as ActiveSampler
 from slide.sampling.schedules import Drift as Drift

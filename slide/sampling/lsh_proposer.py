@@ -10,6 +10,7 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, InnerProductHash, SimHash
+from slide.hashing.tables import bucket_count
 from slide.kernels.buckets import Buckets
 from slide.kernels.votes import RankedIds
 from slide.runtime import profiled, random_key
@@ -107,8 +108,8 @@ class LSHProposer(Proposer):
             )
         drawn = self._family(self.in_features + 2, num_vectors=self.out_features, seed=self.seed)
         self.hash = InnerProductHash(drawn, norm, center)
-        sizes = drawn.num_tables, drawn.num_buckets
-        self.tables = HashTables(*sizes, capacity, policy, self.seed)
+        sizes = drawn.num_tables, bucket_count(drawn.num_buckets, self.out_features)
+        self.tables = HashTables(*sizes, capacity, policy, self.seed, drawn.num_buckets)
         self.codes: Any = np.empty((drawn.num_tables, 0), np.int32)
         self._scratch = Scratch(self.out_features)
         self._forget_updates()

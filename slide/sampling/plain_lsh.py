@@ -20,7 +20,7 @@ def propose(tables: HashTables, codes: Any, places: np.ndarray, key: Any) -> Ran
     """See `slide.LSHProposer.propose`; ``codes`` ``(P * L, B)`` are those of the inputs."""
     device = device_of(codes)
     most, codes = int(places.max(initial=0)), on_device(codes, device)
-    options = tables.bucket_capacity, int(key), on_device(places, device), most
+    options = tables.most_held(), int(key), on_device(places, device), most
     best = vote_per_sample(tables.tensors(device), codes, *options)
     if device.type != "cpu":
         return best
@@ -31,7 +31,7 @@ def propose_shared(tables: HashTables, codes: Any, places: int, key: Any) -> Any
     """See `slide.LSHProposer.propose_shared`; ``codes`` as for `propose`."""
     device = device_of(codes)
     codes = on_device(codes, device)
-    best = vote_shared(tables.tensors(device), codes, tables.bucket_capacity, int(key), places)
+    best = vote_shared(tables.tensors(device), codes, tables.most_held(), int(key), places)
     return best if device.type != "cpu" else best[best >= 0].numpy()
 
 

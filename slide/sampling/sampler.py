@@ -47,7 +47,9 @@ class ActiveSampler(Sampler):
             not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
             ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
         candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
-            this share of these places, and uniform ids the others (few make a loss noisy).
+            this share of these places, and uniform ids the others (few make a loss noisy). None:
+            all candidates are in the set, which is larger than ``active`` where they need it; for
+            sets of each sample, as published.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
             (see `slide.sampling.backoff`), or `slide.sampling.Drift`. The first one is not counted.
         seed: seed of all draws.
@@ -79,7 +81,7 @@ class ActiveSampler(Sampler):
         active: int = 1024,
         mode: str = "shared",
         weighting: str = "stratified",
-        candidate_share: float = 0.5,
+        candidate_share: float | None = 0.5,
         rebuild: schedules.Schedule = schedules.backoff,
         seed: int = 0,
     ):
@@ -87,7 +89,10 @@ class ActiveSampler(Sampler):
         checks.whole("active", active, 1)
         checks.one_of("mode", mode, MODES)
         checks.one_of("weighting", weighting, WEIGHTINGS)
-        checks.share("candidate_share", candidate_share, with_one=True)
+        if candidate_share is not None:
+            checks.share("candidate_share", candidate_share, with_one=True)
+        elif mode != "per_sample":
+            raise ValueError("candidate_share=None needs mode='per_sample': sets grow as they need")
         checks.whole("seed", seed, 0)
         checks.maker("proposer", proposer, "slide.LSHProposer")
         self.out_features, self.active = out_features, active
@@ -203,6 +208,8 @@ class ActiveSampler(Sampler):
         """The largest number of candidates, int64, if labels leave ``free`` places."""
         if self.proposer is None:
             return np.zeros_like(free)
+        if self.candidate_share is None:
+            return np.full_like(free, self.out_features)
         most = np.floor(self.candidate_share * free).astype(np.int64)
         return np.maximum(np.minimum(most, free - self._reserve), 0)
 
@@ -211,13 +218,15 @@ class ActiveSampler(Sampler):
     ) -> ActiveSet:
         counts = np.diff(labels.indptr)
         sizes = np.maximum(counts + self._reserve, self.active)
-        indptr = row_bounds(np.minimum(sizes, self.out_features))
         places = self._places_for_candidates(np.maximum(self.active - counts, 0))
         none = np.empty((len(counts), 0), np.int32)
         proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(places))
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, labels, places, random_key(int(key), 1))
+        if self.candidate_share is None:  # Where a label is among them, a draw takes a place.
+            sizes = np.maximum(sizes, counts + self._reserve + set_ids.num_proposed(proposed))
+        indptr = row_bounds(np.minimum(sizes, self.out_features))
         place = self._scratch, self._place(queries)
         ids, known = set_ids.per_sample_ids(labels, proposed, indptr, key, *place)
         self._chosen = known, int(counts.sum()), len(counts)

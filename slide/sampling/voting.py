@@ -30,10 +30,10 @@ def most_voted_ids(
     Raises:
         ValueError: for codes that do not fit the tables, which a family of hashes may give.
     """
-    tables.check_codes(codes, len(codes) // tables.num_tables)
+    codes = tables.buckets_of(codes, len(codes) // tables.num_tables)
     if plain(codes):
         return plain_lsh.propose(tables, codes, places, key)
-    runs, capacity = num_threads(), tables.bucket_capacity
+    runs, capacity = num_threads(), tables.capacity
     most = min(scratch.out_features, len(codes) * capacity)
     ranked = RankedIds(np.empty((len(places), places.max(initial=0)), np.int32), places.copy())
     marks, found = scratch.marks(runs), np.empty((runs, most), np.int32)
@@ -50,10 +50,10 @@ def most_voted_by_all(
     Of ids with equal votes, the chosen ones are drawn. Arguments and errors are those of
     `most_voted_ids`.
     """
-    tables.check_codes(codes, len(codes) // tables.num_tables)
+    codes = tables.buckets_of(codes, len(codes) // tables.num_tables)
     if plain(codes):
         return plain_lsh.propose_shared(tables, codes, places, key)
-    out, capacity = np.empty(places, np.int32), tables.bucket_capacity
+    out, capacity = np.empty(places, np.int32), tables.capacity
     num_asked = codes.size // tables.num_tables
     shape = tables.num_tables, num_asked, tables.num_buckets, capacity
     room = voting_scratch(scratch, *shape)
