@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import device_of, on_device, on_host, plain
+from slide.backend import device_of, native, on_device, on_host, plain
 from slide.kernels import buckets as kernels
 from slide.kernels.buckets import Buckets
 from slide.plain import buckets as plain_buckets

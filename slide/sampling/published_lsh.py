@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
 from slide.backend import on_host, plain
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
@@ -28,14 +29,14 @@ released_hash = partial(DWTA, hashes_per_table=6, num_tables=50, packing="releas
 
 
 class PublishedLSHProposer(Proposer):
-    """Proposes what the C++ program released with Chen et al. 2020 retrieves (in its "mode 4").
+    """Proposes the outputs that the C++ program released with Chen et al. 2020 computes.
 
-    Weights and inputs are hashed as they are, without biases. A sample's candidates are all ids in
-    its buckets of all tables, without a threshold on votes; where a set has fewer places, those
-    with the most votes. With ``candidate_share=None`` an `ActiveSampler` takes all of them and, as
-    that program, draws outputs at random only where they and the labels are fewer than ``active``.
-    Tables follow the weights by rebuilds alone. It is here for comparison: `slide.LSHProposer`
-    finds more.
+    Weights and inputs are hashed as they are, without biases. A sample has all ids in its buckets
+    of all tables, without a threshold on votes ("mode 4" there). Where these and its labels are
+    fewer than ``fill``, the next ids of a shuffled list of all outputs follow, from a place that is
+    drawn for the batch; that program draws it once in a second. Tables follow the weights by
+    rebuilds alone. For all of them an `ActiveSampler` needs ``candidate_share=None``; where it has
+    fewer places, the ids in the most buckets stay.
 
     Args:
         in_features: D, length of the inputs.
@@ -43,6 +44,8 @@ class PublishedLSHProposer(Proposer):
         family: makes a hash family of D coordinates. It is called as
             ``family(D, num_vectors=N, seed=seed)``.
         bucket_capacity, bucket_policy: see `slide.HashTables`.
+        fill: least number of outputs of a sample, its labels included. In a layer of so few
+            outputs, which that program computes whole, nothing is filled up.
         redraw: schedule of new hash functions: a function from a number of samples to the number of
             changes due, such as `slide.sampling.fixed`. A change takes effect at the next rebuild.
         seed: seed of hash functions and draws.
@@ -53,8 +56,9 @@ class PublishedLSHProposer(Proposer):
 
     Example:
         >>> import slide, torch
+        >>> from slide.sampling import PublishedLSHProposer
         >>> weight = torch.randn(1000, 16)
-        >>> proposer = slide.sampling.PublishedLSHProposer(16, 1000)
+        >>> proposer = PublishedLSHProposer(16, 1000)
         >>> proposer.rebuild(weight, None)
         >>> found = proposer.candidates(weight[:1])
         >>> bool((found.indices == 0).any())
@@ -69,12 +73,14 @@ class PublishedLSHProposer(Proposer):
         family: Callable[..., HashFamily] = released_hash,
         bucket_capacity: int | None = 128,
         bucket_policy: str = "fifo",
+        fill: int = 1000,
         redraw: schedules.Schedule = schedules.never,
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
         schedules.check_schedule("redraw", redraw)
-        self.redraw_due = redraw
+        checks.whole("fill", fill, 0)
+        self.redraw_due, self.fill = redraw, fill
         self._family, self._capacity, self._policy = family, bucket_capacity, bucket_policy
         self.samples = self.draw = self.rebuilds = 0
         self._make_tables()
@@ -87,8 +93,9 @@ class PublishedLSHProposer(Proposer):
         shape = self.hash.num_tables, buckets, self._capacity, self._policy, self.seed
         self.tables = HashTables(*shape, num_codes=codes)
         self.codes: Any = np.empty((self.hash.num_tables, 0), np.int32)
-        self.found = 0.0  # Candidates of a sample in the last set, in the mean.
+        self.retrieved = 0.0
         self._scratch = Scratch(n)
+        self._order = np.random.default_rng([0xF111, self.seed]).permutation(n).astype(np.int32)
 
     def resize(self, out_features: int) -> None:
         """See `Proposer.resize`."""
@@ -137,27 +144,56 @@ class PublishedLSHProposer(Proposer):
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """See `Proposer.propose`; of ids with equal votes, those that are found first."""
-        codes = self._query_codes(queries)
-        if plain(codes):
-            ranked = super().propose(queries, labels, places, key)
-            assert isinstance(ranked, RankedIds)
+        if plain(queries):
+            found = super().propose(queries, labels, places, key)
+            assert isinstance(found, RankedIds)
         else:
-            tables, n = self.tables, self.out_features
-            most = min(n, len(codes) * tables.capacity)
-            counts = np.minimum(places, most)
-            ranked = RankedIds(np.empty((len(counts), counts.max(initial=0)), np.int32), counts)
-            runs, filled = num_threads(), self._scratch.filled
-            votes, room = filled("votes", (runs, n), np.uint8), filled("ids", (runs, most), np.int32)
-            buckets = tables.arrays(), tables.buckets_of(codes), tables.capacity
-            vote_per_sample(*buckets, key, votes, room, ranked)
-        self.found = float(ranked.counts.mean()) if len(ranked.counts) else 0.0
+            found = self._voted(self._query_codes(queries), places, key)
+        return self._filled_up(found, labels, places, key)
+
+    def _voted(self, codes: Any, places: np.ndarray, key: np.uint64) -> RankedIds:
+        tables, n = self.tables, self.out_features
+        most = min(n, len(codes) * tables.capacity)
+        counts = np.minimum(places, most)
+        ranked = RankedIds(np.empty((len(counts), counts.max(initial=0)), np.int32), counts)
+        runs, filled = num_threads(), self._scratch.filled
+        room = filled("votes", (runs, n), np.uint8), filled("ids", (runs, most), np.int32)
+        codes = tables.buckets_of(codes)
+        vote_per_sample(tables.arrays(), codes, tables.capacity, key, *room, ranked)
         return ranked
 
+    def _filled_up(
+        self, found: RankedIds, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds:
+        """The ids that were found, without labels, and those of the list that are wanting."""
+        least = self.fill if self.fill < self.out_features else 0
+        start = int(random_key(int(key), 1)) % self.out_features
+        run = np.roll(self._order, -start)[: least + found.counts.max(initial=0)]
+        mark, own, retrieved = self._scratch.marks(1)[0], [], 0
+        for b, count in enumerate(found.counts):
+            targets = labels.indices[labels.indptr[b] : labels.indptr[b + 1]]
+            mark[targets] = 1
+            ids = found.ids[b, :count]
+            ids = ids[mark[ids] == 0]
+            retrieved += len(targets) + len(ids)
+            if (wanting := least - len(targets) - len(ids)) > 0:
+                mark[ids] = 1
+                ids = np.concatenate([ids, run[mark[run] == 0][:wanting]])
+                mark[ids] = 0
+            mark[targets] = 0
+            own.append(ids[: places[b]])
+        self.retrieved = retrieved / max(1, len(own))
+        counts = np.array([len(ids) for ids in own], np.int64)
+        out = np.empty((len(own), counts.max(initial=0)), np.int32)
+        for b, ids in enumerate(own):
+            out[b, : len(ids)] = ids
+        return RankedIds(out, counts)
+
     def statistics(self) -> dict[str, float]:
-        """How full the tables are, and how many ids they gave a sample."""
+        """How full the tables are, and the outputs of a sample without the fill, in the mean."""
         share, largest = self.tables.occupancy()
         return {
-            "tables/found": self.found,
+            "tables/retrieved": self.retrieved,
             "tables/non_empty_share": share,
             "tables/largest_bucket": largest,
         }
@@ -170,6 +206,7 @@ class PublishedLSHProposer(Proposer):
             "seed": self.seed,
             "bucket_capacity": self._capacity,
             "bucket_policy": self._policy,
+            "fill": self.fill,
             **{name: getattr(self.hash, name, None) for name in names},
         }
 

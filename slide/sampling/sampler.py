@@ -224,7 +224,7 @@ class ActiveSampler(Sampler):
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, labels, places, random_key(int(key), 1))
-        if self.candidate_share is None:  # Where a label is among them, a draw takes a place.
+        if self.candidate_share is None:
             sizes = np.maximum(sizes, counts + self._reserve + set_ids.num_proposed(proposed))
         indptr = row_bounds(np.minimum(sizes, self.out_features))
         place = self._scratch, self._place(queries)

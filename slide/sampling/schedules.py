@@ -22,15 +22,16 @@ def never(samples: int) -> int:
     return 0
 
 
-def fixed(samples: int, every: int = 6_400) -> int:
+def fixed(samples: int, every: int = 6_400, first: int | None = None) -> int:
     """The number of rebuilds due after ``samples`` samples: one after each ``every`` samples.
 
     Args:
         samples: number of training samples so far.
         every: samples between two rebuilds; 0: never.
+        first: samples before the first one; None: ``every``.
 
     Raises:
-        ValueError: if ``every`` is not a whole number of at least 0.
+        ValueError: if a number is not a whole number of at least 0.
 
     Example:
         >>> from slide.sampling import fixed
@@ -38,7 +39,10 @@ def fixed(samples: int, every: int = 6_400) -> int:
         [0, 0, 1, 2]
     """
     checks.whole("every", every, 0)
-    return samples // every if every else 0
+    if first is None:
+        first = every
+    checks.whole("first", first, 0)
+    return (samples - first) // every + 1 if every and samples >= first else 0
 
 
 def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:

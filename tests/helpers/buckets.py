@@ -20,7 +20,7 @@ def contents(tables):
     b = tables.buckets
     return [
         [
-            b.pool[l, b.starts[l, c] :][: min(b.seen[l, c], tables.bucket_capacity)].tolist()
+            b.pool[l, b.starts[l, c] :][: min(b.seen[l, c], tables.capacity)].tolist()
             for c in row
         ]
         for l, row in enumerate(every)
