@@ -47,9 +47,9 @@ class ActiveSampler(Sampler):
             not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
             ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
         candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
-            this share of these places, and uniform ids the others (few make a loss noisy). None:
-            all candidates are in the set, which is larger than ``active`` where they need it; for
-            sets of each sample, as published.
+            this share of these places, and uniform ids the others (few make a loss noisy). None: as
+            1, but the set of a sample, not a shared one, holds all candidates, and is larger than
+            ``active`` where they need it, as published.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
             (see `slide.sampling.backoff`), or `slide.sampling.Drift`. The first one is not counted.
         seed: seed of all draws.
@@ -91,8 +91,6 @@ class ActiveSampler(Sampler):
         checks.one_of("weighting", weighting, WEIGHTINGS)
         if candidate_share is not None:
             checks.share("candidate_share", candidate_share, with_one=True)
-        elif mode != "per_sample":
-            raise ValueError("candidate_share=None needs mode='per_sample': sets grow as they need")
         checks.whole("seed", seed, 0)
         checks.maker("proposer", proposer, "slide.LSHProposer")
         self.out_features, self.active = out_features, active
@@ -208,9 +206,10 @@ class ActiveSampler(Sampler):
         """The largest number of candidates, int64, if labels leave ``free`` places."""
         if self.proposer is None:
             return np.zeros_like(free)
-        if self.candidate_share is None:
+        if self.candidate_share is None and self.mode == "per_sample":
             return np.full_like(free, self.out_features)
-        most = np.floor(self.candidate_share * free).astype(np.int64)
+        share = 1 if self.candidate_share is None else self.candidate_share
+        most = np.floor(share * free).astype(np.int64)
         return np.maximum(np.minimum(most, free - self._reserve), 0)
 
     def _per_sample(
