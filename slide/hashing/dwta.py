@@ -39,8 +39,8 @@ class DWTA:
         seed: seed of the permutations.
         num_vectors: number of vectors that the tables will hold; used only to choose K.
         packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
-            C++ program that was released with Chen et al. 2020, which leaves ``floor(ln(bin_size))``
-            bits to a digit and adds digits up where they overlap, so there are fewer codes (9,556
+            C++ program released with Chen et al. 2020, which leaves ``floor(ln(bin_size))`` bits
+            to a digit and adds digits up where they overlap, so there are fewer codes (9,556
             in place of 2^18 for K = 6), and middle ones are the most frequent.
 
     Raises:

@@ -12,7 +12,6 @@ import torch
 from slide import checks
 from slide.sparse import CSR
 
-
 MOST_BITS = 31  # Codes are int32 of at least 0.
 
 
@@ -87,8 +86,8 @@ def check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: 
     checks.whole("num_tables", num_tables, 1)
     if (needed := hashes_per_table * bits) > MOST_BITS:
         raise ValueError(
-            f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes have at "
-            f"most {MOST_BITS}: it must be at most {MOST_BITS // bits}"
+            f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes have "
+            f"at most {MOST_BITS}: it must be at most {MOST_BITS // bits}"
         )
 
 

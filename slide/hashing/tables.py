@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from slide import checks
 from slide.backend import device_of, native, on_device, on_host, plain
