@@ -8,12 +8,11 @@ from torch.nn import functional as F
 
 from slide.check.comparing import Test, equal, near, random_csr
 from slide.hashing import DWTA, HashTables
-from slide.kernels.assemble_sets import count_distinct, count_updates, stratified_log_weights
+from slide.kernels.assemble_sets import count_distinct, stratified_log_weights
 from slide.kernels.largest import keep_largest_bounds
-from slide.kernels.votes import RankedIds
+from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
+from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.sampling.best_ids import best_of_voted
-from slide.sampling.voting import most_voted_by_all, most_voted_ids
-from slide.scratch import Scratch
 from slide.sparse import Pattern
 
 _ROWS, _WIDTH, _OUTPUTS, _TABLES, _DIGITS, _BITS = 9, 32, 40, 4, 3, 3
@@ -58,26 +57,49 @@ def _maxima(rng: np.random.Generator) -> None:
 
 
 def _votes(rng: np.random.Generator) -> None:
-    """Ids by the number of buckets that a sample, or the batch, shares with them."""
+    """Ids by the number of buckets that a sample shares with them."""
     buckets, most = 8, 12
     codes = rng.integers(0, buckets, (_TABLES, _OUTPUTS)).astype(np.int32)
     asked = rng.integers(0, buckets, (_TABLES, _ROWS)).astype(np.int32)
     tables = HashTables(_TABLES, buckets, bucket_capacity=_OUTPUTS)
     tables.build(codes)
     votes = (codes[:, None] == asked[:, :, None]).sum(0)
-    key, scratch = np.uint64(rng.integers(1 << 62)), Scratch(_OUTPUTS)
-    places = np.full(_ROWS, most)
-    ranked = most_voted_ids(tables, asked, places, key, scratch)
-    every = most_voted_by_all(tables, asked, most, key, scratch)
-    if isinstance(ranked, RankedIds):
-        lists = [ranked.ids[row, : ranked.counts[row]] for row in range(_ROWS)]
-    else:
-        lists = [row[row >= 0] for row in ranked.numpy()]
-    lists.append(np.asarray(every))
-    for own, ids in zip([*votes, votes.sum(0)], lists, strict=True):
+    ranked = RankedIds(np.empty((_ROWS, most), np.int32), np.full(_ROWS, most))
+    marks = np.zeros((1, _OUTPUTS), np.uint8), np.zeros((1, _TABLES * _OUTPUTS), np.int32)
+    key = np.uint64(rng.integers(1 << 62))
+    vote_per_sample(tables.arrays(), asked, _OUTPUTS, key, *marks, ranked)
+    for row, own in enumerate(votes):
+        ids = ranked.ids[row, : ranked.counts[row]]
         best = np.sort(own)[::-1][:most]
         equal("the number of distinct ids", len(set(ids.tolist())), int((best > 0).sum()))
         equal("the votes of the best ids", sorted(own[ids], reverse=True), best[best > 0].tolist())
+
+
+def _sketches(rng: np.random.Generator) -> None:
+    """The best rounded rows in the buckets of a sample."""
+    buckets, most = 8, 6
+    codes = rng.integers(0, buckets, (_TABLES, _OUTPUTS)).astype(np.int32)
+    asked = rng.integers(0, buckets, (_TABLES, _ROWS)).astype(np.int32)
+    tables = HashTables(_TABLES, buckets, bucket_capacity=None)
+    tables.build(codes)
+    sketches = rng.integers(-127, 128, (_OUTPUTS, WIDTH)).astype(np.int8)
+    floats = sketches.view(np.float32)
+    floats[:, SCALE], floats[:, PRIOR] = rng.random(_OUTPUTS), rng.random(_OUTPUTS)
+    queries = np.zeros((_ROWS, WIDTH), np.float32)
+    queries[:, :CODES] = rng.standard_normal((_ROWS, CODES))
+    labels = Pattern.from_lists([[row] for row in range(_ROWS)])
+    ids = np.empty((_ROWS, most), np.int32)
+    which = np.arange(_TABLES)
+    rank_buckets(queries, which, asked, tables.arrays(), sketches, floats, labels, 99, ids)
+    scores = queries[:, :CODES].astype(float) @ sketches[:, :CODES].T * floats[:, SCALE]
+    scores += floats[:, PRIOR]
+    shares = (codes[:, None] == asked[:, :, None]).any(0)
+    shares[np.arange(_ROWS), np.arange(_ROWS)] = False
+    for row in range(_ROWS):
+        best = np.argsort(-np.where(shares[row], scores[row], -np.inf))[:most]
+        best = best[shares[row, best]]
+        equal("the best rows of buckets", ids[row, : len(best)].tolist(), best.tolist())
+        equal("places that are left", set(ids[row, len(best) :].tolist()) <= {-1}, True)
 
 
 def _best_of_lists(rng: np.random.Generator) -> None:
@@ -111,11 +133,6 @@ def _counts(rng: np.random.Generator) -> None:
     ids = rng.integers(0, _OUTPUTS, 60).astype(np.int32)
     distinct = count_distinct(ids, np.zeros(_OUTPUTS, np.uint8))
     equal("the number of distinct ids", int(distinct), len(set(ids.tolist())))
-    updates, listed = np.zeros(_OUTPUTS, np.uint8), np.empty(len(ids), np.int32)
-    listed = listed[: count_updates(ids, updates, 2, listed)]
-    times = np.bincount(ids, minlength=_OUTPUTS)
-    equal("the updates of rows", updates.tolist(), np.minimum(times, 2).tolist())
-    equal("rows with two updates", sorted(listed.tolist()), np.flatnonzero(times > 1).tolist())
 
 
 def _largest_bounds(rng: np.random.Generator) -> None:
@@ -134,6 +151,7 @@ def _largest_bounds(rng: np.random.Generator) -> None:
 CHOICE_TESTS: dict[str, Test] = {
     "hashes by maxima": _maxima,
     "votes of buckets": _votes,
+    "best rows of buckets": _sketches,
     "best ids of lists": _best_of_lists,
     "weights of drawn ids": _weights_of_sets,
     "counts of ids": _counts,

@@ -19,6 +19,8 @@ from slide.sizes import (
 FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
 _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
+# Settings of tables that the published method does not have.
+_NOT_PUBLISHED = ("hash.probes", "hash.norm", "hash.center", "hash.rehash_after")
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
 
 
@@ -132,6 +134,8 @@ def _unused(config: DictConfig, tried: Collection[str]) -> tuple[tuple[str, ...]
     kind = sampler.proposer._target_.rpartition(".")[2]
     if kind == "LSHProposer":
         return (), ""
+    if kind == "PublishedLSHProposer":
+        return _NOT_PUBLISHED, "the published method has nothing of it; choose sampler=lsh"
     if kind in ("RecentProposer", "NeighbourProposer"):
         return ("hash", "schedule"), "no index is built; choose sampler=lsh"
     why = "candidates do not come from hash tables; choose sampler=lsh"

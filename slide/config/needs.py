@@ -11,6 +11,7 @@ from slide.config.ranks import ALONE, Ranks
 from slide.config.samplers import proposer_has
 from slide.data import SparseDataset
 from slide.data.kind import kind_of
+from slide.hashing.tables import bucket_count
 from slide.limits import free_memory, in_gib, resident_memory
 from slide.training.needs import RankerSizes, RunSizes, TableSizes, memory_needs, peak_memory
 
@@ -127,7 +128,8 @@ def _table_sizes(proposer: Any, inputs: int, labels: int) -> TableSizes | None:
     # would draw large random matrices. Bins are not wider than their inputs.
     least = proposer.family.get("bin_size") or 0
     family = instantiate(proposer.family)(min(inputs, max(1024, least)) + 2, num_vectors=labels)
-    return TableSizes(family.num_tables, family.num_buckets, proposer.bucket_capacity)
+    buckets, capacity = bucket_count(family.num_buckets, labels), proposer.bucket_capacity
+    return TableSizes(family.num_tables, buckets, labels if capacity is None else capacity)
 
 
 def _ranker_sizes(ranker: Any, data: SparseDataset, kind: str) -> RankerSizes | None:

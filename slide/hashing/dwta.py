@@ -1,5 +1,6 @@
 """DWTA: the positions of the maxima in random bins of coordinates."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,15 @@ import torch
 from slide import checks
 from slide.backend import CPU, native, on_device, plain
 from slide.hashing import probing
-from slide.hashing.family import check_shape, check_width, choose_hashes
+from slide.hashing.family import check_shape, check_width
 from slide.kernels import hash_codes as kernels
 from slide.kernels import probes as probe_kernels
 from slide.plain import hash_codes as plain_codes
 from slide.plain import probes as plain_probes
 from slide.runtime import array_view, random_key
 from slide.sparse import CSR, check_pattern
+
+PACKINGS = ("exact", "released")
 
 
 class DWTA:
@@ -29,15 +32,17 @@ class DWTA:
 
     Args:
         in_features: D, length of the vectors, at least ``bin_size``.
-        hashes_per_table: K, number of digits in a code; None chooses K so that a bucket holds about
-            64 vectors. A digit takes ``log2(bin_size)`` bits.
+        hashes_per_table: K, number of digits in a code, each of ``log2(bin_size)`` bits.
         num_tables: L, number of codes of a vector.
         bin_size: number of coordinates in a bin, a power of two.
         seed: seed of the permutations.
-        num_vectors: number of vectors that the tables will hold; used only to choose K.
+        packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
+            C++ program released with Chen et al. 2020, which leaves ``floor(ln(bin_size))`` bits
+            to a digit and adds digits up where they overlap, so there are fewer codes (9,556
+            in place of 2^18 for K = 6), and middle ones are the most frequent.
 
     Raises:
-        ValueError: for a number out of range, or for codes of more than 24 bits.
+        ValueError: for a number or name out of range, or for codes of more than 31 bits.
 
     Example:
         >>> import slide, torch
@@ -52,18 +57,17 @@ class DWTA:
     def __init__(
         self,
         in_features: int,
-        hashes_per_table: int | None = None,
-        num_tables: int = 16,
+        hashes_per_table: int,
+        num_tables: int,
         bin_size: int = 8,
         seed: int = 0,
-        num_vectors: int = 2**16,
+        packing: str = "exact",
     ):
+        checks.one_of("packing", packing, PACKINGS)
         checks.whole("bin_size", bin_size, 2)
         if bin_size & (bin_size - 1):
             raise ValueError(f"bin_size must be a power of two of at least 2, not {bin_size}")
         self.bits = bin_size.bit_length() - 1
-        if hashes_per_table is None:
-            hashes_per_table = choose_hashes(num_vectors, per_bucket=64, bits=self.bits)
         check_shape(in_features, hashes_per_table, num_tables, self.bits)
         if in_features < bin_size:
             raise ValueError(f"DWTA needs in_features >= bin_size = {bin_size}, not {in_features}")
@@ -71,7 +75,10 @@ class DWTA:
         self.hashes_per_table = hashes_per_table
         self.num_tables = num_tables
         self.bin_size = bin_size
-        self.num_buckets = 2 ** (hashes_per_table * self.bits)
+        self.packing = packing
+        self._shift = self.bits if packing == "exact" else int(math.log(bin_size))
+        largest = sum((bin_size - 1) << self._shift * k for k in range(hashes_per_table))
+        self.num_buckets = largest + 1
         self.redraw(seed)
 
     def redraw(self, seed: int) -> None:
@@ -102,14 +109,14 @@ class DWTA:
         check_width(vectors, self.in_features)
         if plain(vectors):
             coordinates = on_device(self.coordinates, vectors.device)
-            shape = self.hashes_per_table, self.bits
+            shape = self.hashes_per_table, self._shift
             return native(plain_codes.dwta_dense(vectors.detach(), coordinates, *shape))
         out = np.empty((self.num_tables, len(vectors)), np.int32)
         kernels.dwta_dense(
             array_view(vectors.contiguous()),
             self.coordinates,
             self.hashes_per_table,
-            self.bits,
+            self._shift,
             out,
         )
         return out
@@ -119,7 +126,12 @@ class DWTA:
 
         See `HashFamily`. A set of changed digits costs the sum of the squares of what
         the largest coordinates of these bins are larger by.
+
+        Raises:
+            ValueError: with ``packing="released"``, whose digits cannot be changed one by one.
         """
+        if self.packing != "exact":
+            raise ValueError("probes need packing='exact': digits of released codes overlap")
         codes, vectors = self.codes(vectors), vectors.detach()
         shape = self.hashes_per_table, self.bits
         if plain(vectors):
@@ -146,8 +158,9 @@ class DWTA:
             indptr, indices, values, places = (
                 on_device(each, CPU) for each in (*vectors, self.places)
             )
-            shape = self.hashes_per_table, self.bits, int(self.key), self.num_tables
+            shape = self.hashes_per_table, self.bits, self._shift, int(self.key), self.num_tables
             return native(plain_codes.dwta_sparse((indptr, indices, values), places, *shape))
         out = np.empty((self.num_tables, vectors.num_rows), np.int32)
-        kernels.dwta_sparse(*vectors, self.places, self.hashes_per_table, self.bits, self.key, out)
+        shape = self.hashes_per_table, self.bits, self._shift
+        kernels.dwta_sparse(*vectors, self.places, *shape, self.key, out)
         return out

@@ -4,7 +4,6 @@ A family draws L = ``num_tables`` hash functions. Each combines K = ``hashes_per
 hashes. The codes of n vectors are ``(L, n)`` int32 in ``[0, num_buckets)``.
 """
 
-import math
 from typing import Any, Protocol
 
 import torch
@@ -12,23 +11,22 @@ import torch
 from slide import checks
 from slide.sparse import CSR
 
+MOST_BITS = 31  # Codes are int32 of at least 0.
+
 
 class HashFamily(Protocol):
     """The interface of a hash family: any object with these members is one.
 
-    `slide.LSHProposer` makes a family by ``family(D + 2, num_vectors=N, seed=s)``.
-    `slide.testing.check_hash_family` tests whether a class follows this interface.
+    `slide.LSHProposer` makes a family by
+    ``family(in_features, hashes_per_table=K, num_tables=L, seed=s)``, once with K = L = 1 to learn
+    how many buckets a hash tells apart. `slide.testing.check_hash_family` tests whether a class
+    follows this interface.
 
-    For `slide.LSHProposer` with ``probes`` a family also needs a method
-    ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)`` int32, first those of `codes`,
-    then those of the bucket of each table that the row would be in if its least certain elementary
-    hash were another, then the next ones. The buckets of a row in a table are distinct; where a
-    table has no more of them, there are fewer (`DWTA` has one other place for each digit). It is
-    not called without ``probes``.
-
-    A family that learns also has ``learn(rows, inputs, seed)``, which is called at rebuilds with
-    a sample of rows ``(n, in_features)`` and recent inputs ``(m, in_features)``, all finite, and
-    ``state_dict`` and ``load_state_dict``; see `slide.LearnedSimHash`.
+    A family may also have a method ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)``
+    int32, first those of `codes`, then those of the bucket of each table that the row would be in
+    if its least certain elementary hash were another, then the next ones. The buckets of a row in a
+    table are distinct; where a table has no more of them, there are fewer (`DWTA` has one other
+    place for each digit).
 
     Attributes:
         in_features: D, length of the vectors.
@@ -36,21 +34,23 @@ class HashFamily(Protocol):
         num_buckets: codes lie in ``[0, num_buckets)``.
 
     Example:
-        A family that hashes a vector by the place of its largest coordinate:
+        A family that hashes a vector by the place of its largest coordinate, with random signs:
 
         >>> import numpy as np, torch
         >>> class Largest:
-        ...     def __init__(self, in_features, num_vectors=1, seed=0):
+        ...     def __init__(self, in_features, hashes_per_table, num_tables, seed=0):
         ...         self.in_features = self.num_buckets = in_features
-        ...         self.num_tables = 1
+        ...         self.num_tables = num_tables
+        ...         self.redraw(seed)
         ...     def redraw(self, seed):
-        ...         pass
+        ...         signs = np.random.default_rng(seed).choice([-1, 1], (self.num_tables, 1, 1))
+        ...         self.signs = torch.from_numpy(signs)
         ...     def codes(self, vectors):
-        ...         return vectors.argmax(1).numpy()[None].astype(np.int32)
+        ...         return (vectors * self.signs).argmax(2).numpy().astype(np.int32)
         ...     def sparse_codes(self, vectors):
         ...         raise NotImplementedError
-        >>> Largest(3).codes(torch.tensor([[0.0, 2.0, 1.0], [5.0, 2.0, 1.0]]))
-        array([[1, 0]], dtype=int32)
+        >>> Largest(3, 1, 2).codes(torch.tensor([[0.0, 2.0, 1.0], [5.0, 2.0, 1.0]])).shape
+        (2, 2)
     """
 
     in_features: int
@@ -75,17 +75,17 @@ class HashFamily(Protocol):
 
 
 def check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
-    """Raise ValueError for a number below 1, or for codes of more than 24 bits.
+    """Raise ValueError for a number below 1, or for codes that do not fit in int32.
 
     ``bits`` is the number of bits of one elementary hash.
     """
     checks.whole("in_features", in_features, 1)
     checks.whole("hashes_per_table", hashes_per_table, 1)
     checks.whole("num_tables", num_tables, 1)
-    if (bits := hashes_per_table * bits) > 24:
+    if (needed := hashes_per_table * bits) > MOST_BITS:
         raise ValueError(
-            f"hashes_per_table = {hashes_per_table} makes codes of {bits} bits; tables of more "
-            "than 2^24 buckets are not supported: lower hashes_per_table"
+            f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes have "
+            f"at most {MOST_BITS}: it must be at most {MOST_BITS // bits}"
         )
 
 
@@ -93,8 +93,3 @@ def check_width(vectors: torch.Tensor, in_features: int) -> None:
     """Raise ValueError unless ``vectors`` are ``(n, in_features)``."""
     if vectors.ndim != 2 or vectors.shape[1] != in_features:
         raise ValueError(f"vectors must be (n, {in_features}), not {tuple(vectors.shape)}")
-
-
-def choose_hashes(num_vectors: int, per_bucket: int, bits: int) -> int:
-    """The number K for which a table has about one bucket for each ``per_bucket`` vectors."""
-    return max(1, round(math.log2(max(1, num_vectors / per_bucket)) / bits))

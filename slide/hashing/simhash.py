@@ -7,7 +7,7 @@ import torch
 
 from slide.backend import CPU, native, on_device, plain
 from slide.hashing import probing
-from slide.hashing.family import check_shape, check_width, choose_hashes
+from slide.hashing.family import check_shape, check_width
 from slide.kernels import hash_codes as kernels
 from slide.plain import hash_codes as plain_codes
 from slide.runtime import array_view, has_bfloat16
@@ -24,14 +24,12 @@ class SimHash:
 
     Args:
         in_features: D, length of the vectors.
-        hashes_per_table: K, number of signs in a code, at most 24; None chooses K so that a
-            bucket holds about 256 vectors.
+        hashes_per_table: K, number of signs in a code, at most 31.
         num_tables: L, number of codes of a vector.
         seed: seed of the random directions.
-        num_vectors: number of vectors that the tables will hold; used only to choose K.
 
     Raises:
-        ValueError: for a number below 1, or for codes of more than 24 bits.
+        ValueError: for a number below 1, or for codes of more than 31 bits.
 
     Example:
         >>> import slide, torch
@@ -46,13 +44,10 @@ class SimHash:
     def __init__(
         self,
         in_features: int,
-        hashes_per_table: int | None = None,
-        num_tables: int = 16,
+        hashes_per_table: int,
+        num_tables: int,
         seed: int = 0,
-        num_vectors: int = 2**16,
     ):
-        if hashes_per_table is None:
-            hashes_per_table = choose_hashes(num_vectors, per_bucket=256, bits=1)
         check_shape(in_features, hashes_per_table, num_tables, bits=1)
         self.in_features = in_features
         self.hashes_per_table = hashes_per_table

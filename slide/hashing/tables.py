@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from slide import checks
-from slide.backend import device_of, on_device, on_host, plain
+from slide.backend import device_of, native, on_device, on_host, plain
 from slide.kernels import buckets as kernels
 from slide.kernels.buckets import Buckets
 from slide.plain import buckets as plain_buckets
@@ -17,23 +16,64 @@ from slide.sparse import Pattern
 
 _INT32 = np.dtype(np.int32), torch.int32
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
+# With so many buckets for each id, few ids of different codes share one.
+_BUCKETS_PER_ID = 2
+_UNBOUNDED = 2**31 - 1
+
+
+def bucket_count(num_codes: int, num_ids: int) -> int:
+    """The number of buckets of a table: one for each code, but at most two for each id.
+
+    Example:
+        >>> from slide.hashing.tables import bucket_count
+        >>> bucket_count(num_codes=2**9, num_ids=1000), bucket_count(num_codes=2**24, num_ids=1000)
+        (512, 2000)
+    """
+    return min(num_codes, _BUCKETS_PER_ID * num_ids)
+
+
+def fold(codes: Any, num_buckets: int) -> Any:
+    """Buckets for codes of which there are more than buckets: equal codes have equal buckets.
+
+    Different codes fall into the same bucket as if their buckets were drawn.
+
+    Args:
+        codes: int32 of at least 0, an array or a tensor.
+        num_buckets: number of buckets.
+
+    Returns:
+        Of the form of ``codes``, in ``[0, num_buckets)``.
+    """
+    if plain(codes):
+        device = device_of(codes)
+        return native(plain_buckets.fold(on_device(codes, device), num_buckets))
+    codes = np.ascontiguousarray(on_host(codes))
+    out = np.empty_like(codes)
+    kernels.fold(codes.reshape(-1), num_buckets, out.reshape(-1))
+    return out
 
 
 class HashTables:
     """L tables of ``num_buckets`` buckets, as flat arrays.
 
-    After a build the tables take ``4 L (3 num_buckets + number of ids)`` bytes. Codes are arrays,
-    or tensors on any device. The tables lie where the last codes were; on another device than the
-    CPU they take ``4 L num_buckets (3 + bucket_capacity)`` bytes.
+    After a build the tables take ``4 L (3 num_buckets + number of ids)`` bytes, and after many
+    moves up to twice the second part. Codes are arrays, or tensors on any device. The tables lie
+    where the last codes were; on another device than the CPU they take
+    ``4 L num_buckets (3 + bucket_capacity)`` bytes, if there is a capacity.
 
     Args:
         num_tables: L.
-        num_buckets: number of buckets in a table; codes lie in ``[0, num_buckets)``.
-        bucket_capacity: maximum number of ids in a bucket.
+        num_buckets: number of buckets in a table.
+        bucket_capacity: maximum number of ids in a bucket; None: any number.
         bucket_policy: which ids a full bucket keeps. ``"reservoir"`` keeps a uniform sample of all
             ids that were added (Vitter 1985, "Random sampling with a reservoir", algorithm R).
             ``"fifo"`` keeps the ids that were added last.
         seed: seed of the reservoir.
+        num_codes: codes lie in ``[0, num_codes)``; more than ``num_buckets`` are folded into these
+            (see `fold`; `bucket_count` says how many buckets are enough). None: ``num_buckets``.
+
+    Attributes:
+        capacity: the largest number of ids in a bucket, for kernels; large without a bound.
 
     Raises:
         ValueError: for a number below 1, or for an unknown policy.
@@ -51,17 +91,22 @@ class HashTables:
         self,
         num_tables: int,
         num_buckets: int,
-        bucket_capacity: int = 128,
+        bucket_capacity: int | None = 128,
         bucket_policy: str = "reservoir",
         seed: int = 0,
+        num_codes: int | None = None,
     ):
         checks.whole("num_tables", num_tables, 1)
         checks.whole("num_buckets", num_buckets, 1)
-        checks.whole("bucket_capacity", bucket_capacity, 1)
+        if bucket_capacity is not None:
+            checks.whole("bucket_capacity", bucket_capacity, 1)
         checks.one_of("bucket_policy", bucket_policy, _POLICIES)
+        self.num_codes = num_buckets if num_codes is None else num_codes
+        checks.whole("num_codes", self.num_codes, num_buckets)
         self.num_tables = num_tables
         self.num_buckets = num_buckets
         self.bucket_capacity = bucket_capacity
+        self.capacity = _UNBOUNDED if bucket_capacity is None else bucket_capacity
         self.bucket_policy = bucket_policy
         self.seed = seed
         self.clear()
@@ -83,7 +128,7 @@ class HashTables:
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
-        self.check_codes(codes)
+        codes = self.buckets_of(codes)
         if plain(codes):
             shape = self.num_tables, self.num_buckets
             codes = on_device(codes, device_of(codes))
@@ -94,7 +139,7 @@ class HashTables:
             # The pool begins with zeros, so that equal runs have equal states.
             pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
             self.buckets = buckets = buckets._replace(pool=pool)
-        kernels.build(buckets, on_host(codes), self.bucket_capacity, *self._policy())
+        kernels.build(buckets, on_host(codes), self.capacity, *self._policy())
 
     def insert(self, ids: Any, codes: Any) -> None:
         """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
@@ -103,27 +148,31 @@ class HashTables:
             ValueError: for ids or codes of the wrong shape or type, or out of range.
         """
         self._check_ids(ids, codes)
-        self._insert(ids, codes)
+        self._insert(ids, self.buckets_of(codes))
 
     def _insert(self, ids: Any, codes: Any) -> None:
         if plain(codes):
             device = device_of(codes)
             ids, codes = on_device(ids, device), on_device(codes, device)
-            plain_buckets.insert(self.tensors(device), ids, codes, *self._policy())
+            buckets, unbounded = self.tensors(device), self.bucket_capacity is None
+            if unbounded:
+                self.buckets = plain_buckets.insert_all(buckets, ids, codes)
+            else:
+                plain_buckets.insert(buckets, ids, codes, *self._policy())
             return
         buckets, ids, codes = self.arrays(), on_host(ids), on_host(codes)
         done = np.zeros(self.num_tables, np.int64)
         while True:
-            kernels.insert(buckets, ids, codes, self.bucket_capacity, *self._policy(), done)
+            kernels.insert(buckets, ids, codes, self.capacity, *self._policy(), done)
             if (done == len(ids)).all():
                 return
-            pool = buckets.pool
-            # The larger pool has space for the bucket that did not fit.
-            larger = np.zeros(
-                (self.num_tables, 2 * pool.shape[1] + self.bucket_capacity + 4), np.int32
-            )
-            larger[:, : pool.shape[1]] = pool
-            self.buckets = buckets = buckets._replace(pool=larger)
+            # Buckets that moved have left room behind, which the new pool does without. It has
+            # space for the bucket that did not fit, and for as many ids as there are.
+            held = int(np.minimum(buckets.seen, buckets.rooms).sum(1).max())
+            room = max(4, 2 * int(buckets.rooms.max()))
+            pool = np.zeros((self.num_tables, 2 * held + room), np.int32)
+            kernels.compact(buckets, pool)
+            self.buckets = buckets = buckets._replace(pool=pool)
 
     def move(self, ids: Any, old: Any, new: Any) -> None:
         """Move ids from buckets ``old`` to buckets ``new``.
@@ -137,17 +186,21 @@ class HashTables:
         """
         self._check_ids(ids, old)
         self._check_ids(ids, new)
+        old, new = self.buckets_of(old), self.buckets_of(new)
         if plain(old):
             device = device_of(old)
             ids, old, new = (on_device(each, device) for each in (ids, old, new))
             same = old == new
-            buckets = self.tensors(device)
-            plain_buckets.remove(buckets, ids, torch.where(same, -1, old), self.bucket_capacity)
+            buckets, gone = self.tensors(device), torch.where(same, -1, old)
+            if self.bucket_capacity is None:
+                self.buckets = plain_buckets.remove_all(buckets, ids, gone)
+            else:
+                plain_buckets.remove(buckets, ids, gone, self.bucket_capacity)
             self._insert(ids, torch.where(same, -1, new))
             return
         ids, old, new = map(on_host, (ids, old, new))
         same = old == new
-        kernels.remove(self.arrays(), ids, np.where(same, -1, old), self.bucket_capacity)
+        kernels.remove(self.arrays(), ids, np.where(same, -1, old), self.capacity)
         self._insert(ids, np.where(same, -1, new))
 
     def query(self, codes: Any) -> Pattern:
@@ -163,22 +216,34 @@ class HashTables:
         Raises:
             ValueError: for codes of the wrong shape or type, or out of range.
         """
-        self.check_codes(codes, len(codes) // self.num_tables)
+        codes = self.buckets_of(codes, len(codes) // self.num_tables)
         if plain(codes):
-            return Pattern.from_padded(on_host(self.look_up(codes).transpose(0, 1).flatten(1)))
+            device = device_of(codes)
+            codes, most = on_device(codes, device), self.most_held()
+            found = plain_buckets.look_up(self.tensors(device), codes, most)
+            return Pattern.from_padded(on_host(found.transpose(0, 1).flatten(1)))
         buckets, codes = self.arrays(), on_host(codes)
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
-        kernels.bucket_lengths(buckets, codes, self.bucket_capacity, indptr[1:])
+        kernels.bucket_lengths(buckets, codes, self.capacity, indptr[1:])
         np.cumsum(indptr, out=indptr)
         ids = np.empty(indptr[-1], np.int32)
-        kernels.look_up(buckets, codes, self.bucket_capacity, indptr, ids)
+        kernels.look_up(buckets, codes, self.capacity, indptr, ids)
         return Pattern(indptr, ids)
+
+    def buckets_of(self, codes: Any, probes: int = 1) -> Any:
+        """The buckets of codes, which are `fold` of them if there are more codes than buckets.
+
+        Kernels that read ``buckets`` themselves take these. Arguments and errors are those of
+        `check_codes`.
+        """
+        self.check_codes(codes, probes)
+        return codes if self.num_codes == self.num_buckets else fold(codes, self.num_buckets)
 
     def check_codes(self, codes: Any, probes: int = 1) -> None:
         """Raise unless codes fit the tables; kernels do not check that.
 
         Args:
-            codes: ``(P * L, n)`` int32 in ``[0, num_buckets)``. On another device than the CPU
+            codes: ``(P * L, n)`` int32 in ``[0, num_codes)``. On another device than the CPU
                 nobody looks at them, since the host would wait for the device.
             probes: P, number of buckets in each table.
 
@@ -193,9 +258,9 @@ class HashTables:
         if device_of(codes).type != "cpu":
             return
         codes = on_host(codes)
-        if codes.size and not (codes.min() >= 0 and codes.max() < self.num_buckets):
+        if codes.size and not (codes.min() >= 0 and codes.max() < self.num_codes):
             raise ValueError(
-                f"codes must lie in [0, {self.num_buckets}), not in [{codes.min()}, {codes.max()}]"
+                f"codes must lie in [0, {self.num_codes}), not in [{codes.min()}, {codes.max()}]"
             )
 
     def _check_ids(self, ids: Any, codes: Any) -> None:
@@ -207,18 +272,9 @@ class HashTables:
         if device_of(ids).type == "cpu" and count and (least := int(ids.min())) < 0:
             raise ValueError(f"ids must be at least 0, not {least}")
 
-    def look_up(self, codes: Any) -> Tensor:
-        """The ids in the buckets of each query on the device of the codes; -1: none.
-
-        Args:
-            codes: ``(P * L, B)`` int32; see `query`.
-
-        Returns:
-            ``(P * L, B, bucket_capacity)`` int32.
-        """
-        device = device_of(codes)
-        codes = on_device(codes, device)
-        return plain_buckets.look_up(self.tensors(device), codes, self.bucket_capacity)
+    def most_held(self) -> int:
+        """The largest number of ids that a bucket can hold: its capacity, or what one holds."""
+        return self.bucket_capacity or int(self.buckets.seen.max())
 
     def tensors(self, device: torch.device) -> BucketTensors:
         """The tables as tensors on a device; the tables stay there."""
@@ -235,12 +291,9 @@ class HashTables:
         return buckets
 
     def occupancy(self) -> tuple[float, int]:
-        """The share of buckets that are not empty, and the number of ids in the fullest one.
-
-        This number counts all ids that were added, including ids that the bucket did not keep.
-        """
+        """The share of buckets that are not empty, and the number of ids in the fullest one."""
         seen = on_host(self.buckets.seen)
-        return float(np.count_nonzero(seen)) / seen.size, int(seen.max())
+        return float(np.count_nonzero(seen)) / seen.size, min(int(seen.max()), self.capacity)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""

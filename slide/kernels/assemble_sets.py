@@ -152,26 +152,3 @@ def stratified_log_weights(indptr, num_known, num_rows, out):
             log_weight = np.log((num_rows - num_known[b]) / (end - middle))
             for p in range(middle, end):
                 out[p] = log_weight
-
-
-@serial
-def count_updates(ids, updates, limit, out):
-    """Count one update more of each row in ``ids``; list the rows that have just had ``limit``.
-
-    Args:
-        ids: ``(n,)`` int32.
-        updates: ``(N,)`` uint8, how many each row has had since it was hashed, at most ``limit``.
-        limit: at most 255.
-        out: ``(n,)`` int32, written.
-
-    Returns:
-        How many rows were listed.
-    """
-    listed = 0
-    for i in range(len(ids)):
-        if updates[ids[i]] < limit:
-            updates[ids[i]] += 1
-            if updates[ids[i]] == limit:
-                out[listed] = ids[i]
-                listed += 1
-    return listed

@@ -16,6 +16,8 @@ FIFO, RESERVOIR = 0, 1
 # Of the draws' counters: random odd factors (int64, products wrap).
 TABLE_FACTOR, CODE_FACTOR = 0x2545F4914F6CDD1D, 0x5851F42D4C957F2D
 ID_FACTOR = 0x369DEA0F31A53F85
+# Shifts and factors of the mixing of codes.
+FOLDING = ((16, 0x85EBCA6B), (13, 0xC2B2AE35))
 
 
 class Buckets(NamedTuple):
@@ -58,6 +60,22 @@ def _counter(table, code, offered, own):
     """
     bucket = np.int64(table) * TABLE_FACTOR + np.int64(code) * CODE_FACTOR
     return bucket + np.int64(own) * ID_FACTOR + np.int64(offered)
+
+
+@parallel
+def fold(codes, num_buckets, out):
+    """Write a bucket for each code ``(n,)`` int32 to ``out``: some bits of a mix of all its bits.
+
+    The mix is that of MurmurHash3 for 32 bits, whose result, as a fraction of 2^32, is multiplied
+    by the number of buckets.
+    """
+    for i in prange(len(codes)):
+        mixed = np.int64(codes[i])
+        for shift, factor in FOLDING:
+            mixed ^= mixed >> shift
+            mixed = (mixed * factor) & 0xFFFFFFFF
+        mixed ^= mixed >> 16
+        out[i] = (mixed * num_buckets) >> 32
 
 
 @parallel
@@ -136,6 +154,23 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
             if position >= 0:
                 pool[starts[c] + position] = ids[i]
             done[l] = i + 1
+
+
+@parallel
+def compact(buckets, pool):
+    """Move all buckets to a new pool ``(L, P)``, one after the other, without room to grow."""
+    used, old = buckets.used, buckets.pool
+    for l in prange(old.shape[0]):
+        starts, rooms, seen = buckets.starts[l], buckets.rooms[l], buckets.seen[l]
+        end = 0
+        for c in range(len(starts)):
+            held = min(seen[c], rooms[c])
+            for j in range(held):
+                pool[l, end + j] = old[l, starts[c] + j]
+            starts[c] = end
+            rooms[c] = held
+            end += held
+        used[l] = end
 
 
 @parallel

@@ -18,7 +18,7 @@ def pack_signs(projections, hashes_per_table, out):
 
     Args:
         projections: ``(n, L * K)`` floats or integers.
-        hashes_per_table: K, at most 30.
+        hashes_per_table: K, at most 31.
         out: ``(L, n)`` int32.
     """
     num_tables = out.shape[0]
@@ -53,14 +53,14 @@ def project_sparse(indptr, indices, values, directions, out):
 
 
 @parallel
-def dwta_dense(vectors, coordinates, hashes_per_table, bits, out):
+def dwta_dense(vectors, coordinates, hashes_per_table, shift, out):
     """Winner-take-all codes of dense vectors: the digit of a bin is the position of its maximum.
 
     Args:
         vectors: ``(n, D)`` floats.
         coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
         hashes_per_table: K digits a code.
-        bits: bits a digit, log2 of M.
+        shift: bits by which a digit is moved for each one that follows it in a code.
         out: ``(L, n)`` int32.
     """
     bin_size = coordinates.shape[1]
@@ -77,7 +77,7 @@ def dwta_dense(vectors, coordinates, hashes_per_table, bits, out):
                     if value > best:
                         best = value
                         digit = j
-                code = (code << bits) | digit
+                code = (code << shift) + digit
             out[l, i] = code
 
 
@@ -103,7 +103,7 @@ def _densify(digits, key, found):
 
 
 @parallel
-def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, key, out):
+def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, shift, key, out):
     """Densified winner-take-all codes of sparse vectors; only stored coordinates take part.
 
     Args:
@@ -112,6 +112,7 @@ def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, key, ou
             permutations, -1 where the coordinate is in no bin.
         hashes_per_table: K digits a code.
         bits: bits a digit, log2 of M.
+        shift: see `dwta_dense`.
         key: uint64 key of the densification's draws.
         out: ``(L, B)`` int32.
     """
@@ -136,5 +137,5 @@ def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, key, ou
         for l in range(num_tables):
             code = 0
             for k in range(hashes_per_table):
-                code = (code << bits) | digits[l * hashes_per_table + k]
+                code = (code << shift) + digits[l * hashes_per_table + k]
             out[l, b] = code

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from slide import checks
+from slide.active_set import Transposed
 from slide.backend import on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
@@ -20,6 +21,7 @@ from slide.row_gradients import (
     FactoredRowGradient,
     RowGradient,
     as_rows,
+    num_rows,
     take_row_gradients,
     takers,
 )
@@ -54,6 +56,9 @@ class RowSparseAdam(Optimizer):
             instead of one for each entry. A step then reads and writes a third less memory, and
             half if there is no first moment. With a set for each sample, most of the time of a
             step is spent on this memory.
+        every_row: whether a step also changes the rows that have no gradient, by their moments, so
+            that all steps equal those of ``torch.optim.AdamW``. It then takes time in proportion
+            to all rows.
 
     Raises:
         ValueError: for a number out of range.
@@ -78,6 +83,7 @@ class RowSparseAdam(Optimizer):
         weight_decay: float = 0.0,
         correct_skipped: bool = False,
         rowwise: bool = False,
+        every_row: bool = False,
     ):
         checks.positive("lr", lr)
         checks.listing("betas", betas)
@@ -91,6 +97,7 @@ class RowSparseAdam(Optimizer):
         checks.not_negative("weight_decay", weight_decay)
         checks.flag("correct_skipped", correct_skipped)
         checks.flag("rowwise", rowwise)
+        checks.flag("every_row", every_row)
         defaults = {
             "lr": lr,
             "betas": tuple(betas),
@@ -98,6 +105,7 @@ class RowSparseAdam(Optimizer):
             "weight_decay": weight_decay,
             "correct_skipped": correct_skipped,
             "rowwise": rowwise,
+            "every_row": every_row,
         }
         super().__init__(params, defaults)
         takers.add(self)
@@ -178,26 +186,9 @@ class RowSparseAdam(Optimizer):
             int(state["step"]),
         )
         tensors = AdamTensors(p, state.get("exp_avg"), state["exp_avg_sq"], state.get("last_step"))
-        if plain(p):
-            _update_plain(tensors, hyper, gradient)
-            return
-        if p.dtype == torch.bfloat16:
-            _update_copies(tensors, hyper, gradient)
-            return
-        rows = _as_adam_rows(tensors)
-        chunks = 4 * num_threads()
-        if isinstance(gradient, FactoredRowGradient):
-            t = gradient.transposed
-            kernels.adam_factored(
-                rows,
-                hyper,
-                kernels.Factors(
-                    t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
-                ),
-                chunks,
-            )
-        else:
-            kernels.adam_rows(rows, hyper, _ids(gradient), array_view(gradient.rows), chunks)
+        _update_rows(tensors, hyper, gradient)
+        if group.get("every_row") and gradient.ids is not None:
+            _update_rows(tensors, hyper, _no_gradient(p, gradient.ids))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, with its options.
@@ -208,7 +199,8 @@ class RowSparseAdam(Optimizer):
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         own = [p for group in self.param_groups for p in group["params"]]
         for group in state_dict["param_groups"]:  # Copied and loaded optimizers have one more.
-            names = [name for name in self.defaults if name != "differentiable"]
+            # Earlier states lack the last one, which is then false.
+            names = set(self.defaults) - {"differentiable", "every_row"}
             check_names("its groups lack", names, group)
         if len(saved) == len(own):  # Else the base class raises an error.
             betas = [g["betas"] for g in state_dict["param_groups"] for _ in g["params"]]
@@ -221,6 +213,43 @@ class RowSparseAdam(Optimizer):
                 if isinstance(value, torch.Tensor):
                     dtype = torch.int32 if name == "last_step" else moment_type(p)
                     self.state[p][name] = value.detach().to(p.device, dtype, copy=True)
+
+
+def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
+    """Adam on the rows of a gradient."""
+    p = tensors.weight
+    if plain(p):
+        _update_plain(tensors, hyper, gradient)
+        return
+    if p.dtype == torch.bfloat16:
+        _update_copies(tensors, hyper, gradient)
+        return
+    rows = _as_adam_rows(tensors)
+    chunks = 4 * num_threads()
+    if isinstance(gradient, FactoredRowGradient):
+        t = gradient.transposed
+        kernels.adam_factored(
+            rows,
+            hyper,
+            kernels.Factors(
+                t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
+            ),
+            chunks,
+        )
+    else:
+        kernels.adam_rows(rows, hyper, _ids(gradient), array_view(gradient.rows), chunks)
+
+
+def _no_gradient(p: torch.Tensor, but: Any) -> AnyRowGradient:
+    """A gradient of 0 for all rows but these."""
+    idle = np.ones(num_rows(p), bool)
+    idle[on_host(but)] = False
+    ids, width = np.flatnonzero(idle).astype(np.int32), p.numel() // len(idle)
+    if plain(p) or p.dtype == torch.bfloat16:
+        return RowGradient(ids, p.new_zeros(len(ids), width))
+    none = Transposed(ids, np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), _EMPTY)
+    kind = array_view(as_rows(p)).dtype
+    return FactoredRowGradient(none, np.empty(0, kind), np.zeros((1, width), kind))
 
 
 def _as_adam_rows(tensors: AdamTensors) -> AdamRows:

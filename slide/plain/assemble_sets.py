@@ -72,25 +72,3 @@ def stratified_log_weights(num_known: Tensor, sizes: Tensor, width: int, num_row
     places = torch.arange(width, device=sizes.device)
     weight = ((num_rows - num_known) / (sizes - num_known)).log().float()
     return torch.where(places < num_known[:, None], 0, weight[:, None])
-
-
-def count_updates(ids: Tensor, updates: Tensor, limit: int) -> Tensor:
-    """Count one update more for each id; the rows that have just had ``limit``.
-
-    Args:
-        ids: ``(n,)`` int32; may repeat.
-        updates: ``(N,)`` uint8, changed: how many each row has had since it was hashed, at most
-            ``limit``.
-        limit: at most 255.
-
-    Returns:
-        ``(n,)`` int32, the rows that have just had ``limit``, and -1 in the other places.
-    """
-    ids = ids.sort().values
-    first = first_of_equal(ids)
-    place = first.cumsum(0) - 1
-    counts = torch.zeros_like(place).index_add_(0, place, torch.ones_like(place))[place]
-    before = updates[ids]
-    after = (before + counts).clamp_(max=limit)
-    updates[ids] = after.to(torch.uint8)
-    return torch.where(first & (before < limit) & (after >= limit), ids, -1)

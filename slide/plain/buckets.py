@@ -1,6 +1,7 @@
 """`slide.kernels.buckets` in torch: hash tables on any device.
 
-Here each bucket has room for its whole capacity from the start, so no bucket ever moves. Otherwise
+Here each bucket has room for its whole capacity from the start, so no bucket ever moves. Without a
+capacity buckets stand one after the other without gaps, and each change makes them anew. Otherwise
 the arrays are those of the kernels, with one more place at the end of each pool, where ids go that
 are not kept. What a build keeps, and where, is the same as with kernels.
 """
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slide.backend import on_device
-from slide.kernels.buckets import CODE_FACTOR, FIFO, ID_FACTOR, TABLE_FACTOR, Buckets
+from slide.kernels.buckets import CODE_FACTOR, FIFO, FOLDING, ID_FACTOR, TABLE_FACTOR, Buckets
 from slide.plain.pattern_products import first_of_equal
 from slide.plain.random import random_below
 
@@ -41,10 +42,23 @@ def emptied(
     )
 
 
-def widened(buckets: Buckets | BucketTensors, capacity: int, device: torch.device) -> BucketTensors:
+def fold(codes: Tensor, num_buckets: int) -> Tensor:
+    """Buckets for codes of any shape; see `slide.kernels.buckets.fold`."""
+    mixed = codes.long()
+    for shift, factor in FOLDING:
+        mixed = ((mixed ^ (mixed >> shift)) * factor) & 0xFFFFFFFF
+    return (((mixed ^ (mixed >> 16)) * num_buckets) >> 32).int()
+
+
+def widened(
+    buckets: Buckets | BucketTensors, capacity: int | None, device: torch.device
+) -> BucketTensors:
     """Tables of any layout as tensors on a device, in the layout of this file."""
-    starts, rooms, seen, _, pool = (on_device(each, device) for each in buckets)
+    buckets = BucketTensors(*(on_device(each, device) for each in buckets))
+    starts, rooms, seen, _, pool = buckets
     num_tables, num_buckets = starts.shape
+    if capacity is None:
+        return _packed((num_tables, num_buckets), *_entries(buckets))
     out = emptied(num_tables, num_buckets, capacity, device)
     filled = torch.arange(capacity, device=device) < rooms.minimum(seen)[:, :, None]
     at = torch.where(filled, starts[:, :, None] + torch.arange(capacity, device=device), 0)
@@ -53,20 +67,68 @@ def widened(buckets: Buckets | BucketTensors, capacity: int, device: torch.devic
     return out._replace(seen=seen.clone())
 
 
+def _entries(buckets: BucketTensors) -> tuple[Tensor, Tensor]:
+    """The bucket, counted through all tables, and the id of each entry, bucket after bucket."""
+    starts, rooms, seen, _, pool = buckets
+    num_buckets, size = starts.shape[1], pool.shape[1]
+    held = rooms.minimum(seen).flatten().long()
+    places = torch.arange(held.numel(), device=held.device).repeat_interleave(held)
+    rank = torch.arange(len(places), device=held.device) - (held.cumsum(0) - held)[places]
+    at = places // num_buckets * size + starts.flatten().long()[places] + rank
+    return places, pool.flatten()[at]
+
+
+def _packed(shape: tuple[int, int], places: Tensor, ids: Tensor) -> BucketTensors:
+    """Tables of these entries; see `_entries`; those of a bucket stay in their order."""
+    places, order = places.sort(stable=True)
+    seen = places.bincount(minlength=shape[0] * shape[1]).view(shape)
+    used, starts = seen.sum(1), seen.cumsum(1) - seen
+    pool = ids.new_zeros(shape[0], int(used.max()) + 1)
+    tables = places // shape[1]
+    rank = torch.arange(len(places), device=ids.device) - (used.cumsum(0) - used)[tables]
+    pool[tables, rank] = ids[order]
+    return BucketTensors(starts.int(), seen.int(), seen.int(), used, pool)
+
+
+def _numbered(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """`_entries` of ids ``(n,)`` with codes ``(L, n)``, without those whose code is negative."""
+    num_tables, num_buckets = buckets.starts.shape
+    first = torch.arange(num_tables, device=ids.device)[:, None] * num_buckets
+    valid = codes >= 0
+    return (first + codes)[valid], ids.expand(codes.shape)[valid]
+
+
+def insert_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTensors:
+    """`insert` for tables without a capacity, which are new tables then."""
+    kept = zip(_entries(buckets), _numbered(buckets, ids, codes), strict=True)
+    return _packed(tuple(buckets.starts.shape), *map(torch.cat, kept))
+
+
+def remove_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTensors:
+    """`remove` for tables without a capacity, which are new tables then."""
+    places, held = _entries(buckets)
+    gone, lost = _numbered(buckets, ids, codes)
+    kept = torch.isin((places << 32) + held, (gone << 32) + lost, invert=True)
+    return _packed(tuple(buckets.starts.shape), places[kept], held[kept])
+
+
 def build(
-    shape: tuple[int, int], codes: Tensor, capacity: int, policy: int, key: int
+    shape: tuple[int, int], codes: Tensor, capacity: int | None, policy: int, key: int
 ) -> BucketTensors:
     """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l.
 
     Args:
         shape: number of tables, and of buckets in each.
         codes: ``(L, N)`` int32.
-        capacity: maximum number of ids in a bucket.
+        capacity: maximum number of ids in a bucket; None: any number.
         policy: `FIFO` or `RESERVOIR` of `slide.kernels.buckets`.
         key: key of the reservoir's draws.
     """
-    buckets = emptied(*shape, capacity, codes.device)
-    insert(buckets, torch.arange(codes.shape[1], device=codes.device).int(), codes, policy, key)
+    buckets = emptied(*shape, capacity or 0, codes.device)
+    ids = torch.arange(codes.shape[1], device=codes.device).int()
+    if capacity is None:
+        return insert_all(buckets, ids, codes)
+    insert(buckets, ids, codes, policy, key)
     return buckets
 
 

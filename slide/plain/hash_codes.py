@@ -21,16 +21,16 @@ def project_sparse(indptr: Tensor, indices: Tensor, values: Tensor, directions: 
     return weighted_sum(indptr, indices, values, directions)
 
 
-def dwta_dense(vectors: Tensor, coordinates: Tensor, hashes_per_table: int, bits: int) -> Tensor:
+def dwta_dense(vectors: Tensor, coordinates: Tensor, hashes_per_table: int, shift: int) -> Tensor:
     """The digit of a bin is the position of its largest coordinate.
 
     Args:
         vectors: ``(n, D)`` floats.
         coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
         hashes_per_table: K digits in a code.
-        bits: bits of a digit, log2 of M.
+        shift: bits by which a digit is moved for each one that follows it in a code.
     """
-    return _pack(vectors[:, coordinates].argmax(2), hashes_per_table, bits)
+    return _pack(vectors[:, coordinates].argmax(2), hashes_per_table, shift)
 
 
 def dwta_sparse(
@@ -38,6 +38,7 @@ def dwta_sparse(
     places: Tensor,
     hashes_per_table: int,
     bits: int,
+    shift: int,
     key: int,
     num_tables: int,
 ) -> Tensor:
@@ -49,6 +50,7 @@ def dwta_sparse(
             permutations, -1 where the coordinate is in no bin.
         hashes_per_table: K digits in a code.
         bits: bits of a digit, log2 of M.
+        shift: see `dwta_dense`.
         key: key of the densification's draws.
         num_tables: L.
     """
@@ -64,7 +66,7 @@ def dwta_sparse(
     best[at] = values[:, None].expand(at.shape)
     shape = count, num_bins, 1 << bits
     digits, filled = best[:-1].view(shape).argmax(2), stored[:-1].view(shape).any(2)
-    return _pack(_densified(digits, filled, key), hashes_per_table, bits)
+    return _pack(_densified(digits, filled, key), hashes_per_table, shift)
 
 
 def _densified(digits: Tensor, filled: Tensor, key: int) -> Tensor:
@@ -79,9 +81,9 @@ def _densified(digits: Tensor, filled: Tensor, key: int) -> Tensor:
     return torch.where(filled, digits, given)
 
 
-def _pack(digits: Tensor, hashes_per_table: int, bits: int) -> Tensor:
+def _pack(digits: Tensor, hashes_per_table: int, shift: int) -> Tensor:
     """Digits ``(n, L * K)`` as codes, the first digit of a code in front."""
-    shifts = bits * torch.arange(hashes_per_table - 1, -1, -1, device=digits.device)
+    shifts = shift * torch.arange(hashes_per_table - 1, -1, -1, device=digits.device)
     num_tables = digits.shape[1] // hashes_per_table
     codes = digits.view(len(digits), num_tables, hashes_per_table) << shifts
     return codes.sum(2).T.int()

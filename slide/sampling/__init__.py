@@ -11,9 +11,9 @@ from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
 from slide.sampling.neighbour_proposer import NeighbourProposer as NeighbourProposer
 from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler
+from slide.sampling.published_lsh import PublishedLSHProposer as PublishedLSHProposer
 from slide.sampling.recent_proposer import RecentProposer as RecentProposer
 from slide.sampling.sampler import ActiveSampler as ActiveSampler
-from slide.sampling.schedules import Drift as Drift
 from slide.sampling.schedules import backoff as backoff
 from slide.sampling.schedules import fixed as fixed
 from slide.sampling.schedules import never as never

@@ -15,6 +15,7 @@ from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.probing import MOST_PROBES
+from slide.hashing.tables import bucket_count, fold
 from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds
 from slide.plain.sketches import rank_all
@@ -163,9 +164,14 @@ class LSHProposer(Proposer):
         self._ends = [] if n <= LOOK_AT_ALL else [math.ceil(share * n) for share in _RANGES]
         self.families = self._make_families()
         # Bucket 0 of the first table is the first range, then come the buckets of the other ones.
-        sizes = [1, *(family.num_buckets for family in self.families)]
-        self._offsets = np.cumsum(sizes)[:-1].tolist()
-        self.tables = HashTables(self.num_tables, sum(sizes), bucket_capacity=n)
+        rows = np.diff([*self._ends, n])
+        self._buckets = [
+            bucket_count(family.num_buckets, size)
+            for family, size in zip(self.families, rows.tolist(), strict=True)
+        ]
+        self._offsets = np.cumsum([1, *self._buckets])[:-1].tolist()
+        buckets = 1 + sum(self._buckets)
+        self.tables = HashTables(self.num_tables, buckets, bucket_capacity=None)
         self.bounds = torch.zeros(len(self._ends))
         self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
         self.codes = np.zeros((self.num_tables, 0), np.int32)
@@ -310,11 +316,18 @@ class LSHProposer(Proposer):
         scores = self._largest_scores(sketches)
         ranges = (scores[:, None] <= self.bounds).sum(1)
         vectors = _mixed(sketches[:, :HASHED].float())
-        for i, (family, offset) in enumerate(zip(self.families, self._offsets, strict=True)):
+        for i, family in enumerate(self.families):
             rows = (ranges == i + 1).nonzero()[:, 0]
             if len(rows):
-                out[:, rows.numpy()] = on_host(family.codes(vectors[rows])) + offset
+                out[:, rows.numpy()] = self._in_range(i, family.codes(vectors[rows]))
         return out
+
+    def _in_range(self, place: int, codes: Any) -> np.ndarray:
+        """Buckets of the tables for codes of the family of a range."""
+        folded = on_host(codes)
+        if self.families[place].num_buckets > self._buckets[place]:
+            folded = on_host(fold(folded, self._buckets[place]))
+        return folded + np.int32(self._offsets[place])
 
     def _fill_tables(self) -> None:
         """Choose the ranges anew, and put all rows into the tables."""
@@ -404,11 +417,11 @@ class LSHProposer(Proposer):
             return rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
         codes, tables = [np.zeros((1, len(z)), np.int32)], [np.zeros(1, np.int64)]
         vectors = _mixed(z[:, :HASHED])
-        for family, offset in zip(self.families, self._offsets, strict=True):
+        for i, family in enumerate(self.families):
             probed = (
                 family.probe_codes(vectors, self.probes) if self.probes else family.codes(vectors)
             )
-            codes.append(on_host(probed) + np.int32(offset))
+            codes.append(self._in_range(i, probed))
             tables.append(np.arange(len(probed)) % self.num_tables)
         padded = torch.nn.functional.pad(z, (0, WIDTH - z.shape[1]))
         ids = torch.empty(len(z), most, dtype=torch.int32)
@@ -468,7 +481,7 @@ class LSHProposer(Proposer):
         """What tables and codes depend on."""
         return {
             "families": [type(family).__name__ for family in self.families],
-            "buckets": [family.num_buckets for family in self.families],
+            "buckets": self._buckets,
             "num_tables": self.num_tables,
             "directions": self.directions.shape[1],
             "seed": self.seed,

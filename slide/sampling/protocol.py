@@ -228,13 +228,6 @@ class Proposer:
     def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
         """Index changed rows again. Called before each set, unless `rebuild` is called."""
 
-    def drift(self, weight: Tensor, bias: Tensor | None) -> float | None:
-        """Share of the index, in [0, 1], that a `rebuild` from the present weight would change.
-
-        `slide.sampling.Drift` asks for it, and the log. None: nothing is known of it.
-        """
-        return None
-
     def forget(self) -> None:
         """Called before a `rebuild` that must use no earlier index: all rows may have changed."""
 

@@ -47,9 +47,11 @@ class ActiveSampler(Sampler):
             not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
             ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
         candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
-            this share of these places, and uniform ids the others (few make a loss noisy).
+            this share of these places, and uniform ids the others (few make a loss noisy). None: as
+            1, but the set of a sample, not a shared one, holds all candidates, and is larger than
+            ``active`` where they need it, as published.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
-            (see `slide.sampling.backoff`), or `slide.sampling.Drift`. The first one is not counted.
+            (see `slide.sampling.backoff`). The first one is not counted.
         seed: seed of all draws.
 
     Raises:
@@ -79,7 +81,7 @@ class ActiveSampler(Sampler):
         active: int = 1024,
         mode: str = "shared",
         weighting: str = "stratified",
-        candidate_share: float = 0.5,
+        candidate_share: float | None = 0.5,
         rebuild: schedules.Schedule = schedules.backoff,
         seed: int = 0,
     ):
@@ -87,14 +89,15 @@ class ActiveSampler(Sampler):
         checks.whole("active", active, 1)
         checks.one_of("mode", mode, MODES)
         checks.one_of("weighting", weighting, WEIGHTINGS)
-        checks.share("candidate_share", candidate_share, with_one=True)
+        if candidate_share is not None:
+            checks.share("candidate_share", candidate_share, with_one=True)
         checks.whole("seed", seed, 0)
         checks.maker("proposer", proposer, "slide.LSHProposer")
         self.out_features, self.active = out_features, active
         self.mode, self.weighting = mode, weighting
         self.candidate_share, self.rebuild_due, self.seed = candidate_share, rebuild, seed
         self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
-        schedules.check_schedule("rebuild", rebuild, self.proposer)
+        schedules.check_schedule("rebuild", rebuild)
         self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = self.samples = self.rebuilds = 0
@@ -142,16 +145,15 @@ class ActiveSampler(Sampler):
         if inputs is not None:
             self.proposer.observe(inputs)
         due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
-        looks, schedule = stale or due > self.scheduled, self.rebuild_due
         if stale:
             self.proposer.forget()
-        if stale or (looks and schedules.needs_rebuild(schedule, self.proposer, weight, bias)):
+        if stale or due > self.scheduled:
             self.proposer.rebuild(weight, bias)
             self.rebuilds += 1
             self._built = True
+            self.scheduled = due  # Not before a rebuild has succeeded.
         else:
             self.proposer.refresh(weight, bias)
-        self.scheduled = due if looks else self.scheduled  # Not before a rebuild has succeeded.
         self.rebuild_seconds += clock() - start
         if inputs is not None:
             self.samples += num_queries(inputs)
@@ -204,7 +206,10 @@ class ActiveSampler(Sampler):
         """The largest number of candidates, int64, if labels leave ``free`` places."""
         if self.proposer is None:
             return np.zeros_like(free)
-        most = np.floor(self.candidate_share * free).astype(np.int64)
+        if self.candidate_share is None and self.mode == "per_sample":
+            return np.full_like(free, self.out_features)
+        share = 1 if self.candidate_share is None else self.candidate_share
+        most = np.floor(share * free).astype(np.int64)
         return np.maximum(np.minimum(most, free - self._reserve), 0)
 
     def _per_sample(
@@ -212,13 +217,15 @@ class ActiveSampler(Sampler):
     ) -> ActiveSet:
         counts = np.diff(labels.indptr)
         sizes = np.maximum(counts + self._reserve, self.active)
-        indptr = row_bounds(np.minimum(sizes, self.out_features))
         places = self._places_for_candidates(np.maximum(self.active - counts, 0))
         none = np.empty((len(counts), 0), np.int32)
         proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(places))
         if self.proposer is not None and places.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, labels, places, random_key(int(key), 1))
+        if self.candidate_share is None:
+            sizes = np.maximum(sizes, counts + self._reserve + set_ids.num_proposed(proposed))
+        indptr = row_bounds(np.minimum(sizes, self.out_features))
         place = self._scratch, self._place(queries)
         ids, known = set_ids.per_sample_ids(labels, proposed, indptr, key, *place)
         self._chosen = known, int(counts.sum()), len(counts)

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from slide import checks
-from slide.sampling.protocol import Proposer
 
 
 def never(samples: int) -> int:
@@ -22,15 +20,16 @@ def never(samples: int) -> int:
     return 0
 
 
-def fixed(samples: int, every: int = 6_400) -> int:
+def fixed(samples: int, every: int = 6_400, first: int | None = None) -> int:
     """The number of rebuilds due after ``samples`` samples: one after each ``every`` samples.
 
     Args:
         samples: number of training samples so far.
         every: samples between two rebuilds; 0: never.
+        first: samples before the first one; None: ``every``.
 
     Raises:
-        ValueError: if ``every`` is not a whole number of at least 0.
+        ValueError: if a number is not a whole number of at least 0.
 
     Example:
         >>> from slide.sampling import fixed
@@ -38,7 +37,10 @@ def fixed(samples: int, every: int = 6_400) -> int:
         [0, 0, 1, 2]
     """
     checks.whole("every", every, 0)
-    return samples // every if every else 0
+    if first is None:
+        first = every
+    checks.whole("first", first, 0)
+    return (samples - first) // every + 1 if every and samples >= first else 0
 
 
 def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
@@ -78,57 +80,19 @@ def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
     return due
 
 
-class Drift(NamedTuple):
-    """A rebuild schedule that looks at the index, and rebuilds it if too much of it has changed.
-
-    A call returns how many looks are due, at the distances of `backoff`. At a look, an
-    `ActiveSampler` asks its proposer for its `drift`: with `slide.LSHProposer` this is the share of
-    hash codes that differ from those that rows were inserted with, in a sample of rows. Chen et al.
-    2021, "MONGOOSE: a learnable LSH framework for efficient neural network training", section 3.1,
-    also rebuild when weights have moved enough. Most rows of a large layer hardly move, so a small
-    share of changed codes in all rows may be a large one in those that matter.
-
-    Args:
-        limit: rebuild if the drift is above this share, in [0, 1].
-        first: samples before the first look.
-        growth: logarithm of the ratio of an interval to the previous interval; 0: equal intervals.
-
-    Example:
-        >>> import slide
-        >>> schedule = slide.sampling.Drift(limit=0.1, first=1_000)
-        >>> [schedule(samples) for samples in (0, 999, 1_000, 2_500)]
-        [0, 0, 1, 2]
-        >>> sampler = slide.ActiveSampler(8, 1_000, slide.LSHProposer, active=64, rebuild=schedule)
-    """
-
-    limit: float = 0.05
-    first: int = 6_400
-    growth: float = 0.0
-
-    def __call__(self, samples: int) -> int:
-        """The number of looks due.
-
-        Raises:
-            ValueError: if a number is out of range.
-        """
-        checks.share("limit", self.limit, with_one=True)
-        return backoff(samples, self.first, self.growth)
-
-
 Schedule = Callable[[int], int]
 
 
-def check_schedule(name: str, schedule: Any, proposer: Proposer | None = None) -> None:
-    """Raise for a schedule that is impossible, or that the proposer cannot follow.
+def check_schedule(name: str, schedule: Any) -> None:
+    """Raise for a schedule that is impossible.
 
     Args:
         name: of the argument, for the message.
         schedule: what should be a `Schedule`.
-        proposer: that of the sampler, or None.
 
     Raises:
         TypeError: if it is no function that gives whole numbers.
-        ValueError: for a number out of range, or for `Drift` if the proposer has no ``drift``.
+        ValueError: for a number out of range.
     """
     if not callable(schedule):
         raise TypeError(
@@ -138,18 +102,3 @@ def check_schedule(name: str, schedule: Any, proposer: Proposer | None = None) -
     due = schedule(0)  # Schedules check their numbers when they are called.
     if not isinstance(due, int | np.integer):
         raise TypeError(f"{name} must give the number of times that are due, not {due!r}")
-    if isinstance(schedule, Drift) and proposer and type(proposer).drift is Proposer.drift:
-        raise ValueError(
-            f"schedule=drift needs an index that knows how much of it has changed, and "
-            f"{type(proposer).__name__} has no drift(): use LSHProposer, or backoff or fixed"
-        )
-
-
-def needs_rebuild(
-    schedule: Schedule, proposer: Proposer, weight: Tensor, bias: Tensor | None
-) -> bool:
-    """Whether the index is to be rebuilt, now that something is due by the schedule."""
-    if not isinstance(schedule, Drift):
-        return True
-    drift = proposer.drift(weight, bias)
-    return drift is None or drift > schedule.limit

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import native, on_device, plain
+from slide.backend import native, on_device, on_host, plain
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
 from slide.plain.assemble_sets import assemble, stratified_log_weights
@@ -97,6 +97,11 @@ def log_weights(indptr: np.ndarray, num_known: np.ndarray | Tensor, num_rows: in
     out = np.empty(indptr[-1], np.float32)
     kernels.stratified_log_weights(indptr, num_known, num_rows, out)
     return out
+
+
+def num_proposed(proposed: RankedIds | Tensor) -> np.ndarray:
+    """How many ids are proposed for each sample, ``(B,)``; see `slide.Proposer.propose`."""
+    return on_host((proposed >= 0).sum(1)) if isinstance(proposed, Tensor) else proposed.counts
 
 
 def _plain_ids(

@@ -231,6 +231,4 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
     without = selection_recall(layer, inputs, active, with_labels=False)
     found = {"selection/recall": recall, "selection/recall_without_labels": without}
     found |= layer.sampler.statistics()
-    proposer = getattr(layer.sampler, "proposer", None)
-    drift = proposer.drift(layer.weight, layer.bias) if proposer is not None else None
-    return found if drift is None else {**found, "tables/changed_codes": drift}
+    return found

@@ -6,7 +6,7 @@ import pytest
 from helpers import job
 from omegaconf import OmegaConf
 
-from slide.config import fill_in
+from slide.config import build_network, fill_in
 
 RECIPES = sorted(path.stem for path in job.CONF.glob("recipe/*.yaml"))
 
@@ -21,23 +21,32 @@ def test_the_published_setting():
     assert (config.hash.hashes_per_table, config.hash.num_tables) == (6, 50)
     assert config.hash.bin_size == 8
     assert (config.hash.bucket_capacity, config.hash.bucket_policy) == (128, "fifo")
-    assert (config.hash.norm, config.hash.center) == ("cosine", False)
-    assert config.sampler.proposer._target_ == "slide.LSHProposer"
-    assert config.sampler.proposer.upkeep.rehash_after == 0
+    assert config.hash.packing == "released"
+    assert config.sampler.proposer._target_ == "slide.sampling.PublishedLSHProposer"
+    assert config.sampler.proposer.fill == 1000
     assert (config.sampler.mode, config.sampler.active) == ("per_sample", 1000)
-    assert (config.sampler.candidate_share, config.sampler.weighting) == (1.0, "none")
+    assert (config.sampler.candidate_share, config.sampler.weighting) == (None, "none")
     assert config.sampler.rebuild == {
         "_target_": "slide.sampling.fixed",
         "_partial_": True,
         "every": 6400,
     }
-    assert config.sampler.proposer.upkeep.redraw.every == 128_000
+    redraw = config.sampler.proposer.redraw
+    assert (redraw.first, redraw.every) == (6400, 128_000)
     assert config.loss._args_ == ["softmax"]
     assert config.optimizer.lr == 1e-4
     assert config.optimizer.betas == [0.9, 0.999]
-    assert not config.optimizer.correct_skipped
+    assert config.optimizer.every_row
     assert config.trainer.batch_size == 128
     assert config.dataset.num_labels == 670_091
+
+
+def test_first_weights_of_the_published_setting():
+    config = job.compose("recipe=slide2020", "dataset=amazon670k")
+    fill_in(config, 1000, 2000)
+    network = build_network(config, 3000, 2000)
+    for layer in network.layers():
+        assert layer.weight.std().item() == pytest.approx(0.01, rel=0.02)
 
 
 def test_a_key_on_the_command_line_wins_over_a_recipe():
@@ -113,7 +122,12 @@ SMALL = {
     "transform.l2_norm": False,
     "sampler.candidate_share": 0.5,
 }
-PUBLISHED = {"sampler.candidate_share": 1.0, "optimizer.lr": 0.0001}
+PUBLISHED = {
+    "sampler.candidate_share": None,
+    "optimizer.lr": 0.0001,
+    "network.init_scale": 0.113137,
+    "network.output_scale": 0.195959,
+}
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,25 @@ class TestDWTA:
             digits = [codes[l, i] >> 3 * (2 - k) & 7 for l in range(7) for k in range(3)]
             assert digits == naive_hashing.dwta_digits(x[i], family.coordinates)
 
+    @pytest.mark.parametrize(("bin_size", "base"), [(8, 4), (4, 2)])
+    def test_released_codes_add_up_digits_that_overlap(self, bin_size, base):
+        shape = {"hashes_per_table": 3, "num_tables": 7, "bin_size": bin_size}
+        family = DWTA(30, **shape, packing="released")
+        assert family.num_buckets == (bin_size - 1) * (base**3 - 1) // (base - 1) + 1
+        x = make_csr(np.random.default_rng(0), [30] * 4, 30)
+        dense = to_dense(x, 30)
+        codes = family.codes(dense)
+        for i in range(4):
+            digits = naive_hashing.dwta_digits(dense[i], family.coordinates)
+            assert codes[:, i].tolist() == naive_hashing.digits_to_codes(digits, 3, base)
+        np.testing.assert_array_equal(codes, family.sparse_codes(x))
+        assert (codes != DWTA(30, **shape).codes(dense)).any()
+        with pytest.raises(ValueError, match="probes need packing='exact'"):
+            family.probe_codes(dense, 1)
+
+    def test_released_codes_of_the_published_setting(self):
+        assert DWTA(128, 6, 50, packing="released").num_buckets == 9_556
+
     @pytest.mark.parametrize("num_tables", [2, 9])
     def test_bins_are_cut_from_permutations(self, num_tables):
         family = DWTA(21, 2, num_tables, bin_size=4)

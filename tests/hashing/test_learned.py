@@ -120,7 +120,7 @@ def test_state():
         LearnedSimHash(D, 4, 2).load_state_dict(family.state_dict())
 
 
-@pytest.mark.parametrize(("name", "value"), [("steps", -1), ("lr", 0), ("hashes_per_table", 25)])
+@pytest.mark.parametrize(("name", "value"), [("steps", -1), ("lr", 0), ("hashes_per_table", 32)])
 def test_numbers_out_of_range(name, value):
     with pytest.raises(ValueError, match=name):
         LearnedSimHash(D, **(SIZES | {name: value}))

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from helpers import naive
+from helpers import naive, naive_hashing
 from helpers.buckets import as_codes, contents, draw_codes
 
-from slide.backend import plain
+from slide.backend import backend, plain
+from slide.hashing import tables as tables_module
 from slide.hashing.tables import HashTables
 from slide.runtime import random_key
 
@@ -19,14 +20,14 @@ def naive_contents(twin, num_buckets):
 
 def naive_tables(tables, codes, ids=None):
     key = random_key(tables.seed)
-    twin = naive.Tables(tables.num_tables, tables.bucket_capacity, tables.bucket_policy, key)
+    twin = naive.Tables(tables.num_tables, tables.capacity, tables.bucket_policy, key)
     for i in range(codes.shape[1]):
         twin.insert(i if ids is None else ids[i], codes[:, i])
     return twin
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("capacity", [1, 4, 100])
+@pytest.mark.parametrize("capacity", [1, 4, 100, None])
 @pytest.mark.parametrize("policy", POLICIES)
 class TestContents:
     def test_build(self, policy, capacity, seed):
@@ -69,10 +70,10 @@ class TestContents:
                     take(i, codes[:, i], [table])
         found, expected = contents(tables), naive_contents(twin, 5)
         if plain():  # Without kernels the ids that stay keep their order, so others are replaced.
-            kind = sorted if capacity == 100 else len
+            kind = sorted if capacity in (100, None) else len
             found, expected = ([list(map(kind, t)) for t in each] for each in (found, expected))
         assert found == expected
-        if capacity == 100:  # Nothing was ever left out.
+        if capacity in (100, None):  # Nothing was ever left out.
             moved = old.copy()
             moved[:, ids] = new[:, ids]
             tables_then = [[sorted(bucket) for bucket in table] for table in contents(tables)]
@@ -97,7 +98,7 @@ class TestContents:
             tables.insert(np.arange(40, dtype=np.int32), codes)
         sizes = [[len(bucket) for bucket in table] for table in contents(tables)]
         offered = [np.bincount(np.tile(row, 4), minlength=5) for row in codes]
-        assert sizes == np.minimum(offered, capacity).tolist()
+        assert sizes == np.minimum(offered, tables.capacity).tolist()
 
 
 def test_tensors_are_as_good_as_arrays():
@@ -168,7 +169,77 @@ class TestPools:
 def test_occupancy():
     tables = HashTables(2, 4, bucket_capacity=2)
     tables.build(as_codes([[0, 0, 0, 0, 3], [1, 1, 1, 2, 3]]))
-    assert tables.occupancy() == (5 / 8, 4)
+    assert tables.occupancy() == (5 / 8, 2), "what a bucket holds, not what it was offered"
+
+
+class TestFolding:
+    """More codes than buckets."""
+
+    def test_as_buckets_of_the_folded_codes(self):
+        codes = np.random.default_rng(0).integers(0, 2**31, (3, 60), dtype=np.int32)
+        codes[0, :2] = 0, 2**31 - 1
+        tables, twin = HashTables(3, 20, 4, num_codes=2**31), HashTables(3, 20, 4)
+        folded = tables_module.fold(codes, 20)
+        ids, asked = np.arange(60, 70, dtype=np.int32), codes[:, 5:25]
+        moved = np.roll(codes, 7, axis=1)
+        for each, (now, then) in ((tables, (codes, moved)), (twin, (folded, None))):
+            then = tables_module.fold(moved, 20) if then is None else then
+            each.build(now)
+            each.insert(ids, now[:, :10])
+            each.move(np.arange(60, dtype=np.int32), now, then)
+        assert contents(tables) == contents(twin)
+        found, expected = tables.query(asked), twin.query(folded[:, 5:25])
+        assert found.indices.tolist() == expected.indices.tolist()
+        np.testing.assert_array_equal(tables.buckets_of(codes), folded)
+
+    def test_equal_codes_stay_together_and_others_spread(self):
+        codes = np.arange(2**14, dtype=np.int32) << 10  # They differ in few bits.
+        folded = tables_module.fold(codes, 1000)
+        np.testing.assert_array_equal(folded, tables_module.fold(codes.copy(), 1000))
+        counts = np.bincount(folded, minlength=1000)
+        assert len(counts) == 1000
+        # Chi squared has mean 999 and a standard deviation of 45.
+        assert abs(((counts - 16.384) ** 2 / 16.384).sum() - 999) < 4 * 45
+
+    def test_by_torch_as_by_kernels(self):
+        codes = np.random.default_rng(1).integers(0, 2**31, (2, 50), dtype=np.int32)
+        found = []
+        for name in ("kernels", "torch"):
+            with backend(name):
+                found.append(tables_module.fold(codes, 777))
+        np.testing.assert_array_equal(*found)
+        expected = [naive_hashing.fold(code, 777) for code in codes.ravel().tolist()]
+        assert found[0].ravel().tolist() == expected
+
+    def test_a_few_buckets_for_each_id(self):
+        assert tables_module.bucket_count(2**24, 38_087) == 2 * 38_087
+        assert tables_module.bucket_count(512, 38_087) == 512
+
+    def test_codes_must_fit(self):
+        tables = HashTables(1, 4, num_codes=9)
+        with pytest.raises(ValueError, match=r"must lie in \[0, 9\), not in \[9, 9\]"):
+            tables.build(as_codes([[9]]))
+        with pytest.raises(ValueError, match="num_codes must be a whole number of at least 4"):
+            HashTables(1, 4, num_codes=3)
+
+
+@pytest.mark.parametrize("capacity", [4, None])
+def test_room_does_not_grow_with_the_number_of_moves(capacity):
+    rng = np.random.default_rng(0)
+    now = rng.integers(0, 100, (2, 300), dtype=np.int32)
+    tables, ids = HashTables(2, 100, capacity), np.arange(300, dtype=np.int32)
+    tables.build(now)
+    for _ in range(40):
+        then = rng.integers(0, 100, (2, 300), dtype=np.int32)
+        tables.move(ids, now, then)
+        now = then
+    # Twice the ids, and room for the largest bucket twice; plain tables have whole buckets.
+    most = 100 * 4 + 1 if plain() and capacity else 2 * 300 + 2 * 20
+    assert tables.buckets.pool.shape[1] <= most
+    if capacity is None:
+        assert sorted(tables.query(now).indices) == sorted(
+            i for c in now.T for l in (0, 1) for i in np.flatnonzero(now[l] == c[l])
+        )
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -19,9 +19,6 @@ def contents(tables):
     every = np.tile(np.arange(tables.num_buckets, dtype=np.int32), (tables.num_tables, 1))
     b = tables.buckets
     return [
-        [
-            b.pool[l, b.starts[l, c] :][: min(b.seen[l, c], tables.bucket_capacity)].tolist()
-            for c in row
-        ]
+        [b.pool[l, b.starts[l, c] :][: min(b.seen[l, c], tables.capacity)].tolist() for c in row]
         for l, row in enumerate(every)
     ]

@@ -62,6 +62,13 @@ def digits_to_codes(digits, hashes_per_table, bin_size):
     return codes
 
 
+def fold(code, num_buckets):
+    """The bucket of a code: MurmurHash3's mix of 32 bits, as a share of the buckets."""
+    code = (code ^ code >> 16) * 0x85EBCA6B % 2**32
+    code = (code ^ code >> 13) * 0xC2B2AE35 % 2**32
+    return (code ^ code >> 16) * num_buckets // 2**32
+
+
 def dwta_runners(vector, coordinates, hashes_per_table, bits):
     """For each bin, by how much its maximum leads, and the bits that its second place changes."""
     costs, flips = [], []

@@ -153,6 +153,35 @@ def test_corrected_moments_are_those_of_dense_adam():
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("how", ["rows", "factored"])
+@pytest.mark.parametrize("shape", [(5, 3), (5,)])
+def test_every_row_moves_as_with_dense_adam(shape, how, dtype):
+    generator = torch.Generator().manual_seed(4)
+    weight = torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
+    dense = torch.nn.Parameter(weight.detach().double())
+    optimizer = RowSparseAdam([weight], weight_decay=0.1, every_row=True, **OPTIONS)
+    reference = torch.optim.AdamW([dense], weight_decay=0.1, **OPTIONS)
+    for ids in ([0, 1], [2], [1], [0, 2], [1], [4]):
+        rows = torch.randn(len(ids), *shape[1:], dtype=torch.float64, generator=generator)
+        indptr, at = np.arange(len(ids) + 1), np.array(ids, np.int32)
+        gradient = RowGradient(at, rows.reshape(len(ids), -1))
+        if how == "factored":
+            vectors = gradient.rows.numpy()
+            if dtype != torch.float64:
+                vectors = vectors.astype(np.float32)
+            groups = transpose(Pattern(indptr, at), 5)
+            ones = np.ones(len(ids), vectors.dtype)
+            gradient = FactoredRowGradient(groups, ones, vectors)
+        optimizer.zero_grad()
+        add_row_gradient(weight, gradient)
+        dense.grad = torch.zeros_like(dense).index_add_(0, torch.tensor(ids), rows)
+        optimizer.step()
+        reference.step()
+    tolerance = 1e-12 if dtype == torch.float64 else 0.05
+    torch.testing.assert_close(weight.double(), dense, atol=tolerance, rtol=tolerance)
+
+
 def test_uncorrected_moments_stand_still():
     weight = torch.nn.Parameter(torch.zeros(2, 1, dtype=torch.float64))
     optimizer = RowSparseAdam([weight], **OPTIONS)
