@@ -18,6 +18,7 @@ from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import (
     check_overrides,
     find_conf,
+    full_key,
     memory_errors,
     read_config,
     readable,
@@ -37,6 +38,7 @@ from slide.files import resume_word
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.interrupt import exit_status, raised_terminations
+from slide.training.selection import selection_line
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -52,7 +54,7 @@ The keys are those of {train}: {train} --help explains them.
 @announced_compilation()
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
-    words = sys.argv[1:]
+    words = [full_key(word) for word in sys.argv[1:]]
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
     elif any(word.startswith("-") for word in words):
@@ -156,11 +158,9 @@ def _run(
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
     if ranks.leads:
-        if summary["p_at_1"] < summary["majority_p_at_1"]:
-            say(
-                f"warning: P@1 is below {summary['majority_p_at_1']:.4f}, that of always naming "
-                "the most frequent label: is the learning rate too large?"
-            )
+        say(f"sets      {selection_line(summary)}")
+        for sentence in summary["warnings"]:
+            say(f"warning   {sentence}")
         scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)

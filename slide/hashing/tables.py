@@ -234,13 +234,14 @@ class HashTables:
             self.buckets = buckets = Buckets(*(on_host(each).copy() for each in buckets))
         return buckets
 
-    def occupancy(self) -> tuple[float, int]:
-        """The share of buckets that are not empty, and the number of ids in the fullest one.
+    def occupancy(self) -> tuple[float, int, float]:
+        """Share of buckets that are not empty, ids in the fullest one, and share of full buckets.
 
-        This number counts all ids that were added, including ids that the bucket did not keep.
+        A bucket holds at most ``bucket_capacity`` ids of those that were added.
         """
-        seen = on_host(self.buckets.seen)
-        return float(np.count_nonzero(seen)) / seen.size, int(seen.max())
+        seen, capacity = on_host(self.buckets.seen), self.bucket_capacity
+        filled, full = np.count_nonzero(seen), np.count_nonzero(seen >= capacity)
+        return filled / seen.size, min(int(seen.max()), capacity), full / seen.size
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""

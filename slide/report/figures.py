@@ -18,6 +18,18 @@ _PRECISIONS = {
     "eval/p_at_1": "P@1, evaluated rows",
     "held/precision": "precision, held-out rows",
 }
+# What a run measures of its active sets, by names in the log; and what shares a panel.
+_SELECTED = {
+    "selection/recall_without_labels": "recall of the ten best",
+    "selection/chance": "by chance",
+    "selection/candidates": "looked up, of a set",
+    "look_up/rows_seen_share": "share of rows looked at",
+}
+_SELECTION = (
+    ("selection/recall_without_labels", "selection/chance"),
+    ("selection/candidates",),
+    ("look_up/rows_seen_share",),
+)
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {
     "training": "train_seconds",
@@ -63,6 +75,19 @@ def draw_curves(run: RunFiles) -> "Figure":
     right.set(xlabel="step", ylabel="precision")
     if right.lines:
         right.legend(frameon=False)
+    return figure
+
+
+def draw_selection(run: RunFiles) -> "Figure":
+    """What active sets hold of the best outputs, and what that costs, over the steps of a run."""
+    shown = [[name for name in panel if run.curve(name)[0]] for panel in _SELECTION]
+    shown = [names for names in shown if names]
+    figure, panels = _panels(len(shown))
+    for panel, names in zip(panels, shown, strict=True):
+        for name in names:
+            panel.plot(*run.curve(name), "o-", ms=3, lw=1, label=_SELECTED[name])
+        panel.set(xlabel="step", ylim=(0, None))
+        panel.legend(frameon=False)
     return figure
 
 

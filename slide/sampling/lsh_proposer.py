@@ -30,6 +30,8 @@ REHASH_SHARE = 0.25
 REHASH_AFTER = {"shared": 8, "per_sample": 64}
 # With `best`, so many times that many most-voted ids are scored.
 POOL = 4
+# `statistics` counts what so many inputs find.
+_COUNTED = 32
 # What codes depend on, of the families that have it.
 _SIZES = ("hashes_per_table", "bin_size")
 _PUBLISHED, _USUAL = LookUp(), Upkeep()
@@ -85,6 +87,7 @@ class LSHProposer(Proposer):
         self.probes, self.best = look_up
         self.sparse_inputs = look_up.published
         self._rows: tuple[Tensor, Tensor | None] | None = None
+        self._asked: Any = None  # Codes of the last inputs.
         upkeep.check()
         self.rehash_after, self.redraw_due = upkeep
         self._family: Callable[..., Any] | None = family
@@ -96,7 +99,8 @@ class LSHProposer(Proposer):
         # A lambda cannot be pickled, and only `resize` needs the family again.
         unnamed = "<" in getattr(self._family, "__qualname__", "")
         # The layer hands its weight over again before each set.
-        return self.__dict__ | {"_rows": None} | ({"_family": None} if unnamed else {})
+        kept = self.__dict__ | {"_rows": None, "_asked": None}
+        return kept | ({"_family": None} if unnamed else {})
 
     def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
         """Hash functions and empty tables for the number of outputs."""
@@ -189,9 +193,13 @@ class LSHProposer(Proposer):
         self.updates[rows] = 0
         self.moved = []
 
+    def _query_codes(self, queries: Queries) -> Any:
+        self._asked = codes = self.hash.query_codes(queries, self.probes)
+        return codes
+
     def candidates(self, queries: Queries) -> Pattern:
         """All ids in the buckets of each input; an id may be in several of them."""
-        return self.tables.query(self.hash.query_codes(queries, self.probes))
+        return self.tables.query(self._query_codes(queries))
 
     @profiled("score candidates")
     def _best(self, queries: Queries, labels: Pattern, key: np.uint64) -> np.ndarray:
@@ -199,7 +207,7 @@ class LSHProposer(Proposer):
         queries = dense(queries, "LSHProposer with best")
         assert self._rows is not None, "a sampler calls rebuild first"
         best = min(self.best or 0, self.out_features)
-        codes = self.hash.query_codes(queries, self.probes)
+        codes = self._query_codes(queries)
         places = np.minimum(POOL * best + np.diff(labels.indptr), self.out_features)
         voted = voting.most_voted_ids(self.tables, codes, places, key, self._scratch)
         return best_of_voted(queries, *self._rows, voted, labels, best)
@@ -214,7 +222,7 @@ class LSHProposer(Proposer):
         """
         if self.best is not None:
             return ranked(self._best(queries, labels, key), places)
-        codes = self.hash.query_codes(queries, self.probes)
+        codes = self._query_codes(queries)
         return voting.most_voted_ids(self.tables, codes, places, key, self._scratch)
 
     def propose_shared(
@@ -226,13 +234,22 @@ class LSHProposer(Proposer):
         """
         if self.best is not None:
             return in_turns(self._best(queries, labels, key), places)
-        codes = self.hash.query_codes(queries, self.probes)
+        codes = self._query_codes(queries)
         return voting.most_voted_by_all(self.tables, codes, places, key, self._scratch)
 
     def statistics(self) -> dict[str, float]:
-        """How full the tables are."""
-        share, largest = self.tables.occupancy()
-        return {"tables/non_empty_share": share, "tables/largest_bucket": largest}
+        """How full the tables are, and the distinct ids in the buckets of the last inputs."""
+        share, largest, full = self.tables.occupancy()
+        found = {
+            "tables/non_empty_share": share,
+            "tables/largest_bucket": largest,
+            "tables/full_share": full,
+        }
+        if self._asked is not None:
+            ids = self.tables.query(self._asked[:, :_COUNTED])
+            pairs = ids.entry_rows().astype(np.int64) * self.out_features + ids.indices
+            found["look_up/rows_seen"] = len(np.unique(pairs)) / max(1, ids.num_rows)
+        return found
 
     def _settings(self) -> dict[str, Any]:
         """What tables and codes depend on, besides the sizes of the tables."""

@@ -20,6 +20,16 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     files.write_json(folder / SUMMARY, summary)
 
 
+def score_warnings(summary: dict[str, Any]) -> list[str]:
+    """Sentences on scores that are too low to be meant."""
+    if summary["p_at_1"] >= summary["majority_p_at_1"]:
+        return []
+    return [
+        f"P@1 is below {summary['majority_p_at_1']:.4f}, that of always naming the most frequent "
+        "label: is the learning rate too large?"
+    ]
+
+
 def summary_of(
     data: SparseDataset,
     splits: tuple[Split, Split],

@@ -17,7 +17,7 @@ from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import ActiveSampler, LSHProposer
 from slide.sampling.full import FullSampler
-from slide.training.evaluation import inspect_selection
+from slide.training.selection import inspect_selection
 
 D, N, B = 200, 60, 32
 SIZES = (2, 3, 4)
