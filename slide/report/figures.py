@@ -18,18 +18,12 @@ _PRECISIONS = {
     "eval/p_at_1": "P@1, evaluated rows",
     "held/precision": "precision, held-out rows",
 }
-# What a run measures of its active sets, by names in the log; and what shares a panel.
-_SELECTED = {
-    "selection/recall_without_labels": "recall of the ten best",
-    "selection/chance": "by chance",
-    "selection/candidates": "looked up, of a set",
-    "look_up/rows_seen_share": "share of rows looked at",
+# What a run measures of its active sets: names in the log by what a panel shows.
+_SELECTION = {
+    "recall of the ten best": ("selection/recall_without_labels", "selection/chance"),
+    "outputs looked up, of a set": ("selection/candidates",),
+    "share of the rows looked at": ("look_up/rows_seen_share",),
 }
-_SELECTION = (
-    ("selection/recall_without_labels", "selection/chance"),
-    ("selection/candidates",),
-    ("look_up/rows_seen_share",),
-)
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {
     "training": "train_seconds",
@@ -80,14 +74,15 @@ def draw_curves(run: RunFiles) -> "Figure":
 
 def draw_selection(run: RunFiles) -> "Figure":
     """What active sets hold of the best outputs, and what that costs, over the steps of a run."""
-    shown = [[name for name in panel if run.curve(name)[0]] for panel in _SELECTION]
-    shown = [names for names in shown if names]
+    shown = [label for label, names in _SELECTION.items() if run.curve(names[0])[0]]
     figure, panels = _panels(len(shown))
-    for panel, names in zip(panels, shown, strict=True):
-        for name in names:
-            panel.plot(*run.curve(name), "o-", ms=3, lw=1, label=_SELECTED[name])
-        panel.set(xlabel="step", ylim=(0, None))
-        panel.legend(frameon=False)
+    for panel, label in zip(panels, shown, strict=True):
+        for name in _SELECTION[label]:
+            panel.plot(*run.curve(name), "o-", ms=3, lw=1)
+        panel.set(xlabel="step", ylabel=label)
+        panel.margins(y=0.1)
+        panel.set_ylim(bottom=0)
+    panels[0].legend(["of the sets", "by chance"], frameon=False)
     return figure
 
 

@@ -27,9 +27,9 @@ th { border-bottom: 1px solid; font-weight: 600; } small { color: #555; }
 def write_report(folder: Path, answers: Answers) -> Path:
     """Write ``report.html`` into the folder of a finished run, and return its path.
 
-    It has the scores, the curves of loss and precision, what look-ups found, precision by the frequency of labels, the
-    calibration of the scores, the time of each part, and the labels that were found least and most,
-    with examples. It is one file, and asks for nothing from outside.
+    It has the scores, the curves of loss and precision, what look-ups found, precision by the
+    frequency of labels, the calibration of the scores, the time of each part, and the labels that
+    were found least and most, with examples. It is one file, and asks for nothing from outside.
 
     Args:
         folder: of the run; it holds the settings, the log and the summary.

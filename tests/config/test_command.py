@@ -16,7 +16,8 @@ TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
     *("selection/active_mean", "selection/recall", "selection/recall_without_labels"),
     *("selection/candidates", "selection/never_updated"),
-    *("tables/non_empty_share", "tables/largest_bucket"),
+    *("tables/non_empty_share", "tables/largest_bucket", "tables/full_share"),
+    *("selection/chance", "look_up/rows_seen", "look_up/rows_seen_share"),
     *("eval/p_at_1", "eval/p_at_3", "eval/p_at_5"),
 }
 SUMMARY = {
@@ -30,7 +31,8 @@ SUMMARY = {
         "p_at_5",
         "active_mean",
     ),
-    *("rebuild_seconds", "peak_rss_mb", "versions"),
+    *("rebuild_seconds", "peak_rss_mb", "versions", "choices", "warnings"),
+    *("candidates", "recall_at_10", "chance_recall_at_10", "rows_seen_share", "rebuilds"),
 }
 
 
@@ -83,7 +85,13 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
         assert summary[f"network_p_at_{k}"] == pytest.approx(network[f"eval/p_at_{k}"], abs=1e-6)
         assert summary[f"p_at_{k}"] == pytest.approx(final[f"reranked/p_at_{k}"], abs=1e-6)
     expected = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
-    assert capsys.readouterr().out.splitlines()[-1] == f"{expected}  {run}"
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == f"{expected}  {run}"
+    (line,) = (each for each in said.err.splitlines() if each.startswith("sets "))
+    assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
+    measured = job.lines(run, "selection/chance")[-1]
+    assert summary["recall_at_10"] == pytest.approx(measured["selection/recall_without_labels"])
+    assert summary["candidates"] == pytest.approx(measured["selection/candidates"])
 
 
 def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):
@@ -138,7 +146,8 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert [line.partition("  P@1 ")[0] for line in lines[:2]] == [
         f"optimizer.lr={r}" for r in RATES
     ]
-    assert lines[2].split() == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds", "folder"]
+    assert lines[2].split()[:5] == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds"]
+    assert " looked up  recall  by chance  rows looked at  rebuilds " in lines[2]
     assert [line.split()[0] for line in lines[3:]] == RATES
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
     runs = sorted((tmp_path / "results/synthetic").iterdir())
