@@ -240,8 +240,8 @@ class HashTables:
         A bucket holds at most ``bucket_capacity`` ids of those that were added.
         """
         seen, capacity = on_host(self.buckets.seen), self.bucket_capacity
-        filled, full = np.count_nonzero(seen), np.count_nonzero(seen >= capacity)
-        return filled / seen.size, min(int(seen.max()), capacity), full / seen.size
+        filled, full = float(np.mean(seen > 0)), float(np.mean(seen >= capacity))
+        return filled, min(int(seen.max()), capacity), full
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""

@@ -35,7 +35,7 @@ def test_numbers_for_the_log(make, names):
     assert set(found) == names | {"selection/candidates"}
     distinct = len(np.unique(labels.indices))
     assert 0 <= found.pop("selection/candidates") <= 40 - distinct
-    assert found.pop("tables/full_share", 0) == 0
+    assert 0 <= found.pop("tables/full_share", 0) <= 1
     assert all(value > 0 for value in found.values())
     assert found.get("look_up/rows_seen", 1) <= N
     if make is recent_sampler:
