@@ -11,8 +11,7 @@ from slide import checks
 from slide.bars import until_reader_goes
 from slide.report.figures import draw_comparison, save
 from slide.report.run_files import RunFiles, read_run
-from slide.tables import figure_columns, text_table
-from slide.training.selection import SELECTION_COLUMNS
+from slide.tables import SELECTION_COLUMNS, figure_columns, text_table
 
 _ABOUT = """\
 Compares runs of slide-train: the settings that differ, precision, what the look-ups found, time and

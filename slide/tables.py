@@ -3,6 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# Figures of a run's summary about the choice of outputs, by the heads of their columns.
+SELECTION_COLUMNS = {
+    "outputs a set": "active_mean",
+    "looked up": "candidates",
+    "recall": "recall_at_10",
+    "by chance": "chance_recall_at_10",
+    "rows looked at": "rows_seen_share",
+    "rebuilds": "rebuilds",
+    "rebuilds, s": "rebuild_seconds",
+}
+
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns side by side; the last line has no line feed.

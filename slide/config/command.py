@@ -18,7 +18,6 @@ from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import (
     check_overrides,
     find_conf,
-    full_key,
     memory_errors,
     read_config,
     readable,
@@ -50,6 +49,9 @@ describe prints a table of the data set; prepare prints the folder of its arrays
 The keys are those of {train}: {train} --help explains them.
 """
 
+# Keys that a command line may call by the letters of the papers.
+_LETTERS = {"hash.K": "hash.hashes_per_table", "hash.L": "hash.num_tables"}
+
 
 @announced_compilation()
 def train() -> None:
@@ -70,6 +72,18 @@ def train() -> None:
         with one_voice(), user_errors(words):
             config = read_config(asked_for(words))
         run_job(config, words)
+
+
+def full_key(word: str) -> str:
+    """A word of a command line; the key of an override in full, if it is a letter of the papers.
+
+    Example:
+        >>> from slide.config.command import full_key
+        >>> full_key("hash.K=8"), full_key("hash.L=16,50"), full_key("seed=1")
+        ('hash.hashes_per_table=8', 'hash.num_tables=16,50', 'seed=1')
+    """
+    key, equals, value = word.partition("=")
+    return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
 def run_by_hydra(words: Sequence[str]) -> None:

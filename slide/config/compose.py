@@ -17,8 +17,6 @@ from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
 from slide import checks
 
-# Keys that a command line may call by the letters of the papers.
-_LETTERS = {"hash.K": "hash.hashes_per_table", "hash.L": "hash.num_tables"}
 USER_ERRORS = (ValueError, TypeError, OSError)
 # Keys that say what a file builds; they are not settings.
 INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
@@ -147,18 +145,6 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
         # One line, without the places where Hydra looks for files.
         said, _, _ = str(error).partition("\nConfig search path:")
         raise ValueError(_unknown(overrides) or " ".join(said.split())) from error
-
-
-def full_key(word: str) -> str:
-    """A word of a command line; the key of an override in full, if it is a letter of the papers.
-
-    Example:
-        >>> from slide.config.compose import full_key
-        >>> full_key("hash.K=8"), full_key("hash.L=16,50"), full_key("seed=1")
-        ('hash.hashes_per_table=8', 'hash.num_tables=16,50', 'seed=1')
-    """
-    key, equals, value = word.partition("=")
-    return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
 def readable(override: str, sweeps: bool = False) -> str:

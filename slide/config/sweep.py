@@ -11,8 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from slide.bars import say
 from slide.checks import override_key
-from slide.tables import figure_columns, text_table
-from slide.training.selection import SELECTION_COLUMNS
+from slide.tables import SELECTION_COLUMNS, figure_columns, text_table
 
 _FIGURES = {
     **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},

@@ -16,6 +16,7 @@ from slide.runtime import random_key
 from slide.sparse import Pattern
 
 _INT32 = np.dtype(np.int32), torch.int32
+_COUNTED = 32  # `statistics` looks up so many queries.
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
 
 
@@ -242,6 +243,21 @@ class HashTables:
         seen, capacity = on_host(self.buckets.seen), self.bucket_capacity
         filled, full = float(np.mean(seen > 0)), float(np.mean(seen >= capacity))
         return filled, min(int(seen.max()), capacity), full
+
+    def statistics(self, codes: Any = None) -> dict[str, float]:
+        """Numbers for the log; see `slide.Proposer.statistics`.
+
+        Args:
+            codes: of the last queries, as for `query`; None: there are none. A few are looked up.
+        """
+        filled, largest, full = self.occupancy()
+        found = {"non_empty_share": filled, "largest_bucket": largest, "full_share": full}
+        found = {f"tables/{name}": value for name, value in found.items()}
+        if codes is not None:
+            ids = self.query(codes[:, :_COUNTED])
+            pairs = (ids.entry_rows() << 32) + ids.indices  # An id may be in several tables.
+            found["look_up/rows_seen"] = len(np.unique(pairs)) / max(1, ids.num_rows)
+        return found
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""

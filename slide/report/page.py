@@ -11,8 +11,7 @@ from slide.report import answers as found
 from slide.report import figures
 from slide.report.answers import Answers, LabelFacts
 from slide.report.run_files import RunFiles, read_run
-from slide.tables import figure_columns
-from slide.training.selection import SELECTION_COLUMNS
+from slide.tables import SELECTION_COLUMNS, figure_columns
 
 _REPORT = "report.html"
 _SCORES = {"P": "p", "nDCG": "ndcg", "PSP": "psp"}

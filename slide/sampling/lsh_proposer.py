@@ -30,8 +30,6 @@ REHASH_SHARE = 0.25
 REHASH_AFTER = {"shared": 8, "per_sample": 64}
 # With `best`, so many times that many most-voted ids are scored.
 POOL = 4
-# `statistics` counts what so many inputs find.
-_COUNTED = 32
 # What codes depend on, of the families that have it.
 _SIZES = ("hashes_per_table", "bin_size")
 _PUBLISHED, _USUAL = LookUp(), Upkeep()
@@ -98,9 +96,9 @@ class LSHProposer(Proposer):
     def __getstate__(self) -> dict[str, Any]:
         # A lambda cannot be pickled, and only `resize` needs the family again.
         unnamed = "<" in getattr(self._family, "__qualname__", "")
+        kept = {} if unnamed else {"_family": self._family}
         # The layer hands its weight over again before each set.
-        kept = self.__dict__ | {"_rows": None, "_asked": None}
-        return kept | ({"_family": None} if unnamed else {})
+        return self.__dict__ | {"_rows": None, "_asked": None, "_family": None} | kept
 
     def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
         """Hash functions and empty tables for the number of outputs."""
@@ -194,8 +192,8 @@ class LSHProposer(Proposer):
         self.moved = []
 
     def _query_codes(self, queries: Queries) -> Any:
-        self._asked = codes = self.hash.query_codes(queries, self.probes)
-        return codes
+        self._asked = self.hash.query_codes(queries, self.probes)
+        return self._asked
 
     def candidates(self, queries: Queries) -> Pattern:
         """All ids in the buckets of each input; an id may be in several of them."""
@@ -238,18 +236,8 @@ class LSHProposer(Proposer):
         return voting.most_voted_by_all(self.tables, codes, places, key, self._scratch)
 
     def statistics(self) -> dict[str, float]:
-        """How full the tables are, and the distinct ids in the buckets of the last inputs."""
-        share, largest, full = self.tables.occupancy()
-        found = {
-            "tables/non_empty_share": share,
-            "tables/largest_bucket": largest,
-            "tables/full_share": full,
-        }
-        if self._asked is not None:
-            ids = self.tables.query(self._asked[:, :_COUNTED])
-            pairs = ids.entry_rows().astype(np.int64) * self.out_features + ids.indices
-            found["look_up/rows_seen"] = len(np.unique(pairs)) / max(1, ids.num_rows)
-        return found
+        """How full the tables are, and how many rows the last inputs found there."""
+        return self.tables.statistics(self._asked)
 
     def _settings(self) -> dict[str, Any]:
         """What tables and codes depend on, besides the sizes of the tables."""

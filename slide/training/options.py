@@ -6,6 +6,7 @@ from typing import Any
 from slide import checks
 from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
+from slide.training.plan import evaluation_interval
 
 _MOST_EPOCHS = 20
 # Steps between lines of the log and between measurements of recall, which compute all outputs of
@@ -114,17 +115,21 @@ class TrainingOptions:
         """Whether precision on held-out rows tells how long to train."""
         return self.epochs == "auto"
 
-    def intervals(self, steps: int) -> tuple[int, int]:
+    def intervals(self, steps_per_epoch: int, most_steps: int) -> tuple[int, int]:
         """Steps between lines of the log, and between measurements of the active sets; 0: never.
 
         Args:
-            steps: number of steps that the run has at least.
+            steps_per_epoch: steps in a pass over the training rows.
+            most_steps: largest number of steps of the run.
 
         Example:
             >>> from slide.training import TrainingOptions
-            >>> TrainingOptions().intervals(180), TrainingOptions(log_every=7).intervals(10_000)
-            ((9, 9), (7, 100))
+            >>> TrainingOptions(epochs=2, log_every=7).intervals(90, 180)
+            (7, 9)
         """
+        steps = most_steps
+        if self.auto or self.patience:  # Two evaluations on held-out rows come before the end.
+            steps = min(2 * evaluation_interval(steps_per_epoch), most_steps)
         short = max(1, steps // _FEWEST_POINTS)
         log = min(short, _LOG_EVERY) if self.log_every is None else self.log_every
         recall = min(short, _RECALL_EVERY) if self.recall_every is None else self.recall_every

@@ -208,11 +208,6 @@ def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:
     return max(GRAPH_EPOCHS * steps_per_epoch, least) if kind == "graph" else least
 
 
-def fewest_steps(steps_per_epoch: int, most_steps: int) -> int:
-    """Steps of a run that precision on held-out rows ends, which takes two evaluations of it."""
-    return min(2 * evaluation_interval(steps_per_epoch), most_steps)
-
-
 def evaluation_interval(steps_per_epoch: int) -> int:
     """Steps between evaluations on held-out rows."""
     if steps_per_epoch < FEWEST_STEPS:

@@ -18,16 +18,6 @@ from slide.backend import on_host
 from slide.nn import SampledLinear, SlideNetwork
 from slide.search import exact_top_k
 
-# How tables and pages call the figures of a summary.
-SELECTION_COLUMNS = {
-    "outputs a set": "active_mean",
-    "looked up": "candidates",
-    "recall": "recall_at_10",
-    "by chance": "chance_recall_at_10",
-    "rows looked at": "rows_seen_share",
-    "rebuilds": "rebuilds",
-    "rebuilds, s": "rebuild_seconds",
-}
 _CANDIDATES, _SEEN = "selection/candidates", "look_up/rows_seen_share"
 _RECALL, _CHANCE = "selection/recall_without_labels", "selection/chance"
 # Names in the log of what a summary has the means of.

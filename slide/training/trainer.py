@@ -29,12 +29,11 @@ from slide.training.metrics import inverse_propensities
 from slide.training.monitor import Monitor, SilentMonitor
 from slide.training.options import TrainingOptions
 from slide.training.patience import Patience
-from slide.training.plan import Plan, fewest_steps, least_steps
+from slide.training.plan import Plan, least_steps
 from slide.training.planner import HeldRows, Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
-from slide.training.selection import selection_figures, selection_warnings
 from slide.training.sharing import CoreShare
-from slide.training.summary import score_warnings, summary_of, write_summary
+from slide.training.summary import add_selection, summary_of, write_summary
 from slide.training.together import Together
 
 
@@ -67,8 +66,6 @@ class Trainer:
         plan: how long to train, with ``epochs="auto"``; else None.
         patience: ends the run early, with ``options.patience``; else None.
         notes: sentences on choices that were made before; the summary has them.
-        log_every, recall_every: steps between lines of the log, and between measurements of the
-            active sets; see `TrainingOptions`.
         answers: labels and scores of the last evaluation; None: there was none yet.
 
     Raises:
@@ -121,10 +118,7 @@ class Trainer:
         self.answers: Ranked | None = None
         self.notes: list[str] = []
         self.plan, self._most_steps = None, options.most_steps(len(self.batches), least)
-        ends_early = options.auto or options.patience
-        steps = len(self.batches), self._most_steps
-        fewest = fewest_steps(*steps) if ends_early else self._most_steps
-        self.log_every, self.recall_every = options.intervals(fewest)
+        self.log_every, self.recall_every = options.intervals(len(self.batches), self._most_steps)
         if options.auto:
             self.plan = Plan(len(self.batches), self._most_steps, 60 * options.max_minutes, least)
             lr_schedule = self.plan.schedule
@@ -190,10 +184,8 @@ class Trainer:
             self._note_compilation()
             run = self.data, (self.train_split, self.eval_split), self.counters
             summary = summary_of(*run, len(self.batches), scores, self.together.group)
-            log = self.monitor.scalars()
-            summary |= selection_figures(log, self.network)
+            add_selection(summary, self.monitor.scalars(), self.network)
             summary["choices"] = [*self.notes, *getattr(self.ranker, "notes", [])]
-            summary["warnings"] = [*selection_warnings(log), *score_warnings(summary)]
             if self.together.leads:
                 write_summary(self.folder, summary)
         return summary

@@ -32,7 +32,6 @@ SUMMARY = {
         "active_mean",
     ),
     *("rebuild_seconds", "peak_rss_mb", "versions", "choices", "warnings"),
-    *("candidates", "recall_at_10", "chance_recall_at_10", "rows_seen_share", "rebuilds"),
 }
 
 
@@ -85,13 +84,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
         assert summary[f"network_p_at_{k}"] == pytest.approx(network[f"eval/p_at_{k}"], abs=1e-6)
         assert summary[f"p_at_{k}"] == pytest.approx(final[f"reranked/p_at_{k}"], abs=1e-6)
     expected = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == f"{expected}  {run}"
-    (line,) = (each for each in said.err.splitlines() if each.startswith("sets "))
-    assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
-    measured = job.lines(run, "selection/chance")[-1]
-    assert summary["recall_at_10"] == pytest.approx(measured["selection/recall_without_labels"])
-    assert summary["candidates"] == pytest.approx(measured["selection/candidates"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"{expected}  {run}"
 
 
 def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):

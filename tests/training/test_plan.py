@@ -12,7 +12,6 @@ from slide.training.plan import (
     WARMUP,
     Plan,
     evaluation_interval,
-    fewest_steps,
     least_steps,
 )
 
@@ -239,13 +238,6 @@ def test_it_says_what_it_waits_for():
     assert said == "held-out precision 0.700, best 0.712; the rate falls until step 300"
 
 
-def test_the_fewest_steps():
-    """Two evaluations come before the fall."""
-    assert fewest_steps(100, 2000) == 200
-    assert fewest_steps(20, 400) == 2 * 60
-    assert fewest_steps(100, 30) == 30
-
-
 def test_options():
     options = TrainingOptions()
     assert options.auto
@@ -254,11 +246,13 @@ def test_options():
     assert TrainingOptions(max_epochs=2).most_steps(10, least=512) == 20
     assert TrainingOptions(max_steps=7).most_steps(10) == 7
     assert TrainingOptions(epochs=3).most_steps(10) == 30
-    assert options.intervals(16) == (1, 1)
-    assert options.intervals(179) == (8, 8)
-    assert options.intervals(1000) == (20, 50)
-    assert options.intervals(10**6) == (20, 100)
-    assert TrainingOptions(log_every=3, recall_every=0).intervals(1000) == (3, 0)
+    assert TrainingOptions(log_every=3, recall_every=0).intervals(1000, 2000) == (3, 0)
+    for steps, expected in ((16, (1, 1)), (179, (8, 8)), (1000, (20, 50)), (10**6, (20, 100))):
+        assert TrainingOptions(epochs=1).intervals(steps, steps) == expected
+    for early in (options, TrainingOptions(epochs=40, patience=1)):
+        assert early.intervals(100, 4000) == (10, 10), "two evaluations come before the end"
+        assert early.intervals(20, 400) == (6, 6), "they are 60 steps apart"
+        assert early.intervals(100, 40) == (2, 2)
     for wrong in ({"epochs": "never"}, {"epochs": True}, {"max_minutes": math.inf}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be "):
             TrainingOptions(**wrong)

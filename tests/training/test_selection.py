@@ -10,6 +10,7 @@ from helpers import job
 from helpers.samplers import lsh_sampler, uniform_sampler
 
 from slide import FullSampler, SimHash
+from slide.report import read_run
 from slide.sparse import Pattern
 from slide.training.selection import (
     Recall,
@@ -196,3 +197,22 @@ def test_warnings_name_the_key(lines, said):
 )
 def test_no_warning_where_there_is_no_reason(lines):
     assert selection_warnings(lines) == []
+
+
+def test_a_run_says_it(tmp_path, capsys):
+    more = ["sampler.mode=per_sample", "trainer.recall_every=8", "ranker=none", "hash.L=5"]
+    job.main(*job.tiny(tmp_path, *more))
+    run = tmp_path / "run"
+    summary, (_, last) = read_run(run).summary, job.lines(run, "selection/chance")
+    (line,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("sets "))
+    assert line == f"sets      {selection_line(summary)}"
+    assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
+    for name, scalar in (
+        ("recall_at_10", "selection/recall_without_labels"),
+        ("chance_recall_at_10", "selection/chance"),
+        ("candidates", "selection/candidates"),
+        ("rows_seen_share", "look_up/rows_seen_share"),
+    ):
+        assert summary[name] == pytest.approx(last[scalar], abs=1e-6), "the second of two"
+    assert summary["rebuilds"] >= 1
+    assert read_run(run).settings["hash.num_tables"] == 5, "L is a name of it"

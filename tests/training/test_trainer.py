@@ -147,14 +147,6 @@ def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
     assert job.steps(tmp_path / "run", "eval/p_at_1") == [4, 8, 12, 15]
 
 
-@pytest.mark.parametrize("options", [{"epochs": 5}, {"epochs": "auto", "max_steps": 100}])
-def test_curves_of_a_short_run_have_twenty_points(tmp_path, options):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), **options)
-    trainer.fit()
-    for name in ("train/loss", "selection/recall"):
-        assert 20 <= len(job.steps(tmp_path / "run", name)) <= 40
-
-
 def test_without_schedules_only_the_end_is_written(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Trainer, "save", lambda self: saved.append(self.step))
