@@ -95,10 +95,9 @@ class LSHProposer(Proposer):
 
     def __getstate__(self) -> dict[str, Any]:
         # A lambda cannot be pickled, and only `resize` needs the family again.
-        unnamed = "<" in getattr(self._family, "__qualname__", "")
-        kept = {} if unnamed else {"_family": self._family}
+        family = None if "<" in getattr(self._family, "__qualname__", "") else self._family
         # The layer hands its weight over again before each set.
-        return self.__dict__ | {"_rows": None, "_asked": None, "_family": None} | kept
+        return self.__dict__ | {"_rows": None, "_asked": None, "_family": family}
 
     def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
         """Hash functions and empty tables for the number of outputs."""

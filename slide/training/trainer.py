@@ -203,8 +203,7 @@ class Trainer:
             if _due(step + 1, self.recall_every):
                 # Before the update, because the set was chosen for the present weights.
                 counters.train_seconds += clock() - begin
-                scalars = learner.inspect(hidden, active)
-                self.monitor.write(step + 1, scalars)
+                self.monitor.write(step + 1, learner.inspect(hidden, active))
                 begin = clock()
             learner.update(loss)
             counters.train_seconds += clock() - begin

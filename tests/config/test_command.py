@@ -15,9 +15,8 @@ from slide.training.learner import Learner
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
     *("selection/active_mean", "selection/recall", "selection/recall_without_labels"),
-    *("selection/candidates", "selection/never_updated"),
-    *("tables/non_empty_share", "tables/largest_bucket", "tables/full_share"),
-    *("selection/chance", "look_up/rows_seen", "look_up/rows_seen_share"),
+    *("selection/candidates", "selection/chance", "selection/never_updated"),
+    *("tables/non_empty_share", "tables/largest_bucket", "look_up/rows_seen"),
     *("eval/p_at_1", "eval/p_at_3", "eval/p_at_5"),
 }
 SUMMARY = {
