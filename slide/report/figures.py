@@ -80,8 +80,7 @@ def draw_selection(run: RunFiles) -> "Figure":
         for name in _SELECTION[label]:
             panel.plot(*run.curve(name), "o-", ms=3, lw=1)
         panel.set(xlabel="step", ylabel=label)
-        panel.margins(y=0.1)
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.1 * panel.dataLim.ymax or 1)
     panels[0].legend(["of the sets", "by chance"], frameon=False)
     return figure
 

@@ -182,7 +182,7 @@ def selection_warnings(log: Sequence[Mapping[str, float]]) -> list[str]:
         few = mean(_values(late, _CANDIDATES)) < 1
         helps = "raise sampler.active, if labels fill the sets, or " if few else ""
         found.append(
-            f"look-ups find no more than chance (recall {recall:.3f}, by chance {chance:.3f}): "
+            f"look-ups find hardly more than chance (recall {recall:.3f}, by chance {chance:.3f}): "
             f"{helps}choose another sampler; sampler=uniform takes less time"
         )
     return found
