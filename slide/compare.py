@@ -11,10 +11,11 @@ from slide import checks
 from slide.bars import until_reader_goes
 from slide.report.figures import draw_comparison, save
 from slide.report.run_files import RunFiles, read_run
-from slide.tables import figure, text_table
+from slide.tables import SELECTION_COLUMNS, figure_columns, text_table
 
 _ABOUT = """\
-Compares runs of slide-train: the settings that differ, precision, time and memory.
+Compares runs of slide-train: the settings that differ, precision, what the look-ups found, time and
+memory.
 
 RUN is the folder of a run, such as results/debian/2026-11-21_12-00-00, or a folder of such folders.
 """
@@ -25,6 +26,7 @@ _FACTS = {
     "P@5": "p_at_5",
     "PSP@5": "psp_at_5",
     "network P@1": "network_p_at_1",
+    **SELECTION_COLUMNS,
     "steps": "steps",
     "epochs": "epochs",
     "training, s": "train_seconds",
@@ -100,10 +102,7 @@ def compare(runs: Sequence[RunFiles]) -> str:
     """
     columns = {"run": names_of(runs)}
     columns |= {key: [_setting(run, key) for run in runs] for key in differing(runs)}
-    for shown, name in _FACTS.items():
-        values = [run.summary.get(name) for run in runs]
-        if any(value not in (None, 0) for value in values):
-            columns[shown] = [figure(value, name) for value in values]
+    columns |= figure_columns([run.summary for run in runs], _FACTS)
     lines = [list(line) for line in zip(*columns.values(), strict=True)]
     wide = text_table(list(columns), lines)
     if len(columns) <= len(runs) + 1 or len(max(wide.splitlines(), key=len)) <= _WIDTH:

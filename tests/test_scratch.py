@@ -5,8 +5,8 @@ import pickle
 import threading
 
 import pytest
-
 from slide.sampling.voting import voting_scratch
+
 from slide.scratch import Scratch
 
 

@@ -14,10 +14,10 @@ from helpers.samplers import (
     recent_sampler,
     uniform_sampler,
 )
+from slide.hashing.learned import LearnedSimHash
 
 from slide.active_set import ActiveSet
 from slide.hashing.dwta import DWTA
-from slide.hashing.learned import LearnedSimHash
 from slide.hashing.simhash import SimHash
 from slide.nn.sampled_linear import SampledLinear
 from slide.sampling import FullSampler, Sampler

@@ -37,6 +37,7 @@ from slide.files import resume_word
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.interrupt import exit_status, raised_terminations
+from slide.training.selection import selection_line
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -48,11 +49,14 @@ describe prints a table of the data set; prepare prints the folder of its arrays
 The keys are those of {train}: {train} --help explains them.
 """
 
+# Keys that a command line may call by the letters of the papers.
+_LETTERS = {"hash.K": "hash.hashes_per_table", "hash.L": "hash.num_tables"}
+
 
 @announced_compilation()
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
-    words = sys.argv[1:]
+    words = [full_key(word) for word in sys.argv[1:]]
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
     elif any(word.startswith("-") for word in words):
@@ -68,6 +72,18 @@ def train() -> None:
         with one_voice(), user_errors(words):
             config = read_config(asked_for(words))
         run_job(config, words)
+
+
+def full_key(word: str) -> str:
+    """A word of a command line; the key of an override in full, if it is a letter of the papers.
+
+    Example:
+        >>> from slide.config.command import full_key
+        >>> full_key("hash.K=8"), full_key("hash.L=16,50"), full_key("seed=1")
+        ('hash.hashes_per_table=8', 'hash.num_tables=16,50', 'seed=1')
+    """
+    key, equals, value = word.partition("=")
+    return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
 def run_by_hydra(words: Sequence[str]) -> None:
@@ -156,11 +172,9 @@ def _run(
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
     if ranks.leads:
-        if summary["p_at_1"] < summary["majority_p_at_1"]:
-            say(
-                f"warning: P@1 is below {summary['majority_p_at_1']:.4f}, that of always naming "
-                "the most frequent label: is the learning rate too large?"
-            )
+        say(f"sets      {selection_line(summary)}")
+        for sentence in summary["warnings"]:
+            say(f"warning   {sentence}")
         scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)

@@ -11,9 +11,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from slide.bars import say
 from slide.checks import override_key
-from slide.tables import figure, text_table
+from slide.tables import SELECTION_COLUMNS, figure_columns, text_table
 
-_SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"}
+_FIGURES = {
+    **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
+    **SELECTION_COLUMNS,
+}
 # Most characters of the part of a folder's name that says what was set.
 LABEL_LENGTH = 100
 
@@ -47,8 +50,8 @@ class Sweep:
         >>> sweep = Sweep(["-m", "optimizer.lr=0.1,0.2", "seed=3"])
         >>> sweep.run(["optimizer.lr=0.1", "seed=3"], lambda: ({"p_at_1": 0.5}, "results/a"))
         >>> print(sweep.table())
-        optimizer.lr  P@1     P@3  P@5  seconds  folder
-        0.1           0.5000                     results/a
+        optimizer.lr  P@1     folder
+        0.1           0.5000  results/a
     """
 
     def __init__(self, words: Sequence[str]):
@@ -92,14 +95,16 @@ class Sweep:
             sys.exit(f"error: {failed} of {len(self.outcomes)} jobs failed")
 
     def table(self) -> str:
-        """A line for each job: its settings, scores and folder."""
-        rows = []
-        for words, summary, said in self.outcomes:
-            values = {override_key(word): word.partition("=")[2] for word in words}
-            found = summary or {}
-            cells = [figure(found.get(name), name) for name in _SCORES.values()]
-            rows.append([*(values.get(key, "") for key in self.keys), *cells, said])
-        return text_table([*self.keys, *_SCORES, "folder"], rows)
+        """A line for each job: its settings, scores, what its look-ups found, and its folder."""
+        given = [
+            {override_key(word): word.partition("=")[2] for word in outcome.words}
+            for outcome in self.outcomes
+        ]
+        columns = {key: [values.get(key, "") for values in given] for key in self.keys}
+        columns |= figure_columns([each.summary or {} for each in self.outcomes], _FIGURES)
+        columns["folder"] = [outcome.said for outcome in self.outcomes]
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        return text_table(list(columns), rows)
 
     def _note_failure(self, words: list[str], said: str) -> None:
         say(said)

@@ -113,6 +113,7 @@ class Recipe:
             max_minutes=self.max_minutes,
             kind=self.kind,
             evaluation=self.search or default_search(data.num_labels, ranked),
+            recall_every=0,  # Nobody reads the log.
             seed=seed,
         )
         network = self.network(data.num_features, data.num_labels, seed)

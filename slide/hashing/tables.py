@@ -290,10 +290,20 @@ class HashTables:
             self.buckets = buckets = Buckets(*(on_host(each).copy() for each in buckets))
         return buckets
 
-    def occupancy(self) -> tuple[float, int]:
-        """The share of buckets that are not empty, and the number of ids in the fullest one."""
+    def occupancy(self) -> tuple[float, int, float]:
+        """Share of buckets that are not empty, ids in the fullest one, and share of full buckets.
+
+        A bucket holds at most ``bucket_capacity`` ids of those that were added.
+        """
         seen = on_host(self.buckets.seen)
-        return float(np.count_nonzero(seen)) / seen.size, min(int(seen.max()), self.capacity)
+        filled, full = float(np.mean(seen > 0)), float(np.mean(seen >= self.capacity))
+        return filled, min(int(seen.max()), self.capacity), full
+
+    def statistics(self) -> dict[str, float]:
+        """Numbers for the log; see `slide.Proposer.statistics`."""
+        filled, largest, full = self.occupancy()
+        found = {"non_empty_share": filled, "largest_bucket": largest, "full_share": full}
+        return {f"tables/{name}": value for name, value in found.items()}
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""

@@ -18,6 +18,12 @@ _PRECISIONS = {
     "eval/p_at_1": "P@1, evaluated rows",
     "held/precision": "precision, held-out rows",
 }
+# What a run measures of its active sets: names in the log by what a panel shows.
+_SELECTION = {
+    "recall of the ten best": ("selection/recall_without_labels", "selection/chance"),
+    "outputs looked up, of a set": ("selection/candidates",),
+    "share of the rows looked at": ("look_up/rows_seen_share",),
+}
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {
     "training": "train_seconds",
@@ -63,6 +69,19 @@ def draw_curves(run: RunFiles) -> "Figure":
     right.set(xlabel="step", ylabel="precision")
     if right.lines:
         right.legend(frameon=False)
+    return figure
+
+
+def draw_selection(run: RunFiles) -> "Figure":
+    """What active sets hold of the best outputs, and what that costs, over the steps of a run."""
+    shown = [label for label, names in _SELECTION.items() if run.curve(names[0])[0]]
+    figure, panels = _panels(len(shown))
+    for panel, label in zip(panels, shown, strict=True):
+        for name in _SELECTION[label]:
+            panel.plot(*run.curve(name), "o-", ms=3, lw=1)
+        panel.set(xlabel="step", ylabel=label)
+        panel.set_ylim(0, 1.1 * panel.dataLim.ymax or 1)
+    panels[0].legend(["of the sets", "by chance"], frameon=False)
     return figure
 
 

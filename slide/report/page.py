@@ -11,6 +11,7 @@ from slide.report import answers as found
 from slide.report import figures
 from slide.report.answers import Answers, LabelFacts
 from slide.report.run_files import RunFiles, read_run
+from slide.tables import SELECTION_COLUMNS, figure_columns
 
 _REPORT = "report.html"
 _SCORES = {"P": "p", "nDCG": "ndcg", "PSP": "psp"}
@@ -25,9 +26,9 @@ th { border-bottom: 1px solid; font-weight: 600; } small { color: #555; }
 def write_report(folder: Path, answers: Answers) -> Path:
     """Write ``report.html`` into the folder of a finished run, and return its path.
 
-    It has the scores, the curves of loss and precision, precision by the frequency of labels, the
-    calibration of the scores, the time of each part, and the labels that were found least and most,
-    with examples. It is one file, and asks for nothing from outside.
+    It has the scores, the curves of loss and precision, what look-ups found, precision by the
+    frequency of labels, the calibration of the scores, the time of each part, and the labels that
+    were found least and most, with examples. It is one file, and asks for nothing from outside.
 
     Args:
         folder: of the run; it holds the settings, the log and the summary.
@@ -52,6 +53,7 @@ def write_report(folder: Path, answers: Answers) -> Path:
         _scores(run),
         "<h2>Loss and precision</h2>",
         _image(figures.draw_curves(run), "loss and precision over the steps"),
+        *_selection(run),
         "<h2>Labels by frequency</h2>",
         *_frequency(answers),
         "<h2>Calibration</h2>",
@@ -79,7 +81,27 @@ def _scores(run: RunFiles) -> str:
     where = run.summary.get("evaluated_on", "")
     always = run.summary.get("majority_p_at_1")
     rows += [["P@1 of always the most frequent label", f"{always:.4f}"]] if always else []
-    return f"<p>Evaluated on: {escape(where)}.</p>" + _table(["", "@1", "@3", "@5"], rows)
+    said = run.summary.get("warnings", [])
+    warnings = "".join(f"<p><b>Warning:</b> {escape(each)}</p>" for each in said)
+    return f"{warnings}<p>Evaluated on: {escape(where)}.</p>" + _table(["", "@1", "@3", "@5"], rows)
+
+
+def _selection(run: RunFiles) -> list[str]:
+    """Nothing for a run that did not measure its active sets."""
+    if not run.curve("selection/chance")[0]:
+        return []
+    figures_of = figure_columns([run.summary], SELECTION_COLUMNS)
+    said = (
+        "Recall is the share of a sample's ten largest scores, its own labels left out, that its "
+        "active set holds; by chance: if all of the set but labels had been drawn uniformly. The "
+        "table has means over the second half of the run."
+    )
+    return [
+        "<h2>Choice of outputs</h2>",
+        f"<p>{said}</p>",
+        _image(figures.draw_selection(run), "recall against chance, look-ups and their cost"),
+        _table(list(figures_of), [[cell for (cell,) in figures_of.values()]]),
+    ]
 
 
 def _frequency(answers: Answers) -> list[str]:

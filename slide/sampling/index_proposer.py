@@ -199,7 +199,7 @@ class IndexProposer(Proposer):
         """Number of lists, and of rows that an input of the last search has seen."""
         if self._index is None:
             return {}
-        return {"index/lists": self._index.num_lists, "index/rows_seen": self._index.seen}
+        return {"index/lists": self._index.num_lists, "look_up/rows_seen": self._index.seen}
 
     def forget(self) -> None:
         """See `Proposer.forget`; the next `rebuild` makes lists of all rows."""

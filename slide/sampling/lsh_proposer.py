@@ -356,7 +356,7 @@ class LSHProposer(Proposer):
         self._found = np.empty(0, np.int32)
 
     @profiled("follow rows")
-    def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
+    def refresh(self, weight: Tensor, bias: Tensor | None) -> bool:
         """Project and hash the noted rows again, or all rows if inputs have left the directions.
 
         If the weights have not changed since the last call, the noted rows wait: several batches
@@ -368,21 +368,22 @@ class LSHProposer(Proposer):
             weight
         ):
             self.rebuild(weight, bias)
-            return
+            return True
         if not self._noted or (self._followed and unchanged(self._followed, weight, bias)):
-            return
+            return False
         rows = np.unique(np.concatenate(self._noted))
         self._noted, self._followed = [], kept_state(weight, bias)
         at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
         sketches = self._sketched(weight[at], None if bias is None else bias[at])
         self.sketches[at] = sketches
         if plain(weight):
-            return
+            return False
         codes = self._addresses(sketches)
         self.tables.move(rows, self.codes[:, rows], codes)
         self.codes[:, rows] = codes
         if self._ends and self.tables.arrays().seen[0, 0] > 2 * self._ends[0]:
             self._fill_tables()
+        return False
 
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
         """Of the rows with the largest rounded scores those with the largest exact scores.
@@ -467,15 +468,9 @@ class LSHProposer(Proposer):
         return self._found
 
     def statistics(self) -> dict[str, float]:
-        """How many rows an input looked at, and how full the tables are."""
-        share, largest = self.tables.occupancy()
-        return {
-            "look_up/rows_seen": self.looked,
-            "tables/non_empty_share": share,
-            "tables/largest_bucket": largest,
-            "tables/rebuilds": self.rebuilds,
-            "tables/variance_held": self._held,
-        }
+        """See `Proposer.statistics`; and the share of the variance of inputs in the directions."""
+        found = {"look_up/rows_seen": self.looked, "look_up/variance_held": self._held}
+        return found | self.tables.statistics()
 
     def _settings(self) -> dict[str, Any]:
         """What tables and codes depend on."""

@@ -139,7 +139,7 @@ class NeighbourProposer(Proposer):
 
     def statistics(self) -> dict[str, float]:
         """How many outputs were scored for a sample of the last batch."""
-        return {"neighbours/scored": self._scored}
+        return {"look_up/rows_seen": self._scored}
 
     def state_dict(self) -> dict[str, Any]:
         """The graph: ``(N, width)`` int32, -1 where there are fewer neighbours."""

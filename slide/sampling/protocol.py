@@ -74,7 +74,11 @@ class Sampler(Protocol):
         self.forget_index()
 
     def statistics(self) -> dict[str, float]:
-        """Numbers for the log, named ``group/name``."""
+        """Numbers for the log, named ``group/name``; what is not known is left out.
+
+        ``selection/candidates`` is the number of candidates in the last set, on average over the
+        samples if each has its own.
+        """
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -225,8 +229,12 @@ class Proposer:
     def touched(self, active: ActiveSet) -> None:
         """Called with the active set of each training step, whose rows the step will change."""
 
-    def refresh(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Index changed rows again. Called before each set, unless `rebuild` is called."""
+    def refresh(self, weight: Tensor, bias: Tensor | None) -> bool | None:
+        """Index changed rows again. Called before each set, unless `rebuild` is called.
+
+        Returns:
+            Whether all rows were indexed again; None counts as no.
+        """
 
     def forget(self) -> None:
         """Called before a `rebuild` that must use no earlier index: all rows may have changed."""
@@ -236,7 +244,15 @@ class Proposer:
         self.out_features = out_features
 
     def statistics(self) -> dict[str, float]:
-        """Numbers for the log, named ``group/name``."""
+        """Numbers for the log, named ``group/name``; what is not known is left out.
+
+        Those of equal names have one meaning in all proposers, and runs show them:
+
+        * ``look_up/rows_seen``: mean number of rows that an input of the last look-up looked at,
+        * ``tables/non_empty_share``: share of the buckets of hash tables that are not empty,
+        * ``tables/full_share``: share of the buckets that are full, and leave outputs out,
+        * ``tables/largest_bucket``: number of ids that the fullest bucket holds.
+        """
         return {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -194,13 +194,8 @@ class PublishedLSHProposer(Proposer):
         return RankedIds(out, counts)
 
     def statistics(self) -> dict[str, float]:
-        """How full the tables are, and the outputs of a sample without the fill, in the mean."""
-        share, largest = self.tables.occupancy()
-        return {
-            "tables/retrieved": self.retrieved,
-            "tables/non_empty_share": share,
-            "tables/largest_bucket": largest,
-        }
+        """See `Proposer.statistics`; rows that were seen are those of a set without the fill."""
+        return {"look_up/rows_seen": self.retrieved, **self.tables.statistics()}
 
     def _settings(self) -> dict[str, Any]:
         """What tables depend on, besides the codes."""

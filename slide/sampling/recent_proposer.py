@@ -169,8 +169,8 @@ class RecentProposer(Proposer):
         return every[np.sort(first)[: self.recent]]
 
     def statistics(self) -> dict[str, float]:
-        """How many different labels are remembered."""
-        return {"recent/labels": float(len(self.pool))}
+        """How many different labels are remembered, all of which an input looks at."""
+        return {"look_up/rows_seen": float(len(self.pool))}
 
     def state_dict(self) -> dict[str, Any]:
         """The remembered labels, the newest first."""

@@ -153,7 +153,7 @@ class ActiveSampler(Sampler):
             self._built = True
             self.scheduled = due  # Not before a rebuild has succeeded.
         else:
-            self.proposer.refresh(weight, bias)
+            self.rebuilds += bool(self.proposer.refresh(weight, bias))
         self.rebuild_seconds += clock() - start
         if inputs is not None:
             self.samples += num_queries(inputs)

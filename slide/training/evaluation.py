@@ -1,21 +1,17 @@
-"""Evaluation of a network: precision on a split, and recall of its active sets."""
+"""Evaluation of a network: precision on a split."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from slide import checks
-from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
-from slide.nn import SampledLinear, SlideNetwork
+from slide.nn import SlideNetwork
 from slide.nn.searched_layer import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
-from slide.search import exact_top_k
 from slide.training import metrics
 
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
@@ -181,54 +177,3 @@ def majority_precision(train: Split, judged: Split) -> float:
     counts = np.bincount(train.labels.indices, minlength=train.num_labels)
     answers = np.full((len(judged), 1), counts.argmax())
     return metrics.precision_at_k(answers, judged.labels, 1)
-
-
-@torch.no_grad()
-def selection_recall(
-    layer: SampledLinear,
-    inputs: Tensor,
-    active: ActiveSet,
-    k: int = 10,
-    samples: int = 32,
-    with_labels: bool = True,
-) -> float:
-    """Share of the k largest inner products of an input that its active set holds, in [0, 1].
-
-    The function computes all outputs of each sample, so it is slow.
-
-    Args:
-        layer: the layer that chose the set.
-        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
-        active: the set.
-        k: number of the largest inner products that count.
-        samples: number of inputs that are checked.
-        with_labels: whether the labels of a sample count, which are in its set however it is
-            chosen. Without them, the k largest of the other outputs count.
-    """
-    if active.complete:
-        return 1.0
-    inputs = inputs[:samples]
-    own = [np.empty(0, np.int32)] * len(inputs)
-    if not with_labels and active.targets is not None:
-        own = np.split(active.label_ids(), active.targets.indptr[1:-1])[: len(inputs)]
-    most = min(k + max(map(len, own), default=0), layer.out_features)
-    best = on_host(exact_top_k(inputs, layer.weight, layer.bias, most)[1])
-    others = [row[~np.isin(row, labels)][:k] for row, labels in zip(best, own, strict=True)]
-    held = [np.isin(row, on_host(active.row(b))).mean() for b, row in enumerate(others) if len(row)]
-    return float(np.mean(held)) if held else 1.0
-
-
-def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
-    """Scalars for the log: `selection_recall`, the statistics of the sampler, and its drift.
-
-    Args:
-        layer: the layer that chose the set; on several processes, with the rows of this one.
-        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
-        active: the set.
-    """
-    layer = getattr(layer, "local", layer)
-    recall = selection_recall(layer, inputs, active)
-    without = selection_recall(layer, inputs, active, with_labels=False)
-    found = {"selection/recall": recall, "selection/recall_without_labels": without}
-    found |= layer.sampler.statistics()
-    return found

@@ -10,8 +10,8 @@ from slide.distributed import Group
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.divergence import LastCheckpoint, check_loss
-from slide.training.evaluation import inspect_selection
 from slide.training.progress import Counters
+from slide.training.selection import inspect_selection
 
 # Outputs that are looked at for whether a step has changed them.
 _WITNESSES = 1024

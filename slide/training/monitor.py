@@ -55,6 +55,10 @@ class Monitor:
         """The lines of the file; bytes that are no text count as a line that a crash cut off."""
         return self._path.read_text(errors="replace").splitlines()
 
+    def scalars(self) -> list[dict[str, float]]:
+        """The lines of the log so far: ``step``, and scalars by name."""
+        return [json.loads(line) for line in self._lines() if _step_of(line) < float("inf")]
+
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Write scalars, named ``group/name``, that belong to the time after ``step`` steps.
 
@@ -121,6 +125,10 @@ class SilentMonitor(Monitor):
 
     def __init__(self) -> None:
         pass
+
+    def scalars(self) -> list[dict[str, float]]:
+        """No lines."""
+        return []
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Does nothing."""

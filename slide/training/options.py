@@ -6,8 +6,12 @@ from typing import Any
 from slide import checks
 from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
+from slide.training.plan import evaluation_interval
 
 _MOST_EPOCHS = 20
+# Steps between lines of the log and between measurements of recall, which compute all outputs of
+# some samples; in a short run as many as give a curve this number of points.
+_LOG_EVERY, _RECALL_EVERY, _FEWEST_POINTS = 20, 100, 20
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,10 @@ class TrainingOptions:
             always uses all.
         checkpoint_every: steps between checkpoints; 0: only at the end.
         keep_checkpoints: number of checkpoints that stay; older ones are removed.
-        log_every: steps between lines of the log.
-        recall_every: steps between measurements of the active sets and of the index; 0: never.
+        log_every: steps between lines of the log; None: 20, and fewer in a short run, so that it
+            has 20 lines.
+        recall_every: steps between measurements of the active sets and of the index; 0: never;
+            None: 100, and fewer in a short run, so that it has 20 of them.
         holdout: share of the training rows that is set aside, in [0, 1). If it is above 0, the
             trainer evaluates on these rows and does not use the test rows. Settings can be chosen
             by such scores.
@@ -71,8 +77,8 @@ class TrainingOptions:
     eval_samples: int = 0
     checkpoint_every: int = 0
     keep_checkpoints: int = 2
-    log_every: int = 20
-    recall_every: int = 100
+    log_every: int | None = None
+    recall_every: int | None = None
     holdout: float = 0.0
     evaluation: str = "exact"
     kind: str = "auto"
@@ -80,15 +86,15 @@ class TrainingOptions:
     share_cores: bool = True
 
     def __post_init__(self):
-        for name in ("batch_size", "log_every", "keep_checkpoints"):
+        for name in ("batch_size", "keep_checkpoints"):
             checks.whole(name, getattr(self, name), 1)
-        if self.max_epochs is not None:
-            checks.whole("max_epochs", self.max_epochs, 1)
+        for name, least in (("max_epochs", 1), ("log_every", 1), ("recall_every", 0)):
+            if getattr(self, name) is not None:
+                checks.whole(name, getattr(self, name), least)
         if not self.auto:
             _check_epochs(self.epochs)
         for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every"):
             checks.whole(name, getattr(self, name), 0)
-        checks.whole("recall_every", self.recall_every, 0)
         checks.not_negative("max_minutes", self.max_minutes)
         for name in ("max_epochs", "max_minutes"):
             if (value := getattr(self, name)) and not self.auto:
@@ -108,6 +114,26 @@ class TrainingOptions:
     def auto(self) -> bool:
         """Whether precision on held-out rows tells how long to train."""
         return self.epochs == "auto"
+
+    def intervals(self, steps_per_epoch: int, most_steps: int) -> tuple[int, int]:
+        """Steps between lines of the log, and between measurements of the active sets; 0: never.
+
+        Args:
+            steps_per_epoch: steps in a pass over the training rows.
+            most_steps: largest number of steps of the run.
+
+        Example:
+            >>> from slide.training import TrainingOptions
+            >>> TrainingOptions(epochs=2, log_every=7).intervals(90, 180)
+            (7, 9)
+        """
+        steps = most_steps
+        if self.auto or self.patience:  # Two evaluations on held-out rows come before the end.
+            steps = min(2 * evaluation_interval(steps_per_epoch), most_steps)
+        short = max(1, steps // _FEWEST_POINTS)
+        log = min(short, _LOG_EVERY) if self.log_every is None else self.log_every
+        recall = min(short, _RECALL_EVERY) if self.recall_every is None else self.recall_every
+        return log, recall
 
     def most_steps(self, steps_per_epoch: int, least: int = 0) -> int:
         """The largest number of steps of a run; without ``epochs="auto"``, the number of steps.

@@ -8,9 +8,11 @@ from slide import files
 from slide.data import SparseDataset, Split
 from slide.distributed import Group
 from slide.limits import peak_memory_mb
+from slide.nn import SlideNetwork
 from slide.runtime import versions
 from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
+from slide.training.selection import selection_figures, selection_warnings
 
 SUMMARY = "summary.json"
 
@@ -68,3 +70,21 @@ def summary_of(
         "versions": versions(),
         **(several if group.size > 1 else {}),
     }
+
+
+def add_selection(
+    summary: dict[str, Any], log: list[dict[str, float]], network: SlideNetwork
+) -> None:
+    """Add what the log says of the choice of outputs, and ``warnings``, a list of sentences.
+
+    Args:
+        summary: from `summary_of`; changed in place.
+        log, network: see `slide.training.selection.selection_figures`.
+    """
+    summary |= selection_figures(log, network)
+    summary["warnings"] = selection_warnings(log)
+    if summary["p_at_1"] < summary["majority_p_at_1"]:
+        summary["warnings"].append(
+            f"P@1 is below {summary['majority_p_at_1']:.4f}, that of always naming the most "
+            "frequent label: is the learning rate too large?"
+        )

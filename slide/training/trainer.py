@@ -33,7 +33,7 @@ from slide.training.plan import Plan, least_steps
 from slide.training.planner import HeldRows, Planner
 from slide.training.progress import Counters, bar_values, log_scalars, progress_bar
 from slide.training.sharing import CoreShare
-from slide.training.summary import summary_of, write_summary
+from slide.training.summary import add_selection, summary_of, write_summary
 from slide.training.together import Together
 
 
@@ -118,6 +118,7 @@ class Trainer:
         self.answers: Ranked | None = None
         self.notes: list[str] = []
         self.plan, self._most_steps = None, options.most_steps(len(self.batches), least)
+        self.log_every, self.recall_every = options.intervals(len(self.batches), self._most_steps)
         if options.auto:
             self.plan = Plan(len(self.batches), self._most_steps, 60 * options.max_minutes, least)
             lr_schedule = self.plan.schedule
@@ -183,6 +184,7 @@ class Trainer:
             self._note_compilation()
             run = self.data, (self.train_split, self.eval_split), self.counters
             summary = summary_of(*run, len(self.batches), scores, self.together.group)
+            add_selection(summary, self.monitor.scalars(), self.network)
             summary["choices"] = [*self.notes, *getattr(self.ranker, "notes", [])]
             if self.together.leads:
                 write_summary(self.folder, summary)
@@ -198,16 +200,15 @@ class Trainer:
             step = self.step
             batch = self.batches.batch(*divmod(step, len(self.batches)))
             loss, active, hidden = learner.forward(batch)
-            if _due(step + 1, options.recall_every):
+            if _due(step + 1, self.recall_every):
                 # Before the update, because the set was chosen for the present weights.
                 counters.train_seconds += clock() - begin
-                scalars = learner.inspect(hidden, active)
-                self.monitor.write(step + 1, scalars)
+                self.monitor.write(step + 1, learner.inspect(hidden, active))
                 begin = clock()
             learner.update(loss)
             counters.train_seconds += clock() - begin
             bar.update()
-            if _due(self.step, options.log_every):
+            if _due(self.step, self.log_every):
                 learner.settle()
                 scalars = log_scalars(counters, logged, learner.rate, len(self.batches))
                 self.monitor.write(self.step, scalars)

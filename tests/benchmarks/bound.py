@@ -32,8 +32,8 @@ from slide.config import build_network, build_optimizer, fill_in, open_dataset, 
 from slide.data import Split
 from slide.kernels.votes import RankedIds
 from slide.training import Trainer
-from slide.training.evaluation import selection_recall
 from slide.training.first_biases import start_biases
+from slide.training.selection import selection_recall
 
 # Data set: overrides, rows to learn from, and the sizes of shared sets and of sets per sample.
 SETS: dict[str, tuple[list[str], int, dict[str, list[int]]]] = {
@@ -134,7 +134,7 @@ def recall(network: Any, judged: Split) -> float:
     for part in judged.slice(0, QUERIES).blocks(BATCH):
         hidden = network.embed(part.features)
         active = layer.sampler.select(hidden, None)
-        found.append(selection_recall(layer, hidden, active, TOP, BATCH))
+        found.append(selection_recall(layer, hidden, active, TOP, BATCH).with_labels)
     return float(np.mean(found))
 
 

@@ -26,7 +26,7 @@ from workload import JOB, job
 
 from slide import runtime
 from slide.config import build_trainer
-from slide.training.evaluation import selection_recall
+from slide.training.selection import selection_recall
 
 LARGE = [
     *(*JOB, "trainer.epochs=1", "dataset.train_samples=100_000", "dataset.test_samples=1000"),
@@ -83,7 +83,7 @@ def recalls(trainer, hidden: torch.Tensor) -> tuple[float, float]:
         if anew:
             sampler.proposer.rebuild(weight, bias)
         active = sampler.select(hidden, None)
-        found.append(selection_recall(layer, hidden, active, NEIGHBOURS, SAMPLES))
+        found.append(selection_recall(layer, hidden, active, NEIGHBOURS, SAMPLES).with_labels)
     return found[0], found[1]
 
 

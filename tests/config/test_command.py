@@ -15,8 +15,8 @@ from slide.training.learner import Learner
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
     *("selection/active_mean", "selection/recall", "selection/recall_without_labels"),
-    *("selection/candidates", "selection/never_updated"),
-    *("tables/non_empty_share", "tables/largest_bucket"),
+    *("selection/candidates", "selection/chance", "selection/never_updated"),
+    *("tables/non_empty_share", "tables/largest_bucket", "look_up/rows_seen"),
     *("eval/p_at_1", "eval/p_at_3", "eval/p_at_5"),
 }
 SUMMARY = {
@@ -30,7 +30,7 @@ SUMMARY = {
         "p_at_5",
         "active_mean",
     ),
-    *("rebuild_seconds", "peak_rss_mb", "versions"),
+    *("rebuild_seconds", "peak_rss_mb", "versions", "choices", "warnings"),
 }
 
 
@@ -138,7 +138,8 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert [line.partition("  P@1 ")[0] for line in lines[:2]] == [
         f"optimizer.lr={r}" for r in RATES
     ]
-    assert lines[2].split() == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds", "folder"]
+    assert lines[2].split()[:5] == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds"]
+    assert " looked up  recall  by chance  rows looked at  rebuilds " in lines[2]
     assert [line.split()[0] for line in lines[3:]] == RATES
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
     runs = sorted((tmp_path / "results/synthetic").iterdir())

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from slide.hashing.inner_product import InnerProductHash
 
 from slide.hashing.dwta import DWTA
-from slide.hashing.inner_product import InnerProductHash
 from slide.hashing.simhash import SimHash
 from slide.hashing.tables import HashTables
 

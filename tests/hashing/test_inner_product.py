@@ -7,8 +7,8 @@ import pytest
 import torch
 from helpers.matrices import make_csr, to_dense
 from scipy.stats import spearmanr
-
 from slide.hashing.inner_product import LENGTH_QUANTILE, NORMS, InnerProductHash
+
 from slide.hashing.simhash import SimHash
 from slide.search.exact import exact_top_k
 

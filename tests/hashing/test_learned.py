@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from helpers.samplers import lsh_sampler
+from slide.hashing.learned import best_rows, collision_loss
 
 from slide.backend import BACKENDS, backend
 from slide.hashing import InnerProductHash, LearnedSimHash, SimHash, inner_product, learned
-from slide.hashing.learned import best_rows, collision_loss
 from slide.sampling import LSHProposer
 from slide.sampling.schedules import fixed
 from slide.search.exact import exact_top_k

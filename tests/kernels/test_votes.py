@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from helpers import naive
+from slide.kernels.shared_votes import PARTS, vote_shared
+from slide.sampling.voting import voting_scratch
 
 from slide.hashing.tables import HashTables
 from slide.kernels import votes as kernels
-from slide.kernels.shared_votes import PARTS, vote_shared
 from slide.kernels.votes import RankedIds
 from slide.runtime import random_key
-from slide.sampling.voting import voting_scratch
 from slide.scratch import Scratch
 
 NUM_ROWS = 30

@@ -5,6 +5,8 @@ import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
 from helpers.products import SHAPES, draw_product
+from slide.plain.shared_votes import vote_shared
+from slide.plain.votes import vote_per_sample
 
 from slide.backend import backend
 from slide.hashing import DWTA, HashTables, SimHash
@@ -26,8 +28,6 @@ from slide.plain.pattern_products import (
     weighted_sum,
 )
 from slide.plain.random import random_below
-from slide.plain.shared_votes import vote_shared
-from slide.plain.votes import vote_per_sample
 from slide.sparse import Pattern
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)

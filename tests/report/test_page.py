@@ -8,29 +8,33 @@ import numpy as np
 from helpers import job
 
 from slide.report import read_run
-from slide.report.figures import draw_calibration, draw_times, svg
+from slide.report.figures import draw_calibration, draw_selection, draw_times, svg
 
 
 def test_a_run_leaves_a_report(tmp_path):
     more = ["report=true", "trainer.log_every=2", "trainer.eval_every=8", "ranker=none"]
+    more += ["sampler.mode=per_sample"]
     job.main(*job.tiny(tmp_path, *more))
     page = (tmp_path / "run/report.html").read_text()
     pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     texts = [
         " ".join(ElementTree.fromstring(base64.b64decode(picture)).itertext())
         for picture in pictures
     ]
     assert "loss" in texts[0]
     assert "P@1, evaluated rows" in texts[0]
-    assert "first 5" in texts[1]
-    assert "probability" not in texts[2]
-    assert "mean score" in texts[2]
-    assert "training" in texts[3]
-    assert "re-ranker" not in texts[3]
+    for part in ("recall of the ten best", "by chance", "looked up", "share of the rows looked at"):
+        assert part in texts[1]
+    assert "first 5" in texts[2]
+    assert "probability" not in texts[3]
+    assert "mean score" in texts[3]
+    assert "training" in texts[4]
+    assert "re-ranker" not in texts[4]
     assert "http" not in re.sub(r'src="[^"]+"', "", page), "it asks for something from outside"
     summary = read_run(tmp_path / "run").summary
-    assert f"<td>{summary['p_at_1']:.4f}</td>" in page
+    for score in ("p_at_1", "recall_at_10", "chance_recall_at_10"):
+        assert f"<td>{summary[score]:.4f}</td>" in page
     headings = re.findall("<h2>(.*?)</h2>", page)
     assert headings[-3:] == ["Hardest labels", "Best labels", "Settings"]
     assert re.search(r"<td>label \d+</td>", page)
@@ -43,6 +47,19 @@ def test_a_re_ranker_gives_probabilities_and_takes_time():
     assert "re-ranker" in shown
     assert "3.0 s" in shown
     assert "held-out rows" not in shown
+
+
+def test_only_what_was_measured_is_shown(tmp_path):
+    words = job.tiny(tmp_path, "report=true", "sampler=uniform", "ranker=none")
+    job.main(*words)
+    page = (tmp_path / "run/report.html").read_text()
+    assert "<th>by chance</th>" in page
+    assert "<th>looked up</th>" not in page
+    assert "looked up" not in svg(draw_selection(read_run(tmp_path / "run")))
+    job.main(*words, "trainer.recall_every=0", "optimizer.lr=1e6", f"run_dir={tmp_path}/other")
+    page = (tmp_path / "other/report.html").read_text()
+    assert "<h2>Choice of outputs</h2>" not in page
+    assert "<b>Warning:</b> P@1 is below" in page
 
 
 def test_no_report_where_none_is_wanted(tmp_path):

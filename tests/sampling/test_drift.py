@@ -11,7 +11,7 @@ from helpers.samplers import faiss_sampler, lsh_sampler, recent_sampler, uniform
 import slide
 from slide.backend import BACKENDS, backend
 from slide.sampling import ActiveSampler, Drift, LSHProposer, Upkeep, drift, fixed, never
-from slide.training.evaluation import inspect_selection
+from slide.training.selection import inspect_selection
 
 FAMILY = FAMILIES["simhash"]
 every_limit_of_rehashing = pytest.mark.parametrize("after", [0, 2, None])

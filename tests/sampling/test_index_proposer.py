@@ -57,7 +57,7 @@ class TestCandidates:
             )
             sampler.update(*layer, None)
             found.append(recall(sampler.select(queries, None), wanted))
-            assert sampler.statistics()["index/rows_seen"] < 0.5 * len(layer[0])
+            assert sampler.statistics()["look_up/rows_seen"] < 0.5 * len(layer[0])
         assert found[0] < found[1]
         assert found[1] > 0.9
 

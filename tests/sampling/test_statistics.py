@@ -12,14 +12,16 @@ from helpers.samplers import (
     recent_sampler,
 )
 
+TABLES = ("non_empty_share", "largest_bucket", "full_share")
+
 
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (lsh_sampler, {"tables/non_empty_share", "tables/largest_bucket"}),
-        (index_sampler, {"index/lists", "index/rows_seen"}),
-        (neighbour_sampler, {"neighbours/scored"}),
-        (recent_sampler, {"recent/labels"}),
+        (lsh_sampler, {f"tables/{name}" for name in TABLES} | {"look_up/rows_seen"}),
+        (index_sampler, {"index/lists", "look_up/rows_seen"}),
+        (neighbour_sampler, {"look_up/rows_seen"}),
+        (recent_sampler, {"look_up/rows_seen"}),
         (faiss_sampler, set()),
     ],
 )
@@ -33,5 +35,8 @@ def test_numbers_for_the_log(make, names):
     assert set(found) == names | {"selection/candidates"}
     distinct = len(np.unique(labels.indices))
     assert 0 <= found.pop("selection/candidates") <= 40 - distinct
+    assert 0 <= found.pop("tables/full_share", 0) <= 1
     assert all(value > 0 for value in found.values())
-    assert found.get("recent/labels", distinct) == distinct
+    assert found.get("look_up/rows_seen", 1) <= N
+    if make is recent_sampler:
+        assert found["look_up/rows_seen"] == distinct

@@ -1,4 +1,4 @@
-"""Precision over a split against dense scores; search in tables; recall of the selection."""
+"""Precision over a split against dense scores; search in tables."""
 
 from functools import partial
 
@@ -17,10 +17,8 @@ from slide.training.evaluation import (
     check_search,
     choose_rows,
     evaluate,
-    inspect_selection,
     majority_precision,
     predict_split,
-    selection_recall,
 )
 from slide.training.metrics import inverse_propensities
 
@@ -186,72 +184,6 @@ def test_search_by_index_needs_an_index(data, sampler):
         ValueError, match="evaluation must be one of exact, index, sampler, not 'fast'"
     ):
         check_search(network, "fast")
-
-
-def recall(sampler, outputs=400):
-    torch.manual_seed(0)
-    layer = job.SlideNetwork(4, [16], outputs, sampler).output
-    inputs = torch.randn(64, 16)
-    activation = layer(inputs)
-    return selection_recall(layer, inputs, activation.active, k=10, samples=64)
-
-
-def test_recall_of_full_is_one():
-    assert recall(FullSampler) == 1
-    assert recall(partial(uniform_sampler, active=1000)) == 1
-
-
-@pytest.mark.parametrize("active", [40, 200])
-def test_recall_of_uniform_is_its_share(active):
-    found = recall(partial(uniform_sampler, active=active, mode="per_sample"))
-    # 640 draws.
-    share = active / 400
-    assert abs(found - share) < 4 * (share * (1 - share) / 640) ** 0.5
-
-
-def test_recall_of_tables_is_above_its_share():
-    sampler = partial(
-        lsh_sampler,
-        active=40,
-        mode="per_sample",
-        candidate_share=1.0,
-        family=partial(SimHash, hashes_per_table=4, num_tables=32),
-    )
-    assert recall(sampler) > 0.3
-
-
-@pytest.mark.parametrize("mode", ["per_sample", "shared"])
-def test_recall_without_labels(mode):
-    """The labels are in the sets in any case: here they are among the best."""
-    sampler = partial(uniform_sampler, active=3, mode=mode, weighting="none")
-    layer = job.SlideNetwork(4, [16], 400, sampler).output
-    inputs = torch.randn(20, 16, generator=torch.Generator().manual_seed(0))
-    best = layer.top_k(inputs, 8)[1].numpy().astype(np.int32)
-    labels = Pattern(np.arange(0, 61, 3), best[:, [0, 2, 3]].ravel())
-    active = layer(inputs, labels).active
-    held = [len(set(best[b].tolist()) & set(active.row(b).tolist())) for b in range(20)]
-    options = {"k": 5, "samples": 15}
-    found = selection_recall(layer, inputs, active, **options)
-    assert found == pytest.approx(
-        np.mean([len({*best[b, :5]} & {*active.row(b)}) for b in range(15)]) / 5
-    )
-    without = selection_recall(layer, inputs, active, with_labels=False, **options)
-    assert without == pytest.approx((np.mean(held[:15]) - 3) / 5)
-    assert without < found
-    assert (without == 0) == (mode == "per_sample")
-
-
-def test_what_the_log_says_of_a_selection():
-    sampler = partial(lsh_sampler, active=40, mode="per_sample", candidate_share=0.5)
-    layer = job.SlideNetwork(4, [16], 400, sampler).output.train()
-    inputs, labels = torch.randn(20, 16), Pattern.from_lists([[3, 4]] * 20)
-    active = layer(inputs, labels).active
-    found = inspect_selection(layer, inputs, active)
-    assert found["selection/recall"] == selection_recall(layer, inputs, active)
-    recall = selection_recall(layer, inputs, active, with_labels=False)
-    assert found["selection/recall_without_labels"] == recall
-    assert 0 < found["selection/candidates"] <= 19
-    assert "tables/largest_bucket" in found
 
 
 def test_no_rows_are_an_error(data):

@@ -41,3 +41,11 @@ def test_a_difference_is_that_of_each_counter():
     assert (one - Counters()) == one
     with pytest.raises(TypeError):
         Counters(*range(number + 1))
+
+
+@pytest.mark.parametrize("options", [{"epochs": 5}, {"epochs": "auto", "max_steps": 100}])
+def test_curves_of_a_short_run_have_twenty_points(tmp_path, options):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), **options)
+    trainer.fit()
+    for name in ("train/loss", "selection/recall"):
+        assert 20 <= len(job.steps(tmp_path / "run", name)) <= 40

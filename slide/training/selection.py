@@ -1,0 +1,196 @@
+"""What a run says of the choice of its outputs: its recall beside chance, and what that costs.
+
+The log has measurements (`inspect_selection`), and the summary their means over the second half of
+the run (`selection_figures`). The screen shows one line of these (`selection_line`) and, where
+look-ups are of no use, a warning (`selection_warnings`). What a sampler does not know is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.active_set import ActiveSet
+from slide.backend import on_host
+from slide.nn import SampledLinear, SlideNetwork
+from slide.search import exact_top_k
+
+_CANDIDATES, _SEEN = "selection/candidates", "look_up/rows_seen_share"
+_RECALL, _CHANCE = "selection/recall_without_labels", "selection/chance"
+# Names in the log of what a summary has the means of.
+_MEASURED = {
+    "candidates": _CANDIDATES,
+    "recall_at_10": _RECALL,
+    "chance_recall_at_10": _CHANCE,
+    "rows_seen_share": _SEEN,
+}
+_PHRASES = (
+    "{active_mean:,.0f} outputs each",
+    "{candidates:,.1f} of them looked up",
+    "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
+    "{rows_seen_share:.1%} of the rows looked at",
+    "{rebuilds:,} rebuilds and upkeep {rebuild_seconds:.1f} s",
+)
+# Fewer measurements than this do not show that a recall is no more than chance.
+_FEWEST = 5
+# Below this share of buckets that hold anything most look-ups find nothing, and above this share of
+# full ones most buckets leave outputs out.
+_EMPTY, _FULL = 0.15, 0.5
+
+
+class Recall(NamedTuple):
+    """Shares of the k largest inner products of an input that its active set holds, in [0, 1].
+
+    Attributes:
+        with_labels: all outputs count. The labels of a sample are in its set however it is chosen.
+        without_labels: the k largest of the outputs that are no labels of the sample count.
+        chance: what ``without_labels`` would be on average if all of the set but the labels in it
+            had been drawn uniformly.
+    """
+
+    with_labels: float
+    without_labels: float
+    chance: float
+
+
+@torch.no_grad()
+def selection_recall(
+    layer: SampledLinear, inputs: Tensor, active: ActiveSet, k: int = 10, samples: int = 16
+) -> Recall:
+    """What an active set holds of the outputs with the largest inner products.
+
+    The function computes all outputs of each sample, so it is slow.
+
+    Args:
+        layer: the layer that chose the set.
+        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
+        active: the set.
+        k: number of the largest inner products that count.
+        samples: number of inputs that are checked.
+    """
+    if active.complete:
+        return Recall(1.0, 1.0, 1.0)
+    inputs, rows = inputs[:samples], layer.out_features
+    labels = active.label_ids()
+    own = [labels[:0]] * len(inputs)
+    if active.targets is not None:
+        own = np.split(labels, active.targets.indptr[1:-1])[: len(inputs)]
+    most = min(k + max(map(len, own), default=0), rows)
+    best = on_host(exact_top_k(inputs, layer.weight, layer.bias, most)[1])
+    shared, found = np.unique(labels), []
+    in_set, is_label = np.zeros(rows, bool), np.zeros(rows, bool)
+    for b, ranked in enumerate(best):
+        ids, known = on_host(active.row(b)), shared if active.shared else np.unique(own[b])
+        in_set[ids], is_label[known] = True, True
+        ranked = ranked[ranked >= 0]
+        others = ranked[~np.isin(ranked, own[b])][:k]
+        drawn = (len(ids) - len(known)) / max(1, rows - len(known))
+        chance = np.where(is_label[others], 1.0, drawn)
+        parts = in_set[ranked[:k]], in_set[others], chance
+        found.append([each.mean() if len(each) else np.nan for each in parts])
+        in_set[ids], is_label[known] = False, False
+    kept = [[x for x in each if x == x] for each in zip(*found, strict=True)]
+    return Recall(*(float(np.mean(each)) if each else 1.0 for each in kept or [[]] * 3))
+
+
+def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
+    """Scalars for the log: `selection_recall`, and the statistics of the sampler.
+
+    Of a set of all outputs, which nobody has chosen, there are none.
+
+    Args:
+        layer: the layer that chose the set; on several processes, with the rows of this one.
+        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
+        active: the set.
+    """
+    if active.complete:
+        return {}
+    layer = getattr(layer, "local", layer)
+    recall = selection_recall(layer, inputs, active)
+    found = {
+        "selection/recall": recall.with_labels,
+        _RECALL: recall.without_labels,
+        _CHANCE: recall.chance,
+        **layer.sampler.statistics(),
+    }
+    if (seen := found.get("look_up/rows_seen")) is not None:
+        found[_SEEN] = seen / layer.out_features
+    return found
+
+
+def selection_figures(
+    log: Sequence[Mapping[str, float]], network: SlideNetwork
+) -> dict[str, float]:
+    """What the summary says of the choice of outputs, beside sizes and seconds; see `_MEASURED`.
+
+    Args:
+        log: lines of the log, which have a ``step`` and scalars by name.
+        network: at the end of the run; its samplers count their rebuilds.
+    """
+    late = _second_half(log)
+    values = {name: _values(late, scalar) for name, scalar in _MEASURED.items()}
+    found = {name: round(mean(each), 6) for name, each in values.items() if each}
+    rebuilds = sum(getattr(layer.sampler, "rebuilds", 0) for layer in network.layers())
+    return {**found, "rebuilds": rebuilds} if rebuilds else found
+
+
+def selection_line(summary: Mapping[str, Any]) -> str:
+    """The figures of a summary in one line.
+
+    Example:
+        >>> from slide.training.selection import selection_line
+        >>> selection_line({"active_mean": 128.0, "candidates": 31.5, "rows_seen_share": 0.012})
+        '128 outputs each; 31.5 of them looked up; 1.2% of the rows looked at'
+    """
+    said = []
+    for phrase in _PHRASES:
+        try:
+            said.append(phrase.format_map(summary))
+        except KeyError:  # A figure that is not known.
+            continue
+    return "; ".join(said)
+
+
+def selection_warnings(log: Sequence[Mapping[str, float]]) -> list[str]:
+    """Sentences on look-ups that are of no use, and on the keys that help.
+
+    Args:
+        log: see `selection_figures`.
+    """
+    found, late = [], _second_half(log)
+    filled, full = (_values(late, f"tables/{name}_share") for name in ("non_empty", "full"))
+    if filled and (share := mean(filled)) < _EMPTY:
+        found.append(
+            f"{1 - share:.1%} of the buckets of the hash tables are empty, so look-ups find "
+            "little: lower hash.hashes_per_table (K)"
+        )
+    if full and (share := mean(full)) > _FULL:
+        found.append(
+            f"{share:.1%} of the buckets of the hash tables are full and leave outputs out: raise "
+            "hash.hashes_per_table (K) or sampler.proposer.bucket_capacity"
+        )
+    pairs = [(line[_RECALL], line[_CHANCE]) for line in late if _CANDIDATES in line]
+    gains = [recall - chance for recall, chance in pairs]
+    # Chance alone passes two standard errors in one of forty runs.
+    if len(gains) >= _FEWEST and mean(gains) <= 2 * stdev(gains) / len(gains) ** 0.5:
+        recall, chance = (mean(each) for each in zip(*pairs, strict=True))
+        few = mean(_values(late, _CANDIDATES)) < 1
+        helps = "raise sampler.active, if labels fill the sets, or " if few else ""
+        found.append(
+            f"look-ups find hardly more than chance (recall {recall:.3f}, by chance {chance:.3f}): "
+            f"{helps}choose another sampler; sampler=uniform takes less time"
+        )
+    return found
+
+
+def _second_half(log: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """The lines of the later half of the steps: what comes first, the run has left behind."""
+    last = max((line["step"] for line in log), default=0)
+    return [line for line in log if 2 * line["step"] > last]
+
+
+def _values(log: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    return [line[name] for line in log if name in line]

@@ -1,0 +1,218 @@
+"""What a run says of the choice of its outputs: recall, chance, figures, warnings."""
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+from helpers.samplers import lsh_sampler, uniform_sampler
+
+from slide import FullSampler, SimHash
+from slide.report import read_run
+from slide.sparse import Pattern
+from slide.training.selection import (
+    Recall,
+    inspect_selection,
+    selection_figures,
+    selection_line,
+    selection_recall,
+    selection_warnings,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def recall(sampler, outputs=400):
+    torch.manual_seed(0)
+    layer = job.SlideNetwork(4, [16], outputs, sampler).output
+    inputs = torch.randn(64, 16)
+    return selection_recall(layer, inputs, layer(inputs).active, k=10, samples=64)
+
+
+def test_recall_of_full_is_one():
+    assert recall(FullSampler) == (1, 1, 1)
+    assert recall(partial(uniform_sampler, active=1000)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("active", [40, 200])
+def test_recall_of_uniform_is_its_share(active):
+    found = recall(partial(uniform_sampler, active=active, mode="per_sample"))
+    # 640 draws.
+    share = active / 400
+    assert found.chance == pytest.approx(share)
+    assert found.with_labels == found.without_labels
+    assert abs(found.with_labels - share) < 4 * (share * (1 - share) / 640) ** 0.5
+
+
+def test_recall_of_tables_is_above_its_share():
+    sampler = partial(
+        lsh_sampler,
+        active=40,
+        mode="per_sample",
+        candidate_share=1.0,
+        family=partial(SimHash, hashes_per_table=4, num_tables=32),
+    )
+    found = recall(sampler)
+    assert found.with_labels > 0.3
+    assert found.chance == pytest.approx(0.1, abs=0.01)
+
+
+def layer_and_labels(sampler):
+    """A layer, inputs, the eight best outputs of each, and three of these as its labels."""
+    layer = job.SlideNetwork(4, [16], 400, sampler).output
+    inputs = torch.randn(20, 16, generator=torch.Generator().manual_seed(0))
+    best = layer.top_k(inputs, 8)[1].numpy().astype(np.int32)
+    return layer, inputs, best, Pattern(np.arange(0, 61, 3), best[:, [0, 2, 3]].ravel())
+
+
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+def test_recall_without_labels(mode):
+    """The labels are in the sets in any case: here they are among the best."""
+    sampler = partial(uniform_sampler, active=3, mode=mode, weighting="none")
+    layer, inputs, best, labels = layer_and_labels(sampler)
+    active = layer(inputs, labels).active
+    held = [len(set(best[b].tolist()) & set(active.row(b).tolist())) for b in range(20)]
+    found = selection_recall(layer, inputs, active, k=5, samples=15)
+    assert found.with_labels == pytest.approx(
+        np.mean([len({*best[b, :5]} & {*active.row(b)}) for b in range(15)]) / 5
+    )
+    assert found.without_labels == pytest.approx((np.mean(held[:15]) - 3) / 5)
+    assert found.without_labels < found.with_labels
+    assert (found.without_labels == 0) == (mode == "per_sample")
+    assert found.chance == pytest.approx(found.without_labels), "there is nothing but labels"
+
+
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+def test_chance_is_the_recall_of_uniform_draws(mode):
+    """The labels of other samples are in a shared set, and no draws."""
+    sampler = partial(uniform_sampler, active=120, mode=mode, weighting="none")
+    layer, inputs, _, labels = layer_and_labels(sampler)
+    found = [
+        selection_recall(layer, inputs, layer(inputs, labels).active, k=5, samples=20)
+        for _ in range(60)
+    ]
+    # 6,000 outputs, which in a shared set are drawn together.
+    gains = [each.without_labels - each.chance for each in found]
+    assert abs(np.mean(gains)) < 4 * np.std(gains) / 60**0.5 < 0.03
+    assert {each.chance for each in found} == {found[0].chance}
+    if mode == "per_sample":
+        assert found[0].chance == pytest.approx(117 / 397)
+    else:
+        distinct = len(np.unique(labels.indices))
+        assert found[0].chance > (120 - distinct) / (400 - distinct)
+
+
+def test_what_the_log_says_of_a_selection():
+    sampler = partial(lsh_sampler, active=40, mode="per_sample", candidate_share=0.5)
+    layer = job.SlideNetwork(4, [16], 400, sampler).output.train()
+    inputs, labels = torch.randn(20, 16), Pattern.from_lists([[3, 4]] * 20)
+    active = layer(inputs, labels).active
+    found = inspect_selection(layer, inputs, active)
+    names = ("recall", "recall_without_labels", "chance")
+    expected = selection_recall(layer, inputs, active)
+    assert Recall(*(found[f"selection/{name}"] for name in names)) == expected
+    assert 0 < found["selection/candidates"] <= 19
+    assert "tables/largest_bucket" in found
+    assert found["look_up/rows_seen_share"] == found["look_up/rows_seen"] / 400
+    candidates = layer.sampler.candidates(inputs)
+    rows = [
+        candidates.indices[a:b]
+        for a, b in np.stack([candidates.indptr[:-1], candidates.indptr[1:]], 1)
+    ]
+    assert found["look_up/rows_seen"] == np.mean([len(set(row.tolist())) for row in rows])
+
+
+def test_nobody_chooses_a_set_of_all_outputs():
+    layer = job.SlideNetwork(4, [16], 400, FullSampler).output
+    inputs = torch.randn(20, 16)
+    assert inspect_selection(layer, inputs, layer(inputs).active) == {}
+
+
+def log(recalls, chance=0.1, **scalars):
+    """Measurements at the steps 10, 20, ..., of which the second half counts."""
+    known = {name.replace("__", "/"): value for name, value in scalars.items()}
+    wrong = {
+        "selection/recall_without_labels": 0.9,
+        "selection/chance": 0.9,
+        **dict.fromkeys(known, 7),
+    }
+    lines = [{"step": 10 * (i + 1), **wrong} for i in range(len(recalls))]
+    for i, value in enumerate(recalls, len(recalls) + 1):
+        scores = {"selection/recall_without_labels": value, "selection/chance": chance}
+        lines.append({"step": 10 * i, **scores, **known})
+    return lines
+
+
+def test_figures_are_means_over_the_second_half(tmp_path, monkeypatch):
+    network = job.make_network(job.make_data(tmp_path))
+    found = selection_figures(log([0.2, 0.3], selection__candidates=4.0), network)
+    expected = {"candidates": 4, "recall_at_10": 0.25, "chance_recall_at_10": 0.1}
+    assert found == pytest.approx(expected), "nothing was rebuilt, and rows were not counted"
+    monkeypatch.setattr(network.output.sampler, "rebuilds", 3)
+    assert selection_figures([], network) == {"rebuilds": 3}
+
+
+def test_the_line_leaves_out_what_is_not_known():
+    summary = {"active_mean": 1024.0, "recall_at_10": 0.25, "chance_recall_at_10": 0.1}
+    said = "1,024 outputs each; recall of the ten best 0.250 (by chance 0.100)"
+    assert selection_line(summary) == said
+    summary |= {"rebuilds": 3, "rebuild_seconds": 1.25, "rows_seen_share": 0.0312}
+    assert (
+        selection_line(summary)
+        == f"{said}; 3.1% of the rows looked at; 3 rebuilds and upkeep 1.2 s"
+    )
+
+
+LOOKED_UP = {"selection__candidates": 8.0}
+FILLED = {"tables__non_empty_share": 0.9, "tables__full_share": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (log([0.1, 0.11, 0.09, 0.12, 0.08], **LOOKED_UP, **FILLED), "hardly more than chance"),
+        (log([0.05] * 5, **LOOKED_UP), r"recall 0.050, by chance 0.100\): choose another sampler"),
+        (log([0.1] * 5, selection__candidates=0.1), r"raise sampler\.active, if labels fill"),
+        (log([0.5] * 5, tables__non_empty_share=0.002), r"99\.8% .* empty.*lower hash\.hashes_per"),
+        (log([0.5] * 5, tables__full_share=0.75), r"75\.0% .* full.*raise hash\.hashes_per"),
+    ],
+)
+def test_warnings_name_the_key(lines, said):
+    (found,) = selection_warnings(lines)
+    assert re.search(said, found)
+    known = {f"hash.{key}" for key in job.raw("hash", "simhash")} | {"sampler.active"}
+    assert set(re.findall(r"(?:hash|sampler)\.\w+", found)) <= known
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        log([0.2, 0.21, 0.19, 0.2, 0.22], **LOOKED_UP, **FILLED),  # They find more.
+        log([0.1] * 5),  # Nothing is looked up.
+        log([0.1] * 4, **LOOKED_UP),  # That says little.
+        [],
+    ],
+)
+def test_no_warning_where_there_is_no_reason(lines):
+    assert selection_warnings(lines) == []
+
+
+def test_a_run_says_it(tmp_path, capsys):
+    more = ["sampler.mode=per_sample", "trainer.recall_every=8", "ranker=none", "hash.L=5"]
+    job.main(*job.tiny(tmp_path, *more))
+    run = tmp_path / "run"
+    summary, (_, last) = read_run(run).summary, job.lines(run, "selection/chance")
+    (line,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("sets "))
+    assert line == f"sets      {selection_line(summary)}"
+    assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
+    for name, scalar in (
+        ("recall_at_10", "selection/recall_without_labels"),
+        ("chance_recall_at_10", "selection/chance"),
+        ("candidates", "selection/candidates"),
+        ("rows_seen_share", "look_up/rows_seen_share"),
+    ):
+        assert summary[name] == pytest.approx(last[scalar], abs=1e-6), "the second of two"
+    assert summary["rebuilds"] >= 1
+    assert read_run(run).settings["hash.num_tables"] == 5, "L is a name of it"
