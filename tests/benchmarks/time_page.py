@@ -42,8 +42,8 @@ slide and not for them, and their rates fall to 0 in a straight line. No setting
 test rows. All ran on the same cores, one after another.
 
 **Seconds** are those of all training, reading the rows aside. Ours: all of a step (batches, \
-selection, products, gradients, updates, rebuilds), races if there are any, the evaluations on \
-held-out rows that decide how long to train, and for the last point the re-ranker with all it \
+selection, products, gradients, updates, rebuilds), the evaluations on held-out rows \
+that decide how long to train, and for the last point the re-ranker with all it \
 learns from. The clock stands still while test rows are judged, and kernels are compiled \
 beforehand. omikuji's seconds hold reading the rows as text; those of PECOS hold the embeddings of \
 labels, the clustering and the training of all its models. Dense PyTorch and sampled softmax: \
