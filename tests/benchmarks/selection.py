@@ -23,6 +23,7 @@ from accuracy import curve_of, train
 from report import RESULTS, table
 from rows import Row, Store, add_options, origin, parse
 from sets import HELD_OUT
+from workload import SMALL_NETWORK
 
 from slide import runtime
 
@@ -36,7 +37,7 @@ CONSTANT = [
     "optimizer.input_rate=4",
 ]
 LARGE = [
-    *(*CONSTANT, "recipe=fast", "dataset.train_samples=100_000", "dataset.test_samples=2000"),
+    *(*SMALL_NETWORK, *CONSTANT, "dataset.train_samples=100_000", "dataset.test_samples=2000"),
     "trainer.epochs=1",
 ]
 SMALL = "network.output_scale=0.1"  # As the default recipe has it for so many labels, if shared.

@@ -14,7 +14,7 @@ from rows import Row, origin
 
 TITLES = {
     "slide": "**slide**",
-    "slide-fast": "**slide**, recipe=fast",
+    "slide-fast": "**slide**, small network",
     "omikuji-1": "omikuji, 1 tree",
     "omikuji-3": "omikuji, 3 trees",
     "pecos-1": "PECOS XR-Linear, 1 model",
@@ -33,7 +33,7 @@ ABOUT = """\
 # Time to precision
 
 How long does training take until the answers are as good as those of the best peer in the end? \
-slide is `train.py` without any setting but the seed; `recipe=fast` is the recipe of the \
+slide is `train.py` without any setting but the seed; the small network is that of the \
 measurements of speed. omikuji and PECOS XR-Linear have their default settings. Dense PyTorch is \
 the default recipe's network with all outputs, its squared hinge loss and fused Adam; sampled \
 softmax is the same network with a softmax over the labels of the batch and uniform draws, and \

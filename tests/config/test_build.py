@@ -75,9 +75,8 @@ def test_null_settings_follow_from_the_data():
         (["trainer.evaluation=index"], None),
         (["network.hidden=[8]", "network.hidden_active=[null]"], None),
         (["recipe=slide2020", "sampler.mode=shared"], "slide.LSHProposer"),
-        (["recipe=fast"], "slide.LSHProposer"),
-        (["recipe=fast", "sampler=uniform"], None),
         (["recipe=slide2020"], "slide.LSHProposer"),
+        (["recipe=slide2020", "sampler=uniform"], None),
     ],
 )
 def test_outputs_are_looked_up_where_it_pays(words, proposer):
