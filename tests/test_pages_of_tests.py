@@ -1,6 +1,5 @@
-"""The pages on lines that tests reach, and on small changes that they notice."""
+"""The pages on what tests reach, on kills, on long runs and on versions."""
 
-import ast
 import importlib
 import json
 from pathlib import Path
@@ -20,7 +19,7 @@ def published(name):
 @pytest.fixture(scope="module")
 def bench():
     """The modules of the benchmarks, which import each other by their plain names."""
-    names = ("coverage_page", "mutants", "mutants_page", "sharing", "soak", "versions")
+    names = ("coverage_page", "sharing", "soak", "versions")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -53,50 +52,6 @@ def test_what_is_not_reached(bench):
     assert "| all of these | 4 of 9 | 2 of 4 | 46.2 |" in page
     assert "* `slide/a.py`: 3-7\n* `slide/a.py`: 20\n" in page
     assert "Not measured yet: ground, check" in page
-
-
-def test_small_changes(bench):
-    source = "def f(x):\n    return x + 1 if x >= 0 else 'no' + 'thing'\n"
-    found = {(line, change) for line, change, _ in bench.mutants.mutants(source)}
-    whole = "x + 1 if x >= 0 else 'no' + 'thing'"
-    assert found == {
-        (2, f"{whole} -> {whole.replace('x >= 0', 'not x >= 0')}"),
-        (2, "x + 1 -> x - 1"),
-        (2, "x >= 0 -> x > 0"),
-        (2, "1 -> 2"),
-        (2, "0 -> 1"),
-    }
-    for _, _, text in bench.mutants.mutants(source):
-        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(source))
-
-
-def test_survivors_are_judged(bench, tmp_path, monkeypatch):
-    judged = {"kernels/adam": {"a = 1": {"1 -> 2": "equivalent: it is not read"}}}
-    monkeypatch.setattr(bench.mutants_page, "JUDGED", tmp_path / "judged.json")
-    (tmp_path / "judged.json").write_text(json.dumps(judged))
-    survivors = [{"code": "a = 1", "change": "1 -> 2"}, {"code": "b = 1", "change": "1 -> 2"}]
-    row = {"module": "kernels/adam", "mutants": 9, "tried": 5, "survivors": survivors} | STAMP
-    page = bench.mutants_page.page({"rows": [row]})
-    assert "Of 5 small changes of the code, 60 % are noticed" in page
-    assert "of those that change a result, 75 %" in page
-    assert "* `kernels/adam`, `a = 1`: `1 -> 2`; equivalent: it is not read\n" in page
-    assert "* `kernels/adam`, `b = 1`: `1 -> 2`; open\n" in page
-    (tmp_path / "judged.json").write_text(json.dumps(judged).replace("equivalent", "fine"))
-    with pytest.raises(ValueError, match="'fine' is none of equivalent, speed"):
-        bench.mutants_page.page({"rows": [row]})
-
-
-def test_all_modules_have_been_tried(bench):
-    """All in ``MODULES``, each survivor has a verdict, and a share of 85 % is noticed."""
-    rows = published("mutants")["rows"]
-    assert {row["module"] for row in rows} == set(bench.mutants.MODULES)
-    judged = json.loads(bench.mutants_page.JUDGED.read_text())
-    for row in rows:
-        for survivor in row["survivors"]:
-            word, _ = bench.mutants_page.verdict(judged, row["module"], survivor)
-            assert word not in ("open", "gap"), (row["module"], survivor)
-    left = sum(len(row["survivors"]) for row in rows)
-    assert 1 - left / sum(row["tried"] for row in rows) >= 0.85
 
 
 def test_the_page_of_kills():
