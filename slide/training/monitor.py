@@ -112,7 +112,7 @@ class Monitor:
         # The scalars of these names are in the log: TensorBoard takes their last values.
         with self._explained_errors(self._folder / EVENTS):
             for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
-                self._events.file_writer.add_summary(part)
+                self._events._get_file_writer().add_summary(part)
             self._events.flush()
 
     def close(self) -> None:
