@@ -39,7 +39,7 @@ ROOMS = {
     "report": "ground",
     "compare": "ground report",
     "serve": "ground model predict",
-    "config": "ground data optim sampling nn distributed model training report",
+    "config": "ground data optim sampling nn distributed ranking model training report",
     "estimator": "ground data optim sampling nn ranking model training",
 }
 # Within data, likewise. Its core is what lies in no folder.
