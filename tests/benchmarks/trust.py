@@ -9,8 +9,12 @@ Writes results/trust.{json,md}.
 
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
