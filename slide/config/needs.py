@@ -4,6 +4,7 @@ Arrays that are mapped from files do not count: the system can drop them. What c
 first run does not count either.
 """
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -119,9 +120,11 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     learning += threads * ENTRY * min(MOST_COPIED, entries)
     if counts_items(kind, split.weights is not None):
         items = entries + targets
-        shared = min(items**2 // rows, num_sharing(labels) * labels, labels**2)
+        # Pairs of items that share a row, as if all were equally frequent.
+        shared = round(-(labels**2) * math.expm1(-(items**2) / rows / labels**2))
+        shared = min(shared, num_sharing(labels) * labels)
         classifiers = min(shared, WEIGHTS * labels)
-        learning = 16 * items + ENTRY * (shared + min(MOST_ROOM, shared))
+        learning = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
     near, comparing = 12 * entries, 56 * entries
     every = max(rows * features, 1)
     if count_as_dense(entries / every, entries**2 / every):

@@ -187,8 +187,7 @@ def peak_and_needs(every, candidates):
     """Bytes that training a re-ranker takes, and what is foretold. NumPy tells Python of arrays."""
     train, held = validation_split(every, 0)
     network = SlideNetwork(every.num_features, [4], every.num_labels, FullSampler)
-    # Compiles, which takes memory; some rows are enough for that.
-    EnsembleRanker().fit(network, train.slice(0, len(train) // 10), held.slice(0, len(held) // 10))
+    EnsembleRanker().fit(network, train, held, every=every)  # Compiles, which takes memory.
     ranker = EnsembleRanker()
     tracemalloc.start()
     ranker.fit(network, train, held, every=every)
