@@ -116,7 +116,7 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     pairs, most_associated = _pairs(split)
     learnt, threads = targets + rows * negatives, runtime.num_threads()
     room = min(MOST_ROOM, entries // rows * learnt, features * labels)
-    classifiers, learning = pairs, 12 * learnt + max(10 * room, ENTRY * pairs)
+    classifiers, learning = pairs, 12 * learnt + 10 * room + ENTRY * pairs
     learning += threads * ENTRY * min(MOST_COPIED, entries)
     if counts_items(kind, split.weights is not None):
         items = entries + targets
