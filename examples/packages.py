@@ -12,12 +12,14 @@ Labels are the packages that a package depends on or recommends.
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from slide.data.sources.debian import needed_packages, read_packages
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "datasets" / "debian"))
+from prepare import needed_packages, read_packages
 
 
 def main(words: Sequence[str] | None = None) -> tuple[int, int]:

@@ -31,7 +31,6 @@ _FACTS = {
     "epochs": "epochs",
     "training, s": "train_seconds",
     "re-ranker, s": "ranker_seconds",
-    "search, s": "search_seconds",
     "evaluation, s": "eval_seconds",
     "rows/s": "samples_per_second",
     "memory, MiB": "peak_rss_mb",

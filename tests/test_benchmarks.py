@@ -11,12 +11,10 @@ CODE = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-import ablation, accuracy, label_frequency, rules, selection, staleness, workload
+import ablation, selection, staleness, workload
 from slide.config import read_config
-cases = [*ablation.WITHOUT.values(), *accuracy.OURS.values(), *label_frequency.OURS.values()]
+cases = [*ablation.WITHOUT.values()]
 cases += [case for kinds in staleness.CASES.values() for case in kinds.values()]
-sizes = [rules.override(key, 64) for key in rules.RULES]
-cases += [[*case, *sizes] for case in rules.GENERATED.values()]
 cases += [[*workload.JOB, *case] for case in workload.CASES.values()]
 cases += [[*selection.COMMON, *case.overrides] for case in selection.CASES.values()]
 for case in cases:

@@ -20,7 +20,7 @@ KEYS = ("dataset", "seed")
 @pytest.fixture(scope="module")
 def bench():
     """The modules of the benchmarks, which import each other by their plain names."""
-    pages = ("precision_page", "ablation", "rules", "selection", "label_frequency")
+    pages = ("precision_page", "ablation", "selection")
     names = ("rows", "peers", "precision", *pages)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
@@ -157,18 +157,6 @@ def test_an_ablation_compares_the_same_seeds_of_one_commit(bench):
     assert "Rows without a row of the recipe of their commit: 2." in text
 
 
-def test_a_rule_is_shown_once_all_its_runs_are_there(bench):
-    sides = [bench.rules.BASE, *({"rule": "r", "factor": f} for f in bench.rules.FACTORS)]
-    figures = {"p_at_1": 0.5, "p_at_5": 0.2, "processor_seconds": 3.0, "code": "x"}
-    figures |= {"values": {"r": 64}, "judged": 100}
-    rows = [{"dataset": "a", "seed": 0} | side | figures for side in sides]
-    rows[1]["p_at_1"] = 0.4
-    line = bench.rules.line(rows, "a", "r")
-    assert [line[f"P@1, {each}"] for each in ("half", "rule", "double")] == ["40.0", "50.0", "50.0"]
-    assert line["its standard error"] == "5.0"
-    assert bench.rules.line(rows[:2], "a", "r") is None
-
-
 STAMP = {"date": "2026-01-02", "code": "abc", "machine": "m", "threads": 2}
 
 
@@ -183,15 +171,3 @@ def test_a_page_of_samplers_has_each_row_that_there_is(bench):
     assert f"| {name} | uniform | 1024 | 0.250 | 50.00 | 50.00 | 30.00 | 4 |" in text
     assert f"| {name} | lsh | 1024 | 0.250 | 50.00 | 30.00 | 30.00 | 8 |" in text
     assert f"2026-01-02, abc, m, threads: 2: {name}" in text
-
-
-def test_a_page_of_frequencies_has_each_set(bench):
-    bins = [{"frequency": "1", "labels": 7000, "share": 0.25}]
-    own = dict.fromkeys(("p_at_1", "p_at_3", "p_at_5", "psp_at_1", "psp_at_3", "psp_at_5"), 0.5)
-    own |= {"train_seconds": 3.0, "bins": [{"recall": 0.125, "contribution": None}]}
-    row = {"omikuji": "0.5", "bins": bins, "methods": {"ours": own}} | STAMP
-    text = bench.label_frequency.page({"rows": [row | {"dataset": name} for name in "ab"]})
-    assert text.count("| 1 | 7,000 | 25.0 | 12.5 |  |") == 2
-    assert text.count("| ours | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 3.0 |") == 2
-    assert "## a\n" in text
-    assert "## b\n" in text

@@ -103,18 +103,17 @@ def test_commands_name_existing_files():
 
 def test_figures_are_the_generated_ones(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
-    import accuracy
     import main_job
     import precision_page
     import serving
 
     found = {
         name: json.loads((ROOT / "results" / f"{name}.json").read_text())
-        for name in ("accuracy", "main_job", "precision", "serving")
+        for name in ("main_job", "precision", "serving")
     }
     assert main_job.sentences(found["main_job"]) in README
     assert precision_page.summary(found["precision"]["rows"]) in README
-    pages = {"accuracy": accuracy.page, "main_job": main_job.page, "serving": serving.page}
+    pages = {"main_job": main_job.page, "serving": serving.page}
     pages["precision"] = precision_page.page
     for name, page in pages.items():
         assert (ROOT / "results" / f"{name}.md").read_text().endswith(page(found[name]))

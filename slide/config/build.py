@@ -4,24 +4,16 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import checks, runtime
 from slide.bars import say
-from slide.compilation import clock
 from slide.config.announce import announce_data, announce_run
 from slide.config.compose import settings
 from slide.config.defaults import check_used, fill_in, run_device
 from slide.config.needs import announce_memory
-from slide.config.parts import (
-    SharedRows,
-    build_network,
-    build_optimizer,
-    shared_rows,
-    without,
-)
+from slide.config.parts import build_network, build_optimizer, shared_rows, without
 from slide.config.ranks import (
     ALONE,
     Ranks,
@@ -31,17 +23,14 @@ from slide.config.ranks import (
     share_folder,
 )
 from slide.config.samplers import proposer_has
-from slide.config.search import choose_settings, race_steps, variants
 from slide.config.threads import share_threads
-from slide.data import Batches, SparseDataset, kind_of, transform, validation_split
+from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
 from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
-from slide.training.evaluation import check_search, choose_rows
+from slide.training.evaluation import check_search
 from slide.training.first_biases import start_biases
-from slide.training.planner import HeldRows
-from slide.training.race import Contender
 
 CONFIG = "config.yaml"
 
@@ -102,8 +91,6 @@ def check_settings(config: DictConfig) -> None:
     _check_device(config)
     instantiate(config.loss)
     instantiate(config.ranker)
-    variants(config)
-    race_steps(config.search, 1)
 
 
 def _check_device(config: DictConfig) -> None:
@@ -135,7 +122,7 @@ def build_trainer(
     Args:
         config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
             in (`slide.config.fill_in`).
-        given: keys that a user set; the search leaves them as they are.
+        given: keys that a user set; one that nothing would use is an error.
         label: the name of a new folder ends with it.
         ranks: the processes of the run; all of them call this.
         made: called by the first process with the folder of a new run, before the run is in it.
@@ -164,11 +151,7 @@ def build_trainer(
     fill_in(config, len(data.train), data.num_labels)
     check_same(ranks, config, data)
     announce_memory(config, data, ranks)
-    shared, begin = shared_rows(ranks.group, data), clock()
-    if not resumed and variants(config, given):
-        config = _searched(config, data, given, shared)
-        fill_in(config, len(data.train), data.num_labels)  # What a race has left open again.
-    search_seconds = clock() - begin
+    shared = shared_rows(ranks.group, data)
     network = build_network(config, data.num_features, data.num_labels, shared)
     parts = network, build_optimizer(config, network), instantiate(config.loss), data
     schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
@@ -176,8 +159,6 @@ def build_trainer(
     announce_run(config, data.num_labels, folder)
     more = schedule, resumed, ranker, ranks.group
     trainer = Trainer(*parts, _options(config), folder, *more)
-    trainer.counters.search_seconds += search_seconds
-    trainer.notes += config.search.chosen
     if trainer.ended:
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
@@ -215,30 +196,6 @@ def _scalars(config: DictConfig) -> dict[str, bool | int | float | str]:
         value = OmegaConf.select(config, key)
         found[key] = value if isinstance(value, bool | int | float | str) else str(value)
     return found
-
-
-def _searched(
-    config: DictConfig, data: SparseDataset, given: Collection[str], shared: SharedRows | None
-) -> DictConfig:
-    """The configuration after the races of ``search``, on rows that the trainer holds out, too."""
-    seed = config.trainer.seed
-    rows, _ = choose_rows(data, config.dataset.holdout, seed, config.trainer.kind)
-    train, held = validation_split(rows, seed)
-    judge = HeldRows(train, held, kind_of(rows))
-    batches = Batches(train, config.trainer.batch_size, seed)
-
-    def make(config: DictConfig, steps: int) -> Contender:
-        config = config.copy()
-        fill_in(config, len(data.train), data.num_labels)
-        torch.manual_seed(config.seed)
-        network = build_network(config, data.num_features, data.num_labels, shared)
-        loss = instantiate(config.loss)
-        if config.network.prior_bias:
-            start_biases(network, loss, train.labels)
-        return Contender(network, build_optimizer(config, network), loss, batches, judge, steps)
-
-    with torch.random.fork_rng(devices=[]):
-        return choose_settings(config, make, race_steps(config.search, len(batches)), given)
 
 
 def _options(config: DictConfig) -> TrainingOptions:

@@ -22,7 +22,7 @@ USER_ERRORS = (ValueError, TypeError, OSError)
 INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
 # Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
 _PATHS = (
-    *("resume", "run_dir", "dataset.root", "dataset.cache", "dataset.fetch.index", "dataset.file"),
+    *("resume", "run_dir", "dataset.root", "dataset.cache", "dataset.file"),
     *("dataset.train_file", "dataset.test_file"),
     *("dataset.train_labels_file", "dataset.test_labels_file"),
 )

@@ -94,7 +94,7 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
 
     Args:
         config: from `slide.config.read_config`, before `fill_in`.
-        given: the keys that a user set; those that a race tries are checked, too.
+        given: the keys that a user set.
     """
     rates = [key for key in given if key.startswith("lr_schedule")]
     if rates and config.trainer.epochs == "auto":
@@ -102,23 +102,20 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
             f"{rates[0]} would have no effect: trainer.epochs=auto chooses the rates; give a "
             "number of epochs"
         )
-    tried = [str(line).partition("=")[0] for line in config.search.tries]
-    if "sampler" in tried:
-        return  # One of its samplers may use them.
-    unused, why = _unused(config, tried)
+    unused, why = _unused(config)
     if config.sampler.active in (None, "all"):  # It says the same as sampler=full.
         given = set(given) - {"sampler.active"}
-    for key in (*given, *tried):
+    for key in given:
         if key.startswith(unused):
             raise ValueError(f"{key} would have no effect: {why}")
 
 
-def _unused(config: DictConfig, tried: Collection[str]) -> tuple[tuple[str, ...], str]:
-    """How keys begin that nothing uses, and why; ``tried`` are the keys that a race tries."""
+def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
+    """How keys begin that nothing uses, and why."""
     sampler = config.sampler
     if sampler._target_ == FULL:
         return (*_OF_SETS, *_OF_TABLES), "all outputs are computed; choose sampler=lsh"
-    if sampler.active == "all" and "sampler.active" not in tried:
+    if sampler.active == "all":
         why = "sampler.active=all computes all outputs; give it a number"
         return (*_OF_SETS, *_OF_TABLES), why
     drawn = "outputs are drawn uniformly"

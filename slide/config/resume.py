@@ -64,6 +64,9 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         raise FileNotFoundError(f"resume={folder}: there is no {path}")
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
+    config.pop("search", None)  # Of earlier versions; what it has chosen is in the other keys.
+    if str(OmegaConf.select(config, "dataset.fetch._target_")).startswith("slide.data.build_"):
+        config.dataset.fetch = None  # Of earlier versions; datasets/ has the commands.
     for group in composed:
         if group not in config:  # The run is from before there was this group.
             config[group] = composed[group]

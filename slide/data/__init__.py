@@ -9,9 +9,7 @@ from slide.data.formats.text_writer import write_xmc
 from slide.data.kind import OwnItems, are_items, find_known, kind_of, labels_and_items
 from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
 from slide.data.row_transform import RowTransform
-from slide.data.sources.debian import build_debian
 from slide.data.sources.documents import documents
-from slide.data.sources.files import build_files
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic
 from slide.data.sources.text import text
@@ -32,8 +30,6 @@ __all__ = [
     "TextOptions",
     "TextVectorizer",
     "are_items",
-    "build_debian",
-    "build_files",
     "divide",
     "documents",
     "download",

@@ -1,5 +1,6 @@
 """Row-sparse Adam: a step updates only the rows that have a gradient, in place."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,6 @@ from slide.backend import on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.optim.adam_state import check_names, check_state, moment_type, prepare
-from slide.optim.base import Optimizer
 from slide.optim.scaling import scale_factor, show_rows
 from slide.plain.adam import AdamTensors
 from slide.plain.adam import adam_rows as plain_adam_rows
@@ -25,13 +25,18 @@ from slide.row_gradients import (
     take_row_gradients,
     takers,
 )
-from slide.runtime import array_view, num_threads, profiled
+from slide.runtime import array_view, num_threads, profiled, untraced
 
 _EMPTY = np.empty(0, np.int32)
+# As PyTorch wraps them, these import the compiler, which takes longer than all else at a start.
+_UNWRAPPED = {
+    name: inspect.unwrap(getattr(torch.optim.Optimizer, name))
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+}
 _LEAST_EPS = 1e-37  # What is much less is 0 in float32.
 
 
-class RowSparseAdam(Optimizer):
+class RowSparseAdam(torch.optim.Optimizer):
     """Adam (Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1) on rows.
 
     The optimizer uses the row gradients that layers of slide leave on their weights, and also
@@ -74,6 +79,9 @@ class RowSparseAdam(Optimizer):
         tensor([False,  True, False,  True])
     """
 
+    add_param_group = untraced(_UNWRAPPED["add_param_group"])
+    state_dict = untraced(_UNWRAPPED["state_dict"])
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -114,9 +122,10 @@ class RowSparseAdam(Optimizer):
         super().__setstate__(state)
         takers.add(self)
 
+    @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove dense, sparse and row gradients."""
-        super().zero_grad(set_to_none)
+        _UNWRAPPED["zero_grad"](self, set_to_none)
         for group in self.param_groups:
             for p in group["params"]:
                 p.row_gradients = []
@@ -190,6 +199,7 @@ class RowSparseAdam(Optimizer):
         if group.get("every_row") and gradient.ids is not None:
             _update_rows(tensors, hyper, _no_gradient(p, gradient.ids))
 
+    @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, with its options.
 
@@ -206,7 +216,7 @@ class RowSparseAdam(Optimizer):
             betas = [g["betas"] for g in state_dict["param_groups"] for _ in g["params"]]
             for i, p, (beta1, _) in zip(saved, own, betas, strict=True):
                 check_state(state_dict["state"].get(i), p, with_first=beta1 != 0)
-        super().load_state_dict(state_dict)
+        _UNWRAPPED["load_state_dict"](self, state_dict)
         for i, p in zip(saved, own, strict=True):
             # The base class has converted all state to the type of the parameter.
             for name, value in state_dict["state"].get(i, {}).items():

@@ -29,7 +29,6 @@ _PARTS = {
     "training": "train_seconds",
     "of which rebuilds": "rebuild_seconds",
     "held-out rows": "held_seconds",
-    "search of settings": "search_seconds",
     "re-ranker": "ranker_seconds",
     "evaluation": "eval_seconds",
     "compilation": "compile_seconds",

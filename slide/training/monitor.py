@@ -6,8 +6,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slide.files import write_text
-from slide.training.event_file import EventFile
 
+EVENTS = "events.out.tfevents"  # How names of files of events begin.
 # Scores that TensorBoard's page of settings shows.
 SHOWN_SCORES = ("eval/p_at_1", "eval/p_at_5", "reranked/p_at_1", "reranked/p_at_5")
 
@@ -45,8 +45,11 @@ class Monitor:
         with self._explained_errors(self._path):
             write_text(self._path, "".join(line + "\n" for line in lines))
             self._file = self._path.open("a", buffering=1)
+        from torch.utils.tensorboard import SummaryWriter  # Here, because it takes a second.
+
         with self._explained_errors(self._folder):
-            self._events = EventFile(self._folder, purge_step)
+            self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
+            self._events.flush()
         for line in lines:
             if _step_of(line) >= purge_step:
                 self._add_events(**json.loads(line))
@@ -94,8 +97,10 @@ class Monitor:
             self._open(kept, step)
 
     def _add_events(self, step: int, **scalars: float) -> None:
-        with self._explained_errors(self._events.path):
-            self._events.add_scalars(step, scalars)
+        with self._explained_errors(self._folder / EVENTS):
+            for name, value in scalars.items():
+                self._events.add_scalar(name, value, step)
+            self._events.flush()  # Raises what the thread of the writer has met.
 
     def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
         """Let TensorBoard show the settings of the run beside its scores (its page HParams).
@@ -109,15 +114,17 @@ class Monitor:
         from torch.utils.tensorboard.summary import hparams
 
         # The scalars of these names are in the log: TensorBoard takes their last values.
-        with self._explained_errors(self._events.path):
-            parts = hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0))
-            self._events.add_summaries(list(parts))
+        with self._explained_errors(self._folder / EVENTS):
+            for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
+                self._events._get_file_writer().add_summary(part)
+            self._events.flush()
 
     def close(self) -> None:
         """Close both files."""
         with suppress(OSError):  # Each line was written at once, or its error was raised.
             self._file.close()
-        self._events.close()
+        with suppress(OSError):
+            self._events.close()
 
 
 class SilentMonitor(Monitor):

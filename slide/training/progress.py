@@ -21,7 +21,6 @@ class Counters:
         held_seconds: seconds of evaluation on held-out rows, which decide how long to train.
         eval_seconds: seconds of evaluation on the rows that the run is evaluated on.
         ranker_seconds: seconds of training of the ranker.
-        search_seconds: seconds of races between settings, before the first step.
         compile_seconds: seconds of the compilation of kernels, which are in none of the others.
     """
 
@@ -35,7 +34,6 @@ class Counters:
     held_seconds: float = 0.0
     eval_seconds: float = 0.0
     ranker_seconds: float = 0.0
-    search_seconds: float = 0.0
     compile_seconds: float = 0.0
 
     def __sub__(self, before: "Counters") -> "Counters":

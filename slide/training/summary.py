@@ -36,7 +36,7 @@ def summary_of(
         data: the data set.
         splits: rows that the run trained on, and rows that it was evaluated on.
         counters: at the end of the run. ``train_seconds`` are those of the network, as in the log;
-            ``search_seconds``, ``held_seconds`` and ``ranker_seconds`` come on top.
+            ``held_seconds`` and ``ranker_seconds`` come on top.
             ``compile_seconds``, in which kernels were compiled, are in none of them.
         steps_per_epoch: number of batches in a pass over the rows.
         scores: of the last evaluation.
@@ -55,7 +55,6 @@ def summary_of(
         "steps": counters.step,
         "train_seconds": round(counters.train_seconds, 3),
         "ranker_seconds": round(counters.ranker_seconds, 3),
-        "search_seconds": round(counters.search_seconds, 3),
         "held_seconds": round(counters.held_seconds, 3),
         "eval_seconds": round(counters.eval_seconds, 3),
         "rebuild_seconds": round(counters.rebuild_seconds, 3),

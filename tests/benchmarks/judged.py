@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 import numpy as np
-from peers import known_labels
+from peers import TOP, known_labels
 
 from slide.data import Batches, SparseDataset, first_unknown
 from slide.sparse import CSR, Pattern
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
 
-TOP = (1, 3, 5)
 _BATCH = 512
 
 

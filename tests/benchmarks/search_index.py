@@ -24,9 +24,8 @@ import torch
 from precision_page import TITLES
 from report import table
 from rows import PAGES, Row, Store, add_options, key, origin, parse
-from rules import GENERATED
 from runs import trained
-from sets import place
+from sets import GENERATED, place
 from train_process import ROOT, warm_up
 
 from slide import FaissProposer, SampledLinear, runtime

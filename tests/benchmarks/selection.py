@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from accuracy import curve_of, train
 from report import RESULTS, table
 from rows import Row, Store, add_options, origin, parse
 from sets import HELD_OUT
+from train_process import run_train, seconds_of
+from workload import SMALL_NETWORK
 
 from slide import runtime
 
@@ -36,7 +37,7 @@ CONSTANT = [
     "optimizer.input_rate=4",
 ]
 LARGE = [
-    *(*CONSTANT, "recipe=fast", "dataset.train_samples=100_000", "dataset.test_samples=2000"),
+    *(*SMALL_NETWORK, *CONSTANT, "dataset.train_samples=100_000", "dataset.test_samples=2000"),
     "trainer.epochs=1",
 ]
 SMALL = "network.output_scale=0.1"  # As the default recipe has it for so many labels, if shared.
@@ -99,6 +100,27 @@ CASES = {
         for epochs in (1, 5)
     },
 }
+
+
+def train(dataset: str, root: Path | None, overrides: list[str]) -> tuple[dict, list[dict]]:
+    """Train once: the summary, and the lines of the log."""
+    place = [f"dataset.root={root / dataset}"] if root else []
+    summary, log = run_train(f"dataset={dataset}", *place, *overrides)
+    # Training is that of the network, with the choice of its length, and that of the re-ranker.
+    summary["train_seconds"] = seconds_of(summary)
+    return summary, log
+
+
+def curve_of(log: list[dict]) -> list[tuple[float, float]]:
+    """Seconds of training and P@1 wherever a run logged both at one step."""
+    by_step: dict[int, dict] = {}
+    for line in log:
+        by_step.setdefault(line["step"], {}).update(line)
+    return [
+        (line["train/seconds"], line["eval/p_at_1"])
+        for line in by_step.values()
+        if "train/seconds" in line and "eval/p_at_1" in line
+    ]
 
 
 def run(root: Path, case: str, sampler: str) -> Row:

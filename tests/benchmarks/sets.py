@@ -17,6 +17,17 @@ HELD_OUT = {
     "gowalla": 0.1,
     "files": 0.03,
 }
+# Sets that need no files.
+GENERATED = {
+    "synthetic": ["dataset=synthetic"],
+    "amazon670k_like": [
+        "dataset=amazon670k_like",
+        "dataset.train_samples=50000",
+        "dataset.test_samples=1000",
+        "dataset.cache=datasets/amazon670k_like/cache_50000",
+        "trainer.max_epochs=5",
+    ],
+}
 
 
 def place(name: str, root: Path) -> list[str]:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from curves import available_bytes
-from memory import memory
 from plain_torch import bag, cross_entropy, positives
 from train_process import ROOT
 
@@ -77,6 +76,14 @@ class Size(NamedTuple):
     outputs: int = 2**18
     features: int = 10**5
     hidden: int = 64
+
+
+def memory(field: str) -> int:
+    """Bytes from /proc: what is resident (VmRSS), or was at most (VmHWM)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return 1024 * int(line.split()[1])
+    raise ValueError(f"/proc/self/status has no {field}")
 
 
 def draw(size: Size, rng: np.random.Generator) -> Batch:

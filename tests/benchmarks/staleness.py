@@ -22,7 +22,7 @@ import torch
 from report import RESULTS, table
 from rows import Row, Store, add_options, origin, parse
 from sets import HELD_OUT, place
-from workload import JOB, job
+from workload import JOB, SMALL_NETWORK, job
 
 from slide import runtime
 from slide.config import build_trainer
@@ -32,7 +32,7 @@ LARGE = [
     *(*JOB, "trainer.epochs=1", "dataset.train_samples=100_000", "dataset.test_samples=1000"),
 ]
 DEBIAN = [
-    *("recipe=fast", "network.hidden=[256]", "network.dropout=0.3"),
+    *(*SMALL_NETWORK, "network.hidden=[256]", "network.dropout=0.3"),
     *("optimizer.lr=0.002", "trainer.epochs=6", "sampler=lsh"),
 ]
 FILES = ["ranker=none", "trainer.epochs=1", "sampler=lsh", "network.precision=bfloat16"]

@@ -14,7 +14,7 @@ from rows import Row, origin
 
 TITLES = {
     "slide": "**slide**",
-    "slide-fast": "**slide**, recipe=fast",
+    "slide-fast": "**slide**, small network",
     "omikuji-1": "omikuji, 1 tree",
     "omikuji-3": "omikuji, 3 trees",
     "pecos-1": "PECOS XR-Linear, 1 model",
@@ -33,7 +33,7 @@ ABOUT = """\
 # Time to precision
 
 How long does training take until the answers are as good as those of the best peer in the end? \
-slide is `train.py` without any setting but the seed; `recipe=fast` is the recipe of the \
+slide is `train.py` without any setting but the seed; the small network is that of the \
 measurements of speed. omikuji and PECOS XR-Linear have their default settings. Dense PyTorch is \
 the default recipe's network with all outputs, its squared hinge loss and fused Adam; sampled \
 softmax is the same network with a softmax over the labels of the batch and uniform draws, and \
@@ -42,8 +42,8 @@ slide and not for them, and their rates fall to 0 in a straight line. No setting
 test rows. All ran on the same cores, one after another.
 
 **Seconds** are those of all training, reading the rows aside. Ours: all of a step (batches, \
-selection, products, gradients, updates, rebuilds), races if there are any, the evaluations on \
-held-out rows that decide how long to train, and for the last point the re-ranker with all it \
+selection, products, gradients, updates, rebuilds), the evaluations on held-out rows \
+that decide how long to train, and for the last point the re-ranker with all it \
 learns from. The clock stands still while test rows are judged, and kernels are compiled \
 beforehand. omikuji's seconds hold reading the rows as text; those of PECOS hold the embeddings of \
 labels, the clustering and the training of all its models. Dense PyTorch and sampled softmax: \

@@ -5,7 +5,8 @@
     python time_to_precision.py --root path/to/data --pecos-python path/to/pecos/bin/python
     python time_to_precision.py --root path/to/data --datasets debian --methods slide omikuji-3
 
-slide is train.py without any setting but the seed, and with recipe=fast. Its peers: omikuji with
+slide is train.py without any setting but the seed, and with the small network of the pages on
+speed. Its peers: omikuji with
 one and three trees, PECOS XR-Linear with one and three models (in an environment of its own:
 xr_linear.py), the default recipe's network in plain PyTorch with all outputs (dense), and with
 sampled softmax and SparseAdam (sampled). The last two train for --limit minutes at most. All on
@@ -33,13 +34,14 @@ from report import RESULTS
 from rows import Row, Store, add_options, parse
 from sets import place
 from train_process import ROOT, warm_up
+from workload import SMALL_NETWORK
 
 from slide import runtime
 from slide.config import read_config
 from slide.data import SparseDataset
 
 DATASETS = ["debian", "gowalla", "fb15k", "bibtex", "files"]
-RECIPES = {"slide": [], "slide-fast": ["recipe=fast"]}
+RECIPES = {"slide": [], "slide-fast": ["sampler=lsh", *SMALL_NETWORK]}
 EPOCHS = {"dense": 6, "sampled": 20}
 JUDGED, QUICK_JUDGED = 5000, 200
 QUICK = ["trainer.epochs=2"]

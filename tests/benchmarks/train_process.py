@@ -25,8 +25,8 @@ def run_train(*overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def seconds_of(summary: dict[str, Any]) -> float:
-    """Seconds of all training of a run: races, network, held-out evaluations, and re-ranker."""
-    return sum(summary[f"{part}_seconds"] for part in ("search", "train", "held", "ranker"))
+    """Seconds of all training of a run: network, held-out evaluations, and re-ranker."""
+    return sum(summary[f"{part}_seconds"] for part in ("train", "held", "ranker"))
 
 
 def warm_up() -> None:

@@ -9,14 +9,17 @@ Writes results/trust.{json,md}.
 
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from kills import PATIENT, PHASES, kill_chains, one_process
 from report import RESULTS, last, publish, table
-from sharing import busy
 from train_process import run_train
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
@@ -30,6 +33,18 @@ REPEATED = (
     *("dataset=synthetic", "dataset.train_samples=10000", "dataset.test_samples=2000", "seed=1"),
 )
 REPEATS = 5
+
+
+@contextmanager
+def busy(number: int) -> Iterator[None]:
+    """So many processes that count for ever, as nice as this one."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while 1: 0"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def measure_stall(home: Path) -> dict[str, float]:

@@ -75,9 +75,8 @@ def test_null_settings_follow_from_the_data():
         (["trainer.evaluation=index"], None),
         (["network.hidden=[8]", "network.hidden_active=[null]"], None),
         (["recipe=slide2020", "sampler.mode=shared"], "slide.PublishedLSHProposer"),
-        (["recipe=fast"], "slide.LSHProposer"),
-        (["recipe=fast", "sampler=uniform"], None),
         (["recipe=slide2020"], "slide.PublishedLSHProposer"),
+        (["recipe=slide2020", "sampler=uniform"], None),
     ],
 )
 def test_outputs_are_looked_up_where_it_pays(words, proposer):
@@ -132,16 +131,12 @@ def test_settings_of_tables_for_sets_of_each_sample(tmp_path, word):
             "hash.num_tables .*: sampler.active=all",
         ),
         ("auto", ["sampler.active=all", "sampler.weighting=none"], "weighting .*give it a number"),
-        ("lsh", ["sampler.active=all", "search.tries=['sampler.active=32']", "hash=dwta"], None),
-        ("full", ["search.tries=['sampler.active=32']"], "sampler.active would have no effect"),
         ("recent", ["schedule=fixed"], "schedule would have no effect: no index is built; choose "),
         ("neighbours", ["schedule.first=9"], "schedule.first would have no effect: no index is "),
         ("index", ["schedule.redraw_every=9"], "redraw_every .*: candidates do not come from hash"),
         ("index", ["schedule=fixed", "schedule.every=9"], None),
         ("faiss", ["schedule=fixed", "sampler.candidate_share=0.9"], None),
         ("lsh", ["hash=dwta", "schedule=fixed"], None),
-        ("uniform", ["hash=dwta", "search.tries=['sampler=lsh']"], None),
-        ("uniform", ["search.tries=['hash=dwta']"], "hash would have no effect: outputs are drawn"),
     ],
 )
 def test_settings_that_a_sampler_does_not_use(sampler, words, message):

@@ -1,6 +1,7 @@
 """What a run says of memory before it begins."""
 
 import re
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,10 +10,16 @@ import pytest
 import torch
 from helpers import job
 
-from slide.config import build, needs
+from slide import FullSampler, SlideNetwork
+from slide.config import build, build_network, needs
+from slide.config.parts import build_optimizer
 from slide.config.ranks import Ranks
+from slide.data import Batches, Split, validation_split
+from slide.data.validation import divide
 from slide.distributed.launch import Place
-from slide.training.needs import RankerSizes, TableSizes
+from slide.nn import ActiveLoss
+from slide.ranking import EnsembleRanker
+from slide.sparse import CSR, Pattern
 
 MIB = 1 << 20
 # Weights of 7 MiB and twice as many moments.
@@ -64,32 +71,73 @@ def test_not_even_the_weights(tmp_path, free):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+@pytest.mark.parametrize("words", [[], ["rowwise=true"], ["correct_skipped=true"]])
+def test_weights_and_moments(tmp_path, beta1, words):
+    words = [f"optimizer.{word}" for word in (f"betas=[{beta1},0.9]", *words)]
+    config, data = opened(tmp_path, "network.hidden=[16,12]", "sampler=full", *words)
+    network = build_network(config, 60, 80)
+    optimizer = build_optimizer(config, network)
+    batch = Batches(data.train, 150, 0).batch(0, 0)
+    hidden = network.encode(batch.features)
+    network.output.loss(hidden, batch.labels, ActiveLoss("bce"))[0].backward()
+    optimizer.step()
+    parts = needs.memory_needs(config, data)["training"]
+    assert parts["weights"] == bytes_of(network.parameters())
+    assert parts["moments"] == sum(bytes_of(state.values()) for state in optimizer.state.values())
+
+
+def bytes_of(tensors):
+    return sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor) and t.dim())
+
+
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "part", "more"),
     [
-        (["sampler=lsh"], {"tables": TableSizes(4, 8, 128), "active": 32, "shared": True}),
-        (["sampler=lsh", "sampler.mode=per_sample"], {"shared": False}),
-        (["sampler=faiss"], {"vectors": True, "tables": None}),
-        (["sampler=full"], {"active": 80, "tables": None, "vectors": False}),
-        (["sampler.active=500"], {"active": 80, "tables": None, "shared": True}),
-        (["ranker=none", "trainer.epochs=2"], {"ranker": None, "copied": False}),
-        (["ranker.negatives=7"], {"ranker": RankerSizes(110, 7, 60, 80), "copied": True}),
-        (["dataset.holdout=0.5", "ranker=none"], {"copied": True}),
-        (["trainer.evaluation=index"], {"row_index": True}),
-        (["optimizer.rowwise=true"], {"rowwise": True, "last_steps": False, "first_moment": False}),
-        (["optimizer.betas=[0.9,0.9]"], {"first_moment": True}),
-        (["optimizer.correct_skipped=true"], {"last_steps": True}),
-        (["trainer.checkpoint_every=5"], {"checkpoints": True}),
-        (["network.hidden=[8,9]"], {"hidden": (8, 9), "batch": 16, "features": 60, "labels": 80}),
+        (["sampler=lsh"], "index of the sampler", True),
+        (["sampler=faiss"], "index of the sampler", True),
+        (["sampler=lsh", "sampler.active=500"], "index of the sampler", False),
+        (["sampler=full"], "index of the sampler", False),
+        (["trainer.checkpoint_every=5"], "copy for checkpoints", True),
+        (["trainer.evaluation=index"], "index for prediction", True),
+        (["ranker=none"], "re-ranker", False),
     ],
 )
-def test_sizes(tmp_path, words, expected):
-    config = job.compose(*job.tiny(tmp_path, *words))
+def test_parts_that_only_some_runs_have(tmp_path, words, part, more):
+    phases = needs.memory_needs(*opened(tmp_path, *words))
+    assert bool(phases["training"].get(part, 0) + phases["ending"].get(part, 0)) == more
+
+
+def opened(folder, *words):
+    config = job.compose(*job.tiny(folder, *words))
     data = build.open_dataset(config)
     build.fill_in(config, len(data.train), data.num_labels)
-    sizes = needs.run_sizes(config, data)
-    assert {name: getattr(sizes, name) for name in expected} == expected
-    assert (sizes.rows, sizes.targets) == (150, len(data.train.labels.indices))
+    return config, data
+
+
+def test_rows_that_are_divided(tmp_path):
+    config, data = opened(tmp_path, "ranker=none", "trainer.epochs=2")
+    assert needs.memory_needs(config, data)["training"]["rows"] == 8 * len(data.train)
+    config.dataset.holdout = 0.5
+    parts = divide(data.train, 0.5, 0)
+    kept = sum(a.nbytes for part in parts for each in (part.features, part.labels) for a in each)
+    rows = needs.memory_needs(config, data)["training"]["rows"] - 8 * len(data.train)
+    assert rows == pytest.approx(kept, rel=0.02)
+
+
+def test_pairs_of_features_and_labels(monkeypatch, tmp_path):
+    """From a sample of the features; here of a twentieth of them."""
+    data = job.make_data(tmp_path, num_features=3000, num_labels=2000, train_samples=4000)
+    x, y = data.train.features, data.train.labels
+    every = {
+        (feature, label)
+        for row in range(len(data.train))
+        for feature in x.indices[x.indptr[row] : x.indptr[row + 1]].tolist()
+        for label in y.indices[y.indptr[row] : y.indptr[row + 1]].tolist()
+    }
+    assert needs._pairs(data.train)[0] == len(every)
+    monkeypatch.setattr(needs, "SAMPLED", int(np.diff(x.indptr) @ np.diff(y.indptr)) // 20)
+    assert needs._pairs(data.train)[0] == pytest.approx(len(every), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -109,22 +157,19 @@ def test_negatives_take_no_memory_of_regressions(tmp_path, free, capsys, kind, w
 
 
 def test_sizes_do_not_draw(tmp_path):
-    config = job.compose(*job.tiny(tmp_path, "sampler=lsh"))
-    data, before = build.open_dataset(config), torch.get_rng_state()
-    build.fill_in(config, len(data.train), data.num_labels)
+    config, data = opened(tmp_path, "sampler=lsh")
+    before = torch.get_rng_state()
     needs.announce_memory(config, data)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
-    config = job.compose(*job.tiny(tmp_path, *LARGE))
-    data = build.open_dataset(config)
-    build.fill_in(config, len(data.train), data.num_labels)
+    config, data = opened(tmp_path, *LARGE)
     ranks = [Ranks(Place(r, 2, r, 2), SimpleNamespace(rank=r, size=2)) for r in range(2)]  # type: ignore[arg-type]
-    first, other = (needs.run_sizes(config, data, each) for each in ranks)
-    assert first.ranker is not None
-    assert first._replace(ranker=None) == other
-    assert first.ranker == needs.run_sizes(config, data).ranker, "it has all features and labels"
+    first, other = (needs.memory_needs(config, data, each) for each in ranks)
+    assert first["training"] == other["training"]
+    alone = needs.memory_needs(config, data)["ending"]["re-ranker"]
+    assert first["ending"]["re-ranker"] == alone > 0 == other["ending"]["re-ranker"]
     free(3 << 30)
     needs.announce_memory(config, data, ranks[0])
     numbers = re.fullmatch(
@@ -138,11 +183,63 @@ def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.
 
 
-@pytest.mark.parametrize(("width", "bins"), [(4096, 2048), (10_000, 8192)])
-def test_bins_of_many_coordinates(width, bins):
-    """Settings are tried, and tables predicted, for layers that are narrow but as wide as a bin."""
-    words = [f"network.hidden=[{width}]", "sampler=lsh", "hash=dwta", f"hash.bin_size={bins}"]
-    config = job.compose(*words, "hash.hashes_per_table=1")
-    build.check_settings(config)
-    found = needs._table_sizes(config.sampler.proposer, width, 100)
-    assert bins in found
+def peak_and_needs(every, candidates):
+    """Bytes that training a re-ranker takes, and what is foretold. NumPy tells Python of arrays."""
+    train, held = validation_split(every, 0)
+    network = SlideNetwork(every.num_features, [4], every.num_labels, FullSampler)
+    EnsembleRanker().fit(network, train, held, every=every)  # Compiles, which takes memory.
+    ranker = EnsembleRanker()
+    tracemalloc.start()
+    ranker.fit(network, train, held, every=every)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak, needs.ranker_needs(every, every.kind, candidates, 50)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.compiled_only
+@pytest.mark.parametrize(
+    ("rows", "labels", "nonzeros"), [(4000, 2000, 40), (30_000, 2000, 10), (30_000, 9000, 20)]
+)
+def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
+    data = job.make_data(
+        tmp_path,
+        train_samples=rows,
+        num_features=3000,
+        num_labels=labels,
+        nonzeros=nonzeros,
+        labels_per_row=4,
+    )
+    peak, needed = peak_and_needs(replace(data.train, kind="other"), 180)
+    assert needed == pytest.approx(peak, rel=0.2)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.compiled_only
+def test_the_re_ranker_of_a_graph():
+    """Answers of a question are some of twenty that go with its relation."""
+    rng, rows, labels = np.random.default_rng(0), 40_000, 3000
+    asked = rng.permutation(3000 * 40)[:rows]
+    features = np.stack([asked // 40, 3000 + asked % 40], axis=1).astype(np.int32)
+    answers = 20 * (asked % 40)[:, None] + np.argsort(rng.random((rows, 20)), axis=1)[:, :4]
+    bounds = np.arange(rows + 1)
+    x = CSR(2 * bounds, features.ravel(), np.ones(2 * rows, np.float32))
+    y = Pattern(4 * bounds, answers.astype(np.int32).ravel())
+    peak, needed = peak_and_needs(Split(x, y, 3040, labels, kind="graph"), 110)
+    assert needed == pytest.approx(peak, rel=0.2)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.compiled_only
+def test_the_re_ranker_of_items():
+    """Regressions are in the place of classifiers."""
+    rng, rows, items = np.random.default_rng(0), 20_000, 3000
+    # The twenty items of a row, one of each shelf; half of them are seen before the others.
+    own = (150 * np.arange(20) + rng.integers(0, 150, (rows, 20))).astype(np.int32)
+    own = np.take_along_axis(own, np.argsort(rng.random((rows, 20)), axis=1), axis=1)
+    own = np.sort(own.reshape(rows, 2, 10), axis=2).reshape(rows, 20)
+    bounds = 10 * np.arange(rows + 1)
+    x = CSR(bounds, own[:, :10].ravel(), np.ones(10 * rows, np.float32))
+    y = Pattern(bounds, own[:, 10:].ravel())
+    peak, needed = peak_and_needs(Split(x, y, items, items, kind="items"), 110)
+    assert needed == pytest.approx(peak, rel=0.2)

@@ -97,7 +97,7 @@ def test_without_a_recipe_the_files_hold_what_is_used():
     assert config == expected
 
 
-# What `python train.py` uses, and what the recipes set.
+# What `python train.py` uses, and what the recipe sets.
 DEFAULTS = {
     "network.hidden": None,
     "network.dropout": 0.3,
@@ -110,48 +110,35 @@ DEFAULTS = {
     "transform.l2_norm": True,
     "sampler.candidate_share": 0.25,
 }
-SMALL = {
+PUBLISHED = {
     "network.hidden": [128],
     "network.dropout": 0.0,
     "network.precision": "float32",
-    "network.init_scale": 1.0,
-    "network.output_scale": 1.0,
-    "optimizer.input_rate": 1.0,
-    "optimizer.lr": 0.001,
-    "trainer.epochs": 5,
-    "transform.l2_norm": False,
-    "sampler.candidate_share": 0.5,
-}
-PUBLISHED = {
-    "sampler.candidate_share": None,
-    "optimizer.lr": 0.0001,
     "network.init_scale": 0.113137,
     "network.output_scale": 0.195959,
+    "optimizer.input_rate": 1.0,
+    "optimizer.lr": 0.0001,
+    "trainer.epochs": 5,
+    "transform.l2_norm": False,
+    "sampler.candidate_share": None,
 }
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], DEFAULTS),
-        (["recipe=fast"], SMALL),
-        (["recipe=slide2020"], SMALL | PUBLISHED),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [([], DEFAULTS), (["recipe=slide2020"], PUBLISHED)])
 def test_what_each_recipe_sets(words, expected):
     config = job.compose(*words)
     assert {key: OmegaConf.select(config, key) for key in expected} == expected
     assert bool(config.get("ranker")) == (not words)
 
 
-@pytest.mark.parametrize("recipe", ["fast", "slide2020"])
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_full_sampler_is_full_with_any_recipe(recipe):
     config = job.compose(f"recipe={recipe}", "sampler=full")
     fill_in(config, 1000, 80)
     assert config.sampler.active == "all"
 
 
-@pytest.mark.parametrize("recipe", [[], ["recipe=fast"], ["recipe=slide2020"]])
+@pytest.mark.parametrize("recipe", [[], ["recipe=slide2020"]])
 def test_any_recipe_with_or_without_a_ranker(recipe):
     without = job.compose(*recipe, "ranker=none")
     assert not without.get("ranker")

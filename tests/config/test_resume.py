@@ -16,7 +16,7 @@ from helpers import job
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slide.config import build_network
+from slide.config import build_network, resumed
 from slide.data import write_xmc
 from slide.model import load
 from slide.training.checkpoint_folders import last_checkpoint
@@ -122,11 +122,23 @@ def test_a_run_from_before_a_group_can_be_resumed(tmp_path):
     job.main(*job.tiny(tmp_path, "trainer.max_steps=2"))
     path = tmp_path / "run/config.yaml"
     saved = OmegaConf.load(path)
-    del saved["search"]
+    del saved["schedule"]
+    saved.search = {"tries": [], "chosen": []}  # A group of earlier versions.
     OmegaConf.save(saved, path)
     job.main(f"resume={tmp_path}/run", "trainer.max_steps=3")
     assert job.checkpoint(tmp_path / "run")["step"] == 3
-    assert OmegaConf.load(path).search.tries == []
+    again = OmegaConf.load(path)
+    assert "schedule" in again
+    assert "search" not in again
+
+
+def test_a_run_whose_files_an_earlier_version_built_can_be_resumed(tmp_path):
+    words = ["dataset=debian", f"resume={tmp_path}"]
+    saved = job.compose("dataset=debian")
+    build = {"_target_": "slide.data.build_debian"}
+    OmegaConf.update(saved, "dataset.fetch", build, force_add=True)
+    OmegaConf.save(saved, tmp_path / "config.yaml")
+    assert resumed(job.compose(*words), words[1:]).dataset.fetch is None
 
 
 def test_a_resumed_run_takes_what_may_change(tmp_path):

@@ -4,7 +4,7 @@ from slide.config.sweep import LABEL_LENGTH, label_of
 
 
 def test_values_may_have_equals_signs():
-    assert label_of(["search.tries=[optimizer.lr=0.1]"]) == "tries=_optimizer.lr=0.1_"
+    assert label_of(["network.hidden=[64]"]) == "hidden=_64_"
     assert label_of(["+a.b=1", "seed=2"]) == "b=1,seed=2"
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from slide.data import build_debian
+from helpers.prepare import command
 
 INDEX = """\
 Package: gcc-12
@@ -81,8 +81,8 @@ def naive_rows(index):
     return rows
 
 
-def build(root, index, check=lambda folder: None, **arguments):
+def build(root, index, **arguments):
     root.mkdir(exist_ok=True)
     path = root.parent / "Packages"
     path.write_bytes(index.encode() if isinstance(index, str) else index)
-    build_debian(root, check, index=path, **arguments)
+    command("debian").prepare(root, index=path, **arguments)

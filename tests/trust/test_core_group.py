@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from benchmarks.core_group import group_of_cores
+from helpers.core_group import group_of_cores
 from numba.core import config
 
 from slide.limits import core_limit

@@ -3,6 +3,7 @@
 ``SLIDE_KILLS=100`` kills more often. `results/trust.md` is made by the same program.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,14 @@ import pytest
 from helpers import job
 
 KILLS = os.environ.get("SLIDE_KILLS", "3")
+
+
+def test_the_page_of_kills():
+    found = json.loads((job.ROOT / "results/trust.json").read_text())
+    assert sum(found["kills"]["phases"].values()) >= 100
+    assert found["patience"]["chains"] > 0
+    assert found["stall"]["bytes"] >= 3e9
+    assert found["stall"]["next"] < 2
 
 
 @pytest.mark.compiled_only

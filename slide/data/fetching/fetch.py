@@ -1,20 +1,14 @@
 """Files that a data set needs: present files are used, missing ones are fetched."""
 
 import errno
-import inspect
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slide.data.errors import DataError
 from slide.data.fetching.lock import locked
-from slide.files import write_json
 
-__all__ = ["Check", "Fetch", "FetchError", "check_folders", "ensure_files", "note_build"]
+__all__ = ["Check", "Fetch", "FetchError", "check_folders", "ensure_files"]
 
 LOCK = ".fetch.lock"
-# Beside files that were built: the settings of the build.
-BUILT = "built.json"
 
 Check = Callable[[Path], None]
 """Raises ValueError (DataError) unless the files in a folder are the expected ones."""
@@ -49,10 +43,8 @@ def ensure_files(
         FileNotFoundError: a file is missing and could not be fetched. The message says why, and
             where to put it.
         OSError: the folder cannot be written, or the disk is full.
-        ValueError: the files were built with other settings than those of ``fetch``.
     """
     if _missing(root, names) is None:
-        _check_built(root, fetch)
         return
     tried = ""
     if fetch is not None:
@@ -62,16 +54,10 @@ def ensure_files(
             tried = f"\n{error}\n"
     missing = _missing(root, names)
     if missing is None:
-        _check_built(root, fetch)
         return
     place = f"Put {_listed(names)} into the folder {root}."
     said = f"{missing} is missing" + (f", and could not be fetched:{tried}" if tried else ". ")
     raise FileNotFoundError(said + " ".join(filter(None, [hint, place])))
-
-
-def note_build(root: Path, **settings: object) -> None:
-    """Writes with what settings the files in ``root`` are built, for `ensure_files`."""
-    write_json(root / BUILT, _as_read(settings))
 
 
 def check_folders(**folders: object) -> None:
@@ -93,30 +79,6 @@ def _fetch_missing(root: Path, names: Sequence[str], fetch: Fetch, check: Check)
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise FetchError(f"  the folder cannot be written: {error.strerror}") from error
         raise
-
-
-def _check_built(root: Path, fetch: Fetch | None) -> None:
-    """Raises ValueError if files were built with other settings; prepared files have no note."""
-    path = root / BUILT
-    if fetch is None or not path.is_file():
-        return
-    try:
-        built = dict(json.loads(path.read_bytes()))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path} does not say how the files were built; remove it") from error
-    defaults = {name: each.default for name, each in inspect.signature(fetch).parameters.items()}
-    asked = _as_read({name: defaults[name] for name in built if name in defaults})
-    for name, value in asked.items():
-        if value not in (None, built[name]):  # None takes what there is, such as an index.
-            raise ValueError(
-                f"{root} was built with {name}={built[name]}, not {value}: remove its files, or "
-                "name another dataset.root"
-            )
-
-
-def _as_read(settings: dict[str, object]) -> dict[str, object]:
-    """Settings as a file of JSON gives them back: a path as text."""
-    return json.loads(json.dumps(settings, default=str))
 
 
 def _missing(root: Path, names: Sequence[str]) -> Path | None:

@@ -6,13 +6,15 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.packages import INDEX, build, naive_rows, random_index
+from helpers.prepare import command
 
 from slide.data import xmc
-from slide.data.sources.debian import needed_packages, package_words, read_packages
+
+DEBIAN = command("debian")
 
 
 def entries(text):
-    return list(read_packages(text.encode().splitlines(keepends=True), "index"))
+    return list(DEBIAN.read_packages(text.encode().splitlines(keepends=True), "index"))
 
 
 def test_entries_are_read():
@@ -32,15 +34,15 @@ def test_entries_are_read():
 
 
 def test_all_alternatives_are_needed():
-    assert needed_packages(entries(INDEX)[0]) == {
+    assert DEBIAN.needed_packages(entries(INDEX)[0]) == {
         *("cpp-12", "libc6", "libgcc-12-dev", "libgcc-dev", "binutils", "dpkg"),
         *("libc6-dev", "libc-dev"),
     }
-    assert needed_packages({"Package": "a", "Depends": "", "Suggests": "b"}) == set()
+    assert DEBIAN.needed_packages({"Package": "a", "Depends": "", "Suggests": "b"}) == set()
 
 
 def test_words_are_those_of_a_field():
-    found = package_words(entries(INDEX)[0])
+    found = DEBIAN.package_words(entries(INDEX)[0])
     assert found["Description", "c"] == 2
     assert found["Description", "compiler"] == 2
     assert found["Package", "gcc"] == found["Maintainer", "gcc"] == found["Package", "12"] == 1

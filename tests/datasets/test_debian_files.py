@@ -4,12 +4,16 @@ import bz2
 import gzip
 import lzma
 import re
-from functools import partial
+import subprocess
+import sys
 
 import pytest
+from helpers import job
 from helpers.packages import INDEX, build, naive_rows, random_index
+from helpers.prepare import DATASETS, command
 
-from slide.data import DataError, build_debian, xmc
+from slide.config import open_dataset as build_data
+from slide.data import DataError, xmc
 from slide.data.fetching.fetch import FetchError
 
 
@@ -49,53 +53,45 @@ def test_bad_indices(tmp_path, index, message):
     assert not list((tmp_path / "root").iterdir())
 
 
-def test_files_appear_checked_or_not_at_all(tmp_path):
-    root = tmp_path / "root"
-    seen = []
+def test_both_files_appear_or_none(tmp_path, monkeypatch):
+    root, index = tmp_path / "root", sys.modules[command("debian").write_files.__module__]
+    write = index.write_xmc
 
-    def check(folder):
-        seen.append(sorted(path.name for path in folder.iterdir()))
-        assert not (root / "train.txt").exists()
-        raise DataError(f"{folder}/train.txt:1: header has too few rows")
+    def full(path, split):
+        if path.name == "test.txt":
+            raise OSError("no space")
+        write(path, split)
 
-    (root / ".build").mkdir(parents=True)
-    (root / ".build" / "left").touch()
-    with pytest.raises(FetchError, match=r"else: train.txt:1: header has too few rows$"):
-        build(root, random_index(), check)
-    assert seen == [["test.txt", "train.txt"]]
+    with monkeypatch.context() as patched:
+        patched.setattr(index, "write_xmc", full)
+        with pytest.raises(OSError, match="no space"):
+            build(root, random_index())
     assert not list(root.iterdir())
     build(root, random_index())
-    assert sorted(path.name for path in root.iterdir()) == ["built.json", "test.txt", "train.txt"]
+    assert sorted(path.name for path in root.iterdir()) == ["test.txt", "train.txt"]
 
 
-def test_files_of_other_settings_are_not_used(tmp_path):
-    root, index = tmp_path / "root", tmp_path / "Packages"
-    index.write_text(random_index())
+def test_the_command(tmp_path):
+    """Its files are read by dataset=debian; what is wrong is said in one line."""
+    (tmp_path / "Packages").write_text(random_index())
 
-    def read(**settings):
-        fetch = partial(build_debian, **settings)
-        return xmc(name="debian", root=root, cache=tmp_path / "cache", fetch=fetch)
+    def run(*words):
+        words = [sys.executable, DATASETS / "debian" / "prepare.py", "--root", tmp_path, *words]
+        return subprocess.run(words, capture_output=True, text=True)
 
-    read(index=index)
-    said = f"^{root} was built with min_rows=2, not 5: remove its files, or name another "
-    with pytest.raises(ValueError, match=said):
-        read(min_rows=5)
-    with pytest.raises(ValueError, match=r"was built with index=\S+/Packages, not other"):
-        read(index="other")
-    assert len(read(min_rows=2).train), "without an index, that of the build"
-    xmc(name="debian", root=root, cache=tmp_path / "cache")
-    (root / "built.json").write_text("[3]")
-    with pytest.raises(DataError, match=r"built.json does not say how the files were built"):
-        read()
-    (root / "built.json").unlink()
-    assert len(read(min_rows=5).train), "prepared files have no note"
+    assert run("--index", tmp_path / "none").stderr == f"error: there is no index {tmp_path}/none\n"
+    done = run("--index", tmp_path / "Packages", "--min-rows", "1")
+    assert done.returncode == 0, done.stderr
+    words = ["dataset=debian", f"dataset.root={tmp_path}", f"dataset.cache={tmp_path}/cache"]
+    data = build_data(job.compose(*words))
+    assert len(data.train) + len(data.test) == len(naive_rows(random_index()))
 
 
 @pytest.mark.parametrize("name", ["train.txt", "test.txt"])
 def test_one_file_alone_is_not_completed(tmp_path, name):
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / name).write_text("mine")
-    with pytest.raises(FetchError, match=rf"{name} is there; both files are built, or none"):
+    with pytest.raises(FileExistsError, match=rf"{name} is there; both files are written, or none"):
         build(tmp_path / "root", random_index())
     assert (tmp_path / "root" / name).read_text() == "mine"
 
@@ -114,13 +110,11 @@ def test_the_index_of_the_machine(tmp_path, monkeypatch):
     (tmp_path / "Packages").write_text(index + installed)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     make_apt(tmp_path, f'test "$1" = dumpavail && cat {tmp_path}/Packages')
-    data = xmc(name="d", root=tmp_path / "new", cache=tmp_path / "c", fetch=build_debian)
+    command("debian").prepare(tmp_path / "new")
+    data = xmc(name="d", root=tmp_path / "new", cache=tmp_path / "c")
     assert len(data.train) + len(data.test) == len(naive_rows(index))
     made = (tmp_path / "new/train.txt").read_bytes()
     assert made == (tmp_path / "expected/train.txt").read_bytes()
-    make_apt(tmp_path, "exit 1")
-    again = xmc(name="d", root=tmp_path / "new", cache=tmp_path / "c", fetch=build_debian)
-    assert len(again.train) == len(data.train)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +129,6 @@ def test_machines_without_an_index(tmp_path, monkeypatch, script, message):
     monkeypatch.setenv("PATH", str(tmp_path))
     if script is not None:
         make_apt(tmp_path, script)
-    with pytest.raises(FileNotFoundError) as error:
-        xmc(name="d", root=tmp_path / "new", cache=tmp_path / "c", fetch=build_debian, hint="Help.")
+    with pytest.raises(FetchError) as error:
+        command("debian").prepare(tmp_path / "new")
     assert message in str(error.value)
-    assert "train.txt is missing" in str(error.value)
-    assert "Help." in str(error.value)
-
-
-def test_an_index_that_is_not_there(tmp_path):
-    fetch = partial(build_debian, index=tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=rf"there is no index {tmp_path}/none"):
-        xmc(name="d", root=tmp_path / "new", cache=tmp_path / "c", fetch=fetch)

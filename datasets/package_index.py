@@ -1,15 +1,16 @@
-"""Data sets that are built on this machine: index files, rows with named columns, XMC files."""
+"""What debian/prepare.py and files/prepare.py share: index files, named columns, XMC files."""
 
+import argparse
 import bz2
 import gzip
 import lzma
-import os
 import re
-import shutil
 import subprocess
+import sys
+import tempfile
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,12 +19,13 @@ import numpy as np
 from slide import checks
 from slide.data.dataset import Split
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Check, FetchError, note_build
+from slide.data.fetching.fetch import FetchError
 from slide.data.formats.text_writer import write_xmc
 from slide.sparse import CSR, Pattern
 
 BUILT_FILES = ("train.txt", "test.txt")
-BUILD_FOLDER = ".build"
+# Share of the rows that become test rows.
+SHARES = {"debian": 0.2, "files": 0.04}
 WORD = re.compile(r"[^\W_]+")
 # Characters of a bad line that a message shows.
 SHOWN_LINE = 40
@@ -70,7 +72,7 @@ def keep_features(split: Split, kept: np.ndarray) -> Split:
 
 
 def check_request(root: Path, test_share: float, **counts: tuple[int, int]) -> None:
-    """Check the arguments of a build.
+    """Check the arguments of a command.
 
     Args:
         root: folder of the files; neither may be there.
@@ -79,7 +81,7 @@ def check_request(root: Path, test_share: float, **counts: tuple[int, int]) -> N
 
     Raises:
         ValueError: for a number out of range.
-        FetchError: if one of the files is there already.
+        FileExistsError: if one of the files is there already.
     """
     for name, (value, least) in counts.items():
         checks.whole(name, value, least)
@@ -87,40 +89,38 @@ def check_request(root: Path, test_share: float, **counts: tuple[int, int]) -> N
     checks.share("test_share", test_share)
     for name in BUILT_FILES:
         if (root / name).exists():
-            raise FetchError(f"  {root / name} is there; both files are built, or none")
+            raise FileExistsError(f"{root / name} is there; both files are written, or none")
 
 
-def write_built(
-    root: Path, check: Check, train: Split, test: Split, source: str, **settings: object
-) -> None:
-    """Write both files, which appear in ``root`` when they are complete and checked.
+def write_files(root: Path, train: Split, test: Split) -> None:
+    """Write both files, which appear in ``root`` when they are complete."""
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as work:
+        for name, part in zip(BUILT_FILES, (train, test), strict=True):
+            write_xmc(Path(work) / name, part)
+        for name in BUILT_FILES:
+            (Path(work) / name).rename(root / name)
+
+
+def run(prepare: Callable[..., None], about: str, root: Path, **counts: int) -> None:
+    """The command line of a data set.
 
     Args:
-        root: folder of the files.
-        check: called with a folder of the files before they get their place.
-        train, test: the rows.
-        source: what they were built from, for messages.
-        settings: with what they were built; they are noted beside the files.
-
-    Raises:
-        FetchError: ``check`` refuses the files.
+        prepare: called with the options by name.
+        about: what the command does.
+        root: folder of the files, if the command line names none.
+        counts: whole numbers that the command takes, with their defaults.
     """
-    work = root / BUILD_FOLDER
-    shutil.rmtree(work, ignore_errors=True)  # Of a process that was killed.
-    work.mkdir()
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--root", type=Path, default=root, help="folder of the files")
+    parser.add_argument("--index", type=Path, help="an index; without it, that of this machine")
+    parser.add_argument("--test-share", type=float, default=SHARES[root.name], help="in (0, 1)")
+    for name, value in counts.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     try:
-        for name, part in zip(BUILT_FILES, (train, test), strict=True):
-            write_xmc(work / name, part)
-        try:
-            check(work)
-        except ValueError as error:
-            said = str(error).replace(f"{work}{os.sep}", "")
-            raise FetchError(f"  {source} gives something else: {said}") from error
-        note_build(root, **settings)
-        for name in BUILT_FILES:
-            (work / name).rename(root / name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        prepare(**vars(parser.parse_args()))
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {str(error).strip()}")
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """A data set from the index of contents of a Debian or Ubuntu machine: what a directory holds.
 
+    python datasets/files/prepare.py           # then: python train.py dataset=files
+    python datasets/files/prepare.py --index path/to/Contents-amd64.gz --root my/folder
+
 A row is a directory of files of packages. Its features are the parts of its path, their words in
 lower case, and the packages that have files in it; all values are 1. Its labels are the names of
 these files; only names of files in at least two directories are labels, and directories without
@@ -12,6 +15,7 @@ References:
 
 import re
 import subprocess
+import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -22,8 +26,13 @@ import numpy as np
 from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Check, FetchError
-from slide.data.sources.local_index import (
+from slide.data.fetching.fetch import FetchError
+from slide.data.transform_steps import row_counts
+from slide.sparse import Pattern
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from package_index import (
+    SHARES,
     SHOWN_LINE,
     WORD,
     NamedRows,
@@ -31,12 +40,9 @@ from slide.data.sources.local_index import (
     command_output,
     keep_features,
     opened_file,
-    write_built,
+    run,
+    write_files,
 )
-from slide.data.transform_steps import row_counts
-from slide.sparse import Pattern
-
-__all__ = ["build_files"]
 
 # Prints where apt keeps the indexes of contents of this machine, which apt-file uses, too.
 PLACES = (
@@ -47,30 +53,24 @@ PLACES = (
 READER = ("/usr/lib/apt/apt-helper", "cat-file")
 INSTEAD = (
     "on a machine without apt, an index of contents (Contents-amd64.gz of a Debian mirror) can be "
-    "given by dataset.fetch.index"
+    "given by --index"
 )
 # Older indexes begin with a text that ends with this line.
 HEADER = re.compile(rb"^FILE +LOCATION$")
 
 
-def build_files(
+def prepare(
     root: Path,
-    check: Check,
-    *,
-    index: str | Path | None = None,
-    test_share: float = 0.04,
+    index: Path | None = None,
+    test_share: float = SHARES["files"],
     seed: int = 0,
     min_rows: int = 2,
     most_labels: int = 30,
 ) -> None:
-    r"""Builds ``train.txt`` and ``test.txt``, in XMC text format, from an index of contents.
-
-    `slide.data.sources.files` describes the rows. Readers such as `slide.data.xmc` call this as
-    their ``fetch``.
+    """Write ``train.txt`` and ``test.txt``, in XMC text format, from an index of contents.
 
     Args:
         root: folder for the files; neither may be there.
-        check: called with a folder of the files before they get their place.
         index: a file of lines ``path package,package`` (``Contents-amd64``), plain or packed by
             gzip, bzip2 or xz; None: the indexes that apt keeps on this machine.
         test_share: share of the rows that is the test set, drawn at random, in (0, 1).
@@ -79,21 +79,10 @@ def build_files(
         most_labels: of more labels of a row so many are drawn.
 
     Raises:
-        FetchError: there is no index, or one of the files is there already; or ``check`` refuses
-            the files.
+        FetchError: there is no index.
+        FileExistsError: one of the files is there already.
         DataError: ``index`` is no such file, or holds too few directories.
         ValueError: an argument is out of range.
-
-    Example:
-        >>> import functools, pathlib, tempfile
-        >>> from slide.data import build_files, xmc
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     index = pathlib.Path(folder, "Contents")
-        ...     _ = index.write_text("".join(f"usr/{i}/README  doc/p{i}\n" for i in range(9)))
-        ...     fetch = functools.partial(build_files, index=index, test_share=0.2)
-        ...     data = xmc(name="mine", root=folder, cache=folder, fetch=fetch)
-        >>> len(data.train), len(data.test), data.num_labels
-        (7, 2, 1)
     """
     counts = {"seed": (seed, 0), "min_rows": (min_rows, 1), "most_labels": (most_labels, 1)}
     check_request(root, test_share, **counts)
@@ -108,9 +97,7 @@ def build_files(
         )
     train, test = holdout(rows, test_share, seed)
     kept = row_counts(train.features, train.num_features) >= min_rows
-    parts = keep_features(train, kept), keep_features(test, kept)
-    settings = {"index": index, "test_share": test_share, "seed": seed, "min_rows": min_rows}
-    write_built(root, check, *parts, source, **settings, most_labels=most_labels)
+    write_files(root, keep_features(train, kept), keep_features(test, kept))
 
 
 class Directory:
@@ -195,10 +182,10 @@ def described(path: str, packages: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield "package", package
 
 
-def _opened_index(index: str | Path | None) -> AbstractContextManager[Iterable[bytes]]:
+def _opened_index(index: Path | None) -> AbstractContextManager[Iterable[bytes]]:
     """The lines of an index; None: those of this machine."""
     if index is not None:
-        return opened_file(Path(index))
+        return opened_file(index)
     return command_output((*READER, *_places()), INSTEAD)
 
 
@@ -216,3 +203,8 @@ def _places() -> list[str]:
             "fetches it"
         )
     return places
+
+
+if __name__ == "__main__":
+    options = {"seed": 0, "min_rows": 2, "most_labels": 30}
+    run(prepare, __doc__.splitlines()[0], Path(__file__).parent, **options)

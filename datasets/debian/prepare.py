@@ -1,5 +1,8 @@
 """A data set from the package index of a Debian or Ubuntu machine: what a package needs.
 
+    python datasets/debian/prepare.py          # then: python train.py dataset=debian
+    python datasets/debian/prepare.py --index path/to/Packages.xz --root my/folder
+
 A row is a package that needs others. Its features are its tags and the words, in lower case, of its
 name, description, section and maintainer's name; the same word in two of these fields is two
 features. Values are tf-idf weights of counts, from the training rows, and rows have L2 norm 1. Its
@@ -13,6 +16,7 @@ References:
 """
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -21,17 +25,7 @@ from pathlib import Path
 from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Check, FetchError
-from slide.data.sources.local_index import (
-    SHOWN_LINE,
-    WORD,
-    NamedRows,
-    check_request,
-    command_output,
-    keep_features,
-    opened_file,
-    write_built,
-)
+from slide.data.fetching.fetch import FetchError
 from slide.data.transform_steps import (
     normalize_rows,
     row_counts,
@@ -40,7 +34,19 @@ from slide.data.transform_steps import (
 )
 from slide.sparse import Pattern
 
-__all__ = ["build_debian", "read_packages"]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from package_index import (
+    SHARES,
+    SHOWN_LINE,
+    WORD,
+    NamedRows,
+    check_request,
+    command_output,
+    keep_features,
+    opened_file,
+    run,
+    write_files,
+)
 
 COMMAND = ("apt-cache", "dumpavail")
 RELATIONS = ("Depends", "Pre-Depends", "Recommends")
@@ -56,23 +62,17 @@ ARCHIVED = "Filename"  # The place of a package in an archive.
 FIELDS = {*RELATIONS, *DESCRIBING, ARCHIVED}
 
 
-def build_debian(
+def prepare(
     root: Path,
-    check: Check,
-    *,
-    index: str | Path | None = None,
-    test_share: float = 0.2,
+    index: Path | None = None,
+    test_share: float = SHARES["debian"],
     seed: int = 0,
     min_rows: int = 2,
 ) -> None:
-    r"""Builds ``train.txt`` and ``test.txt``, in XMC text format, from an index of packages.
-
-    `slide.data.sources.debian` describes the rows. Readers such as `slide.data.xmc` call this as
-    their ``fetch``.
+    """Write ``train.txt`` and ``test.txt``, in XMC text format, from an index of packages.
 
     Args:
         root: folder for the files; neither may be there.
-        check: called with a folder of the files before they get their place.
         index: a file of entries (``Packages``), plain or packed by gzip, bzip2 or xz; None: the
             index of this machine, as ``apt-cache dumpavail`` prints it.
         test_share: share of the rows that is the test set, drawn at random, in (0, 1).
@@ -80,29 +80,16 @@ def build_debian(
         min_rows: a feature of fewer training rows is left out.
 
     Raises:
-        FetchError: there is no index, or one of the files is there already; or ``check`` refuses
-            the files.
+        FetchError: there is no index.
+        FileExistsError: one of the files is there already.
         DataError: ``index`` is no such file, or holds too few packages.
         ValueError: an argument is out of range.
-
-    Example:
-        >>> import functools, pathlib, tempfile
-        >>> from slide.data import build_debian, xmc
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     index = pathlib.Path(folder, "Packages")
-        ...     _ = index.write_text("\n".join(f"Package: a{i}\nDepends: b\n" for i in range(9)))
-        ...     fetch = functools.partial(build_debian, index=index)
-        ...     data = xmc(name="mine", root=folder, cache=folder, fetch=fetch)
-        >>> len(data.train), len(data.test), data.num_labels
-        (7, 2, 1)
     """
     check_request(root, test_share, seed=(seed, 0), min_rows=(min_rows, 1))
-    train, test = weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows)
-    settings = {"index": index, "test_share": test_share, "seed": seed, "min_rows": min_rows}
-    write_built(root, check, train, test, "the package index", **settings)
+    write_files(root, *weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows))
 
 
-def _read_rows(index: str | Path | None) -> Split:
+def _read_rows(index: Path | None) -> Split:
     """Reads an index; raises an error if it has too few packages."""
     with _opened_index(index) as lines:
         entries = read_packages(lines, str(index or " ".join(COMMAND)))
@@ -194,19 +181,23 @@ def weigh_counts(train: Split, test: Split, min_rows: int) -> tuple[Split, Split
     return weighed(train), weighed(test)
 
 
-def _opened_index(index: str | Path | None) -> AbstractContextManager[Iterable[bytes]]:
+def _opened_index(index: Path | None) -> AbstractContextManager[Iterable[bytes]]:
     """The lines of an index; None: the index of this machine."""
     if index is not None:
-        return opened_file(Path(index))
+        return opened_file(index)
     return command_output(
         COMMAND,
         "on a machine without apt, an index of packages (Packages.xz of a Debian mirror) can be "
-        "given by dataset.fetch.index",
+        "given by --index",
     )
 
 
-def _too_few(index: str | Path | None, rows: int) -> Exception:
+def _too_few(index: Path | None, rows: int) -> Exception:
     what = f"{rows} packages that depend on others"
     if index is not None:
         return DataError(f"{index}: it has {what}, at least 2 are needed")
     return FetchError(f"  {' '.join(COMMAND)} names {what}; apt-get update fetches the index")
+
+
+if __name__ == "__main__":
+    run(prepare, __doc__.splitlines()[0], Path(__file__).parent, seed=0, min_rows=2)

@@ -3,14 +3,15 @@
 import gzip
 import re
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
+from helpers.prepare import command
 
-from slide.data import DataError, build_files, xmc
+from slide.data import DataError, xmc
 from slide.data.fetching.fetch import FetchError
-from slide.data.sources.files import described, read_contents
+
+FILES = command("files")
 
 
 def random_contents(directories=80, seed=0):
@@ -27,11 +28,11 @@ def random_contents(directories=80, seed=0):
     return "\n".join(lines) + "\n"
 
 
-def build(root, contents, check=lambda folder: None, **options):
+def build(root, contents, **options):
     root.mkdir(exist_ok=True)
     path = root.parent / "Contents"
     path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
-    build_files(root, check, index=path, **options)
+    FILES.prepare(root, index=path, **options)
 
 
 def naive_rows(contents):
@@ -96,11 +97,11 @@ def test_paths_and_packages_are_read():
         "A text before the table.\nFILE                  LOCATION\n"
         "usr/bin/a b\t   admin/one,two\nusr/bin/c non-free/x/three\n\n"
     )
-    directories, names = read_contents(text.encode().splitlines(keepends=True), "index")
+    directories, names = FILES.read_contents(text.encode().splitlines(keepends=True), "index")
     assert list(names) == ["a b", "c"]
     assert list(directories) == ["usr/bin"]
     assert directories["usr/bin"].packages == {"one", "two", "three"}
-    assert list(described("usr/X11-r6", ["p"])) == [
+    assert list(FILES.described("usr/X11-r6", ["p"])) == [
         *(("part", "usr"), ("word", "usr"), ("part", "X11-r6"), ("word", "x11"), ("word", "r6")),
         ("package", "p"),
     ]
@@ -136,7 +137,7 @@ def test_packed_indexes_and_bad_lines(tmp_path):
     with pytest.raises(DataError, match="0 directories have files that other directories have"):
         build(tmp_path / "bad", "a/b c\na/d e\n")
     assert not list((tmp_path / "bad").iterdir())
-    with pytest.raises(FetchError, match=r"train\.txt is there; both files are built"):
+    with pytest.raises(FileExistsError, match=r"train\.txt is there; both files are written"):
         build(tmp_path / "plain", contents)
 
 
@@ -156,8 +157,8 @@ def test_the_index_of_the_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     make_program(tmp_path, "apt-get", f'test "$1" = indextargets && echo {kept}')
     helper = make_program(tmp_path, "apt-helper", 'test "$1" = cat-file && shift && cat "$@"')
-    monkeypatch.setattr("slide.data.sources.files.READER", (helper, "cat-file"))
-    xmc(name="f", root=tmp_path / "new", cache=tmp_path / "c", fetch=build_files)
+    monkeypatch.setattr(FILES, "READER", (helper, "cat-file"))
+    FILES.prepare(tmp_path / "new")
     made = (tmp_path / "new" / "train.txt").read_bytes()
     assert made == (tmp_path / "expected" / "train.txt").read_bytes()
 
@@ -174,8 +175,6 @@ def test_machines_without_an_index(tmp_path, monkeypatch, script, message):
     monkeypatch.setenv("PATH", str(tmp_path))
     if script is not None:
         make_program(tmp_path, "apt-get", script)
-    fetch = partial(build_files)
-    with pytest.raises(FileNotFoundError) as error:
-        xmc(name="f", root=tmp_path / "new", cache=tmp_path / "c", fetch=fetch, hint="Help.")
+    with pytest.raises(FetchError) as error:
+        FILES.prepare(tmp_path / "new")
     assert message in str(error.value)
-    assert "Help." in str(error.value)

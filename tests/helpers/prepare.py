@@ -1,0 +1,17 @@
+"""The commands of `datasets/` as modules."""
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+DATASETS = Path(__file__).parents[2] / "datasets"
+
+
+@cache
+def command(name):
+    """The module ``datasets/<name>/prepare.py``."""
+    path = DATASETS / name / "prepare.py"
+    spec = importlib.util.spec_from_file_location(f"prepare_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
