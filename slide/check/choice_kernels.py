@@ -26,8 +26,8 @@ def _joined(digits: np.ndarray) -> np.ndarray:
 
 def _maxima(rng: np.random.Generator) -> None:
     """Codes by the largest coordinate of each bin, and codes with the second one in its place."""
-    shape = {"hashes_per_table": _DIGITS, "num_tables": _TABLES, "bin_size": 1 << _BITS}
-    family = DWTA(_WIDTH, **shape, seed=int(rng.integers(99)))
+    seed = int(rng.integers(99))
+    family = DWTA(_WIDTH, _DIGITS, _TABLES, bin_size=1 << _BITS, seed=seed)
     x = torch.randn(_ROWS, _WIDTH)
     members = torch.from_numpy(family.coordinates).long()
     best = x[:, members].topk(2)

@@ -30,7 +30,7 @@ from slide.ranking.row_blocks import MOST_ROOM
 MIB = 1 << 20
 LIBRARIES = 75 * MIB  # Python, libraries that are imported later, and compiled kernels.
 LIBRARIES_OF_RANKER = 100 * MIB
-TABLES_ROW = 250  # Bytes of an output in the hash tables, whatever their number.
+SKETCH, TABLE_ENTRY = 128, 32  # Bytes of an output: of its sketch, and in each hash table.
 ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
 SAMPLED = 300_000  # Pairs of a feature and a label that are looked at to estimate their number.
 
@@ -88,8 +88,8 @@ def _sampler_index(config: DictConfig, labels: int, inputs: int) -> int:
     every = config.sampler.active == "all" or config.sampler.active >= labels
     if not every and proposer_has(config, "holds_vectors"):
         return 12 * labels * (inputs + 1)  # The rows, as they are added, and room for more.
-    tables = not every and "family" in (config.sampler.get("proposer") or {})
-    return TABLES_ROW * labels if tables else 0
+    tables = (config.sampler.get("proposer") or {}).get("num_tables", 0)
+    return labels * (SKETCH + TABLE_ENTRY * tables) if tables and not every else 0
 
 
 def _step(config: DictConfig, data: SparseDataset, labels: int, processes: int) -> int:
