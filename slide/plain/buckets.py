@@ -101,7 +101,8 @@ def _numbered(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> tuple[Tenso
 def insert_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTensors:
     """`insert` for tables without a capacity, which are new tables then."""
     kept = zip(_entries(buckets), _numbered(buckets, ids, codes), strict=True)
-    return _packed(tuple(buckets.starts.shape), *map(torch.cat, kept))
+    num_tables, num_buckets = buckets.starts.shape
+    return _packed((num_tables, num_buckets), *map(torch.cat, kept))
 
 
 def remove_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTensors:
@@ -109,7 +110,8 @@ def remove_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTens
     places, held = _entries(buckets)
     gone, lost = _numbered(buckets, ids, codes)
     kept = torch.isin((places << 32) + held, (gone << 32) + lost, invert=True)
-    return _packed(tuple(buckets.starts.shape), places[kept], held[kept])
+    num_tables, num_buckets = buckets.starts.shape
+    return _packed((num_tables, num_buckets), places[kept], held[kept])
 
 
 def build(

@@ -74,7 +74,7 @@ class LSHProposer(Proposer):
         out_features: int,
         *,
         family: Callable[..., HashFamily] = SimHash,
-        bucket_capacity: int = 128,
+        bucket_capacity: int | None = 128,
         bucket_policy: str = "reservoir",
         norm: str = "simple_lsh",
         center: bool = True,
@@ -99,7 +99,7 @@ class LSHProposer(Proposer):
         # The layer hands its weight over again before each set.
         return self.__dict__ | {"_rows": None} | ({"_family": None} if unnamed else {})
 
-    def _make_tables(self, norm: str, center: bool, capacity: int, policy: str) -> None:
+    def _make_tables(self, norm: str, center: bool, capacity: int | None, policy: str) -> None:
         """Hash functions and empty tables for the number of outputs."""
         if self._family is None:
             raise ValueError(
