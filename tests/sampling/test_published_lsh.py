@@ -11,6 +11,7 @@ from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.hashing import DWTA
 from slide.sampling import ActiveSampler, PublishedLSHProposer, fixed, never
+from slide.sparse import Pattern
 
 FAMILY = partial(DWTA, hashes_per_table=3, num_tables=20, bin_size=4, packing="released")
 REDRAW = partial(fixed, every=100, first=10)
@@ -87,6 +88,16 @@ def test_a_layer_that_is_no_larger_than_the_fill_is_not_filled_up():
     sampler, queries = make(fill=N), draw_inputs(3)
     sizes = np.diff(sampler.select(queries, None).indptr)
     assert sizes.tolist() == [len(ids) for ids in buckets_of(sampler, queries)]
+
+
+def test_a_shared_set_does_not_grow():
+    proposer = partial(PublishedLSHProposer, family=FAMILY, fill=0)
+    sampler = ActiveSampler(D, N, proposer, active=30, candidate_share=None, weighting="none")
+    sampler.update(*draw_layer(), None)
+    queries = draw_inputs(8)
+    active = sampler.select(queries, Pattern.from_lists([[b] for b in range(8)]))
+    assert len(active.ids) == 30
+    assert set(active.ids[8:]) <= set.union(*buckets_of(sampler, queries)), "no uniform draws"
 
 
 def test_the_most_voted_where_places_are_few():
