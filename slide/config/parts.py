@@ -4,9 +4,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from slide import checks
 from slide.config.defaults import run_device
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.data import SparseDataset
@@ -80,6 +82,12 @@ def build_network(
         made = SlideNetwork(*shape, hidden, **options)
         if network.get("host_rows", False):  # Runs of earlier versions have no such key.
             made.keep_rows_on_host()
+    if scale := network.get("bias_scale", 0):  # Runs of earlier versions have no such key.
+        checks.positive("network.bias_scale", scale)
+        with torch.no_grad():
+            for layer in made.layers():
+                assert layer.bias is not None
+                layer.bias.normal_(0, scale)
     return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 
 

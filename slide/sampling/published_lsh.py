@@ -172,7 +172,8 @@ class PublishedLSHProposer(Proposer):
         """The ids that were found, without labels, and those of the list that are wanting."""
         least = self.fill if self.fill < self.out_features else 0
         start = int(random_key(int(key), 1)) % self.out_features
-        run = np.roll(self._order, -start)[: least + found.counts.max(initial=0)]
+        length = least + found.counts.max(initial=0)  # So many may be in the set already.
+        run = self._order[(start + np.arange(min(length, self.out_features))) % self.out_features]
         mark, own, retrieved = self._scratch.marks(1)[0], [], 0
         for b, count in enumerate(found.counts):
             targets = labels.indices[labels.indptr[b] : labels.indptr[b + 1]]

@@ -47,6 +47,7 @@ def test_first_weights_of_the_published_setting():
     network = build_network(config, 3000, 2000)
     for layer in network.layers():
         assert layer.weight.std().item() == pytest.approx(0.01, rel=0.02)
+        assert layer.bias.std().item() == pytest.approx(0.01, rel=0.2)
 
 
 def test_a_key_on_the_command_line_wins_over_a_recipe():

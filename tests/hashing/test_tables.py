@@ -215,6 +215,17 @@ class TestFolding:
         assert tables_module.bucket_count(2**24, 38_087) == 2 * 38_087
         assert tables_module.bucket_count(512, 38_087) == 512
 
+    @pytest.mark.skipif(plain(), reason="whole buckets have room from the start in plain torch")
+    def test_memory_follows_the_ids(self):
+        codes = np.random.default_rng(0).integers(0, 2**24, (10, 30_000), dtype=np.int32)
+        buckets = tables_module.bucket_count(2**24, 30_000)
+        tables = HashTables(10, buckets, num_codes=2**24)
+        tables.build(codes)
+        # Three numbers for each of two buckets an id, and the id.
+        most = 10 * 30_000 * 4 * 7 + 1000
+        assert sum(each.nbytes for each in tables.buckets) <= most
+        assert sum(each.nbytes for each in tables.state_dict().values()) <= most
+
     def test_codes_must_fit(self):
         tables = HashTables(1, 4, num_codes=9)
         with pytest.raises(ValueError, match=r"must lie in \[0, 9\), not in \[9, 9\]"):

@@ -15,6 +15,8 @@ def test_never():
 def test_fixed():
     assert [schedules.fixed(s, 10) for s in (0, 9, 10, 19, 20, 105)] == [0, 0, 1, 1, 2, 10]
     assert schedules.fixed(10**9, 0) == 0
+    assert [schedules.fixed(s, 10, first=4) for s in (0, 3, 4, 13, 14)] == [0, 0, 1, 1, 2]
+    assert schedules.fixed(10**9, 0, first=4) == 0
 
 
 def naive_backoff(samples, first, growth):
