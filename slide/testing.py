@@ -152,7 +152,7 @@ def check_hash_family(
     Example:
         >>> import slide
         >>> from slide.testing import check_hash_family
-        >>> check_hash_family(lambda: slide.SimHash(16))
+        >>> check_hash_family(lambda: slide.SimHash(16, hashes_per_table=4, num_tables=16))
     """
     one, other = make(), make()
     rng, width = np.random.default_rng(seed), one.in_features

@@ -4,8 +4,8 @@ import copy
 import pickle
 import threading
 
+import numpy as np
 import pytest
-from slide.sampling.voting import voting_scratch
 
 from slide.scratch import Scratch
 
@@ -22,12 +22,8 @@ class TestScratch:
         for array, shape in (
             (scratch.marks(2), (2, 3)),
             (scratch.marks(1), (1, 3)),
-            (voting_scratch(scratch, 2, 5, 7, 4).hits, (2, 7)),
-            (voting_scratch(scratch, 2, 6, 7, 4).weights, (2, 6)),
-            (
-                voting_scratch(scratch, 2, 5, 3, 4).ids,
-                (2 * 3,),
-            ),  # A table holds each of the 3 once.
+            (scratch.filled("votes", (2, 3), np.uint8), (2, 3)),
+            (scratch.filled("ids", (2, 6), np.int32), (2, 6)),
         ):
             assert array.shape == shape
             assert not array.any()

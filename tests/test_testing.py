@@ -11,10 +11,10 @@ from helpers.samplers import (
     index_sampler,
     lsh_sampler,
     neighbour_sampler,
+    published_sampler,
     recent_sampler,
     uniform_sampler,
 )
-from slide.hashing.learned import LearnedSimHash
 
 from slide.active_set import ActiveSet
 from slide.hashing.dwta import DWTA
@@ -27,26 +27,26 @@ from slide.testing import check_hash_family, check_sampler
 
 D, N = 16, 90
 often = partial(fixed, every=20)
-LEARNED = partial(LearnedSimHash, hashes_per_table=3, num_tables=6, steps=3)
 SAMPLERS = {
     "full": FullSampler,
     "uniform": partial(uniform_sampler, active=20),
     "uniform, unweighted": partial(uniform_sampler, active=20, weighting="none"),
-    "lsh": partial(lsh_sampler, active=20, rebuild=often, rehash_after=1),
-    "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often, redraw=often),
-    "lsh that learns": partial(lsh_sampler, family=LEARNED, active=20, rebuild=often),
+    "lsh": partial(lsh_sampler, active=20, rebuild=often),
+    "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often),
+    "published": partial(
+        published_sampler, hashes_per_table=2, num_tables=6, redraw=often, active=20, rebuild=often
+    ),
     "faiss": partial(faiss_sampler, kind="flat", active=20, rebuild=often),
     "index": partial(index_sampler, best=3, active=20, rebuild=often),
     "neighbours": partial(neighbour_sampler, width=4, explore=2, best=3, active=20),
     "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
-DENSE = {"faiss", "index", "neighbours", "recent"}
+DENSE = {"faiss", "index", "lsh", "lsh by dwta", "neighbours", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),
     "dwta": partial(DWTA, D, 2, 16),
     "dwta of one digit": partial(DWTA, D, 1, 16),
-    "learned": partial(LearnedSimHash, D, 4, 16),
 }
 
 

@@ -47,7 +47,6 @@ WRONG = {
             coordinates=family.coordinates, codes=lambda x: family.codes(x) ^ 1
         ),
     ),
-    "votes of buckets": ("most_voted_by_all", lambda ids: ids[:-1]),
     "best ids of lists": ("best_of_voted", lambda ids: ids[:, ::-1]),
     "counts of ids": ("count_distinct", lambda count: count + 1),
     "votes of near rows": ("top_votes", lambda found: (*found[:2], 1.01 * found[2])),
@@ -59,6 +58,8 @@ WRITERS = {
     "labels of features": ("count_labels", lambda words: words[5].values),
     "entries that are not zero": ("count_nonzeros", itemgetter(1)),
     "generated rows": ("draw_features", itemgetter(11)),
+    "votes of buckets": ("vote_per_sample", lambda words: words[6].ids),
+    "best rows of buckets": ("rank_buckets", itemgetter(8)),
     "evidence of candidates": ("fill_evidence", itemgetter(9)),
     "weights of drawn ids": ("stratified_log_weights", itemgetter(3)),
     "largest bounds": ("keep_largest_bounds", itemgetter(5)),

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from slide.hashing.inner_product import InnerProductHash
 
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
@@ -58,7 +57,6 @@ class TestRedraw:
         (lambda: DWTA(64, 2, 1, bin_size=6), "bin_size must be a power of two"),
         (lambda: DWTA(64, 2, 1, bin_size=1), "bin_size must be .* at least 2, not 1"),
         (lambda: DWTA(7, 2, 1), "in_features >= bin_size = 8, not 7"),
-        (lambda: InnerProductHash(SimHash(5, 2, 1), norm="l2"), "norm must be one of"),
     ],
 )
 def test_numbers_out_of_range(build, message):
@@ -67,10 +65,5 @@ def test_numbers_out_of_range(build, message):
 
 
 def test_sizes_that_nobody_gives():
-    """16 tables; buckets for 65,536 vectors, unless another number is given."""
-    for family, buckets in ((SimHash(64), 256), (DWTA(64), 512)):
-        assert family.num_tables == 16
-        assert family.num_buckets == buckets
-    assert DWTA(64).bin_size == 8
-    assert SimHash(64, num_vectors=2**20).num_buckets == 16 * SimHash(64).num_buckets
+    assert DWTA(64, 2, 1).bin_size == 8
     assert HashTables(1, 2).bucket_capacity == 128

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import naive_hashing
 
-from slide.hashing import DWTA, InnerProductHash, SimHash, probing, simhash
+from slide.hashing import DWTA, SimHash, simhash
 from slide.hashing.probing import MOST_PROBES, flip_sets
 
 
@@ -83,24 +83,3 @@ def test_a_near_row_is_found_in_more_tables(family):
     hits = (probed == family.codes(vectors)).mean((1, 2))
     assert hits[0] > hits[1] > hits[2] > 3 / family.num_buckets
     assert hits.sum() > 1.5 * hits[0]
-
-
-def test_inputs_of_a_layer():
-    hashed = InnerProductHash(SimHash(10, 3, 4))
-    inputs = torch.randn(6, 8)
-    hashed.observe(inputs)
-    codes = hashed.query_codes(inputs, probes=2)
-    assert codes.shape == (12, 6)
-    np.testing.assert_array_equal(codes[:4], hashed.query_codes(inputs))
-
-
-@pytest.mark.parametrize("value", [-1, 65, 1.5, True])
-def test_numbers_out_of_range(value):
-    with pytest.raises(ValueError, match="probes must be"):
-        probing.check_probes(value, SimHash(10))
-
-
-def test_a_family_without_further_buckets():
-    with pytest.raises(ValueError, match=r"probes = 2 needs a family .* and object has none"):
-        probing.check_probes(2, object())
-    probing.check_probes(0, object())

@@ -66,7 +66,7 @@ def test_double_vectors_are_not_rounded(monkeypatch):
 
 
 def test_directions_are_copied_to_a_device_once():
-    family = SimHash(40)
+    family = SimHash(40, hashes_per_table=5, num_tables=6)
     first = family._directions(torch.device("cpu"))
     assert family._directions(torch.device("cpu")) is first
     family.redraw(1)

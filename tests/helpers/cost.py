@@ -2,7 +2,6 @@
 
 import sys
 import tracemalloc
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import slide
 from helpers.matrices import make_pattern
-from helpers.samplers import lsh_sampler
+from helpers.samplers import published_sampler
 from slide.hashing.simhash import SimHash
 from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
@@ -26,13 +25,15 @@ class Step:
 
     def __init__(self, num_outputs, mode, num_samples=B, active=ACTIVE):
         torch.manual_seed(0)
-        sampler = lsh_sampler(
+        sampler = published_sampler(
             D,
             num_outputs,
             # So few buckets that all of them are full at either size.
-            family=partial(SimHash, hashes_per_table=3, num_tables=6),
+            family=SimHash,
+            hashes_per_table=3,
+            num_tables=6,
             bucket_capacity=16,
-            norm="cosine",
+            fill=0,
             active=active,
             mode=mode,
             rebuild=never,

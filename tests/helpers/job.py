@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from helpers.samplers import lsh_sampler
-from slide import ActiveLoss, RowSparseAdam, SimHash, SlideNetwork, runtime
+from slide import ActiveLoss, RowSparseAdam, SlideNetwork, runtime
 from slide.config import command, read_config
 from slide.data import synthetic
 from slide.training import Trainer, TrainingOptions, constant
@@ -169,8 +169,7 @@ def make_trainer(
 def make_network(data, sampler=None):
     """Eight hidden neurons and outputs sampled by hash tables."""
     if sampler is None:
-        family = partial(SimHash, hashes_per_table=3, num_tables=4)
-        sampler = partial(lsh_sampler, active=32, family=family)
+        sampler = partial(lsh_sampler, active=32)
     return SlideNetwork(data.num_features, [8], data.num_labels, sampler)
 
 

@@ -146,26 +146,6 @@ def vote_per_sample(tables, codes, key, budgets):
     return lists
 
 
-def vote_shared(tables, codes, budget, key):
-    """One list of ids for the batch; of those with the fewest votes in it any may be left out."""
-    votes = Counter()
-    for i, row in enumerate(codes):
-        table = i % len(tables.buckets)
-        for code, times in Counter(map(int, row)).items():
-            for i in tables.buckets[table].get(code, []):
-                votes[i] += times
-    ranked = sorted(votes.values(), reverse=True)
-    least = 0 if len(ranked) <= budget else ranked[budget]
-    ids = [i for i in votes if votes[i] > least]
-    ties = sorted(i for i in votes if votes[i] == least)
-    places = budget - len(ids)
-    for left, i in enumerate(ties):
-        if random_below(key, i, len(ties) - left) < places:
-            ids.append(i)
-            places -= 1
-    return ids
-
-
 # Active sets
 
 

@@ -104,17 +104,6 @@ def relu_dropout_backward(out, grad, scale):
     return [float(g) * scale if y != 0 else 0.0 for y, g in zip(out, grad, strict=True)]
 
 
-def count_updates(ids, updates, limit):
-    """The ids that have just had ``limit`` updates, and the counts after all of them."""
-    listed, updates = [], list(updates)
-    for i in ids:
-        if updates[i] < limit:
-            updates[i] += 1
-            if updates[i] == limit:
-                listed.append(int(i))
-    return listed, updates
-
-
 def prefetch_entries(array, begin, end):
     """Nothing changes."""
 

@@ -1,5 +1,6 @@
-"""Looped twins of `slide.kernels.hash_codes` and `slide.kernels.probes`."""
+"""Looped twins of `slide.kernels.hash_codes`, `slide.kernels.probes`, `slide.kernels.sketches`."""
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -93,3 +94,16 @@ def probe_codes(code, costs, flips, probes):
             found ^= int(flips[k])
         codes.append(found)
     return codes
+
+
+def rank_buckets(query, buckets, codes, scales, priors, left_out, largest, most):
+    """The best rows of some buckets, which are lists of rows, and how many rows were looked at."""
+    read = [rows for place, rows in enumerate(buckets) if place == 0 or len(rows) <= largest]
+    scores = {}
+    for row in sorted({row for rows in read for row in rows} - set(left_out)):
+        product = sum(float(x) * float(code) for x, code in zip(query, codes[row], strict=True))
+        score = float(scales[row]) * product + float(priors[row])
+        if not math.isnan(score) and score != -math.inf:
+            scores[row] = score
+    # The sort is stable, so equal scores stay in the order of the rows.
+    return sorted(scores, key=lambda row: -scores[row])[:most], sum(map(len, read))

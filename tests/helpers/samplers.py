@@ -10,9 +10,8 @@ from slide.sampling import (
     IndexProposer,
     LSHProposer,
     NeighbourProposer,
+    PublishedLSHProposer,
     RecentProposer,
-    Upkeep,
-    never,
 )
 
 
@@ -22,10 +21,8 @@ def _sampler(proposer, in_features, out_features, **options):
     return ActiveSampler(in_features, out_features, partial(proposer, **own), **options)
 
 
-def lsh_sampler(*shape, rehash_after=None, redraw=never, **options):
-    return _sampler(LSHProposer, *shape, upkeep=Upkeep(rehash_after, redraw), **options)
-
-
+lsh_sampler = partial(_sampler, LSHProposer)
+published_sampler = partial(_sampler, PublishedLSHProposer)
 faiss_sampler = partial(_sampler, FaissProposer)
 index_sampler = partial(_sampler, IndexProposer)
 neighbour_sampler = partial(_sampler, NeighbourProposer)

@@ -1,14 +1,11 @@
 """A small layer with LSH tables, and labels for it."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 
 from helpers.matrices import make_pattern
 from helpers.samplers import lsh_sampler
-from slide.hashing.simhash import SimHash
 from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
@@ -19,8 +16,7 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 
 
 def make_layer(mode="shared", in_features=D, out_features=N, **options):
-    family = partial(SimHash, hashes_per_table=3, num_tables=4)
-    sampler = lsh_sampler(in_features, out_features, family=family, active=12, mode=mode, **options)
+    sampler = lsh_sampler(in_features, out_features, active=12, mode=mode, **options)
     return SampledLinear(in_features, out_features, sampler)
 
 

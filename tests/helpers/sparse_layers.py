@@ -7,7 +7,6 @@ import torch
 from helpers.matrices import make_pattern
 from helpers.samplers import lsh_sampler
 from slide.active_set import ActiveSet
-from slide.hashing.simhash import SimHash
 from slide.nn.sampled_linear import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 
@@ -39,7 +38,5 @@ def draw_labels(seed=0):
 
 def make_layer(mode="shared", sparse_grad=True, active=12):
     torch.manual_seed(1)
-    sampler = lsh_sampler(
-        D, N, family=lambda d, **keys: SimHash(d, 3, 4, seed=keys["seed"]), active=active, mode=mode
-    )
+    sampler = lsh_sampler(D, N, active=active, mode=mode)
     return SampledLinear(D, N, sampler, sparse_grad=sparse_grad)

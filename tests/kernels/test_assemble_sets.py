@@ -129,13 +129,3 @@ def test_stratified_log_weights(sizes, num_hard, dtype):
     kernels.stratified_log_weights(indptr, np.array(num_hard, np.int64), NUM_ROWS, out)
     expected = naive.stratified_log_weights(sizes, num_hard, NUM_ROWS)
     np.testing.assert_allclose(out, expected, atol=1e-6)
-
-
-def test_counting_updates():
-    updates, out = np.zeros(5, np.uint8), np.empty(4, np.int32)
-    listed = []
-    for _ in range(4):
-        n = kernels.count_updates(np.array([1, 3, 1, 4], np.int32), updates, 3, out)
-        listed.append(out[:n].tolist())
-    assert listed == [[], [1], [3, 4], []]
-    assert updates.tolist() == [0, 3, 0, 3, 3]

@@ -24,7 +24,6 @@ TWINS = {
     "count_labels": ("naive_ranking.count_labels", "kernels/test_label_counts.py"),
     "count_nonzeros": ("naive_arrays.count_nonzeros", "kernels/test_nonzeros.py"),
     "count_votes": ("naive_ranking.count_votes", "kernels/test_evidence.py"),
-    "count_updates": ("naive_arrays.count_updates", "kernels/test_update_counts.py"),
     "decoupled_softmax": ("naive_losses.decoupled_softmax", "functional/test_losses_naive.py"),
     "draw_features": ("naive_text.draw_features", "kernels/test_data_kernels.py"),
     "draw_labels": ("naive_text.draw_labels", "kernels/test_data_kernels.py"),
@@ -84,7 +83,6 @@ TWINS = {
     "top_products": ("naive_ranking.top_products", "kernels/test_largest.py"),
     "transpose_pattern": ("naive.transpose", "kernels/test_pattern_products.py"),
     "vote_per_sample": ("naive.vote_per_sample", "kernels/test_votes.py"),
-    "vote_shared": ("naive.vote_shared", "kernels/test_votes.py"),
     "weighted_sum": ("naive.weighted_sum", "kernels/test_pattern_products.py"),
     "add_weights": ("naive_losses.add_weights", "kernels/test_loss_rows.py"),
     "hinge": ("naive_losses.hinge", "kernels/test_loss_rows.py"),
@@ -92,6 +90,7 @@ TWINS = {
     "score_row": ("naive_losses.score_row", "kernels/test_loss_rows.py"),
     "sigmoid": ("naive_losses.sigmoid", "kernels/test_loss_rows.py"),
     "softplus": ("naive_losses.softplus", "kernels/test_loss_rows.py"),
+    "rank_buckets": ("naive_hashing.rank_buckets", "kernels/test_sketches.py"),
     "read_index": ("naive_numbers.read_index", "kernels/test_read_numbers.py"),
     "read_number": ("naive_numbers.read_number", "kernels/test_read_numbers.py"),
 }

@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 from helpers import naive
-from slide.kernels.shared_votes import PARTS, vote_shared
-from slide.sampling.voting import voting_scratch
 
 from slide.hashing.tables import HashTables
 from slide.kernels import votes as kernels
 from slide.kernels.votes import RankedIds
 from slide.runtime import random_key
-from slide.scratch import Scratch
 
 NUM_ROWS = 30
 
@@ -53,17 +50,6 @@ class TestVotes:
         expected = naive.vote_per_sample(twin, codes, key, budgets)
         assert [lists.ids[b, :n].tolist() for b, n in enumerate(lists.counts)] == expected
         assert not votes.any()
-
-    @pytest.mark.parametrize("budget", [0, 3, 30])
-    def test_shared(self, budget, num_samples, probes, seed):
-        tables, twin = draw_tables(seed)
-        codes, key = draw_queries(seed, num_samples, probes), random_key(seed, 8)
-        scratch = voting_scratch(Scratch(NUM_ROWS), 6, codes.size // 6, 5, 4)
-        out = np.full(budget, -1, np.int32)
-        taken = vote_shared(tables.buckets, codes, 4, key, scratch, out)
-        assert sorted(out[:taken].tolist()) == sorted(naive.vote_shared(twin, codes, budget, key))
-        assert not scratch.hits.any()
-        assert not scratch.votes.any()
 
     def test_all_ids_found(self, num_samples, probes, seed):
         tables, twin = draw_tables(seed)
@@ -109,56 +95,3 @@ def test_ties_are_not_always_won_by_the_first_table():
         kernels.vote_per_sample(tables.buckets, asked, 128, random_key(i), votes, candidates, lists)
         winners.add(int(lists.ids[0, 0]))
     assert winners == {0, 1, 2, 3}
-
-
-def test_shared_votes_of_many_rows():
-    # Spans hold several ids, codes repeat, and buckets overflow.
-    rng, num_rows, num_tables = np.random.default_rng(0), 40 * PARTS + 3, 5
-    tables = HashTables(num_tables, 16, 50, "fifo")
-    tables.build(rng.integers(0, 16, (num_tables, num_rows), dtype=np.int32))
-    codes = rng.integers(0, 16, (num_tables, 9), dtype=np.int32)
-    found = [tables.query(codes[:, [b]]).indices for b in range(9)]
-    ids, votes = np.unique(np.concatenate(found), return_counts=True)
-    for budget in (0, 1, 300, len(ids), 2 * len(ids)):
-        scratch, out = (
-            voting_scratch(Scratch(num_rows), num_tables, 9, 16, 50),
-            np.empty(budget, "i4"),
-        )
-        key = random_key(budget)
-        taken = out[: vote_shared(tables.buckets, codes, 50, key, scratch, out)]
-        assert len(set(taken.tolist())) == len(taken)
-        least = votes[np.isin(ids, taken)].min(initial=99)
-        assert np.isin(ids[votes > least], taken).all(), "ids with more votes were left out"
-        assert len(taken) == min(budget, len(ids))
-
-
-def test_shared_ties_are_drawn_evenly():
-    tables = HashTables(1, 1, 400, "fifo")
-    tables.build(np.zeros((1, 400), np.int32))
-    codes, counts = np.zeros((1, 2), np.int32), np.zeros(400)
-    for i in range(300):
-        scratch, out = voting_scratch(Scratch(400), 1, 2, 1, 400), np.empty(100, np.int32)
-        taken = vote_shared(tables.buckets, codes, 400, random_key(i), scratch, out)
-        counts[out[:taken]] += 1
-        assert taken == 100
-    # Binomial: 75 of 300, a standard deviation of 7.5.
-    assert counts.min() > 35
-    assert counts.max() < 115
-    assert counts.std() < 10
-
-
-def test_shared_votes_above_a_thousand():
-    # Two buckets a table, as for a layer of a hundred outputs: votes are many, and must not blur.
-    num_tables, num_samples = 16, 256
-    tables = HashTables(num_tables, 2, 100)
-    codes = np.zeros((num_tables, 100), np.int32)
-    codes[:, 50:] = 1
-    codes[0, 50:] = 0  # Ids from 50 on share one table's bucket with the inputs, the others all.
-    codes[1:, 99] = 0
-    codes[0, 0] = 1
-    tables.build(codes)
-    scratch = voting_scratch(Scratch(100), num_tables, num_samples, 2, 100)
-    asked, out = np.zeros((num_tables, num_samples), np.int32), np.empty(50, np.int32)
-    taken = vote_shared(tables.buckets, asked, 100, np.uint64(1), scratch, out)
-    # Id 0 has 15 x 256 votes, and is the last of those taken; 1 to 49, and 99, have all 16 x 256.
-    assert sorted(out[:taken].tolist()) == [*range(1, 50), 99]

@@ -23,7 +23,7 @@ SAMPLERS = {
     "lsh": partial(slide.ActiveSampler, proposer=slide.LSHProposer, active=12),
     "dwta per sample": partial(
         slide.ActiveSampler,
-        proposer=partial(slide.LSHProposer, family=slide.DWTA, upkeep=slide.sampling.Upkeep(2)),
+        proposer=partial(slide.LSHProposer, family=slide.DWTA),
         active=12,
         mode="per_sample",
     ),

@@ -5,8 +5,6 @@ import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
 from helpers.products import SHAPES, draw_product
-from slide.plain.shared_votes import vote_shared
-from slide.plain.votes import vote_per_sample
 
 from slide.backend import backend
 from slide.hashing import DWTA, HashTables, SimHash
@@ -16,9 +14,11 @@ from slide.kernels import assemble_sets as set_kernels
 from slide.kernels import pattern_products as product_kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.kernels.random import random_below as kernel_below
+from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds
+from slide.plain import sketches as plain_sketches
 from slide.plain.adam import AdamTensors, adam_rows
-from slide.plain.assemble_sets import assemble, count_updates, stratified_log_weights
+from slide.plain.assemble_sets import assemble, stratified_log_weights
 from slide.plain.buckets import widened
 from slide.plain.pattern_products import (
     row_gradient,
@@ -28,6 +28,7 @@ from slide.plain.pattern_products import (
     weighted_sum,
 )
 from slide.plain.random import random_below
+from slide.plain.sketches import rank_all
 from slide.sparse import Pattern
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
@@ -151,18 +152,6 @@ def test_a_fill_of_nearly_all_rows_is_uniform():
     assert (counts - 6000 / 7).abs().max() < 5 * np.sqrt(6000 / 7)
 
 
-def test_counts_of_updates():
-    rng = np.random.default_rng(0)
-    updates = np.zeros(12, np.uint8)
-    own = tensor(updates.copy())
-    for _ in range(6):
-        ids, out = rng.integers(0, 12, 9).astype(np.int32), np.empty(9, np.int32)
-        listed = set_kernels.count_updates(ids, updates, 4, out)
-        found = count_updates(tensor(ids), own, 4)
-        assert sorted(found[found >= 0].tolist()) == sorted(out[:listed].tolist())
-        assert own.tolist() == updates.tolist()
-
-
 @pytest.mark.parametrize("family", [SimHash, DWTA])
 def test_codes(family):
     hashed = family(20, hashes_per_table=3, num_tables=5)
@@ -218,24 +207,45 @@ def test_tables(policy):
     assert any(50 in bucket for table in contents(again) for bucket in table)
 
 
-@pytest.mark.parametrize("places", [3, 12, 60])
-@pytest.mark.parametrize("probes", [0, 2])
-def test_votes(places, probes):
-    codes, tables, twin = draw_tables("fifo", capacity=30)
-    queries, wide = codes[:, 3:10], widened(tables.buckets, 30, CPU)
-    queries = np.concatenate([(queries + p) % 5 for p in range(1 + probes)])
-    every = tables.query(queries)
-    with backend("torch"):
-        assert twin.query(queries).indices.tolist() == every.indices.tolist()
-    votes = np.bincount(every.indices, minlength=40)
-    found = vote_shared(wide, tensor(queries), 30, 9, places).numpy()
-    found = found[found >= 0]
-    assert len(set(found.tolist())) == len(found) == min(places, np.count_nonzero(votes))
-    assert votes[found].tolist() == sorted(votes, reverse=True)[: len(found)]
-    wanted = torch.full((7,), places)
-    wanted[2] = 0
-    for b, row in enumerate(vote_per_sample(wide, tensor(queries), 30, 9, wanted, places).numpy()):
-        own = np.bincount(every.indices[every.indptr[b] : every.indptr[b + 1]], minlength=40)
-        row = row[row >= 0]
-        assert len(set(row.tolist())) == len(row) == min(wanted[b], np.count_nonzero(own))
-        assert own[row].tolist() == sorted(own, reverse=True)[: len(row)]
+def draw_ranking(rng, count=7, num_rows=90):
+    """Queries, sketches, and float64 scores; of two in three rows they are those of others, too."""
+    sketches = np.zeros((num_rows, WIDTH), np.int8)
+    sketches[:, :CODES] = rng.integers(-1, 2, (num_rows, CODES))
+    floats = sketches.view(np.float32)
+    floats[:, SCALE], floats[:, PRIOR] = rng.choice([0, 0.5, 2], num_rows), rng.random(num_rows)
+    sketches[30:60] = sketches[:30]
+    floats[::10, PRIOR], floats[5, PRIOR], floats[6, SCALE] = -np.inf, np.nan, np.nan
+    queries = rng.integers(-2, 3, (count, CODES)).astype(np.float32)
+    scores = queries.astype(float) @ sketches[:, :CODES].T.astype(float)
+    return queries, sketches, scores * floats[:, SCALE] + floats[:, PRIOR].astype(float)
+
+
+@pytest.mark.parametrize("most", [1, 9, 90, 95])
+@pytest.mark.parametrize("at_a_time", [1, 200, 2**24])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
+    monkeypatch.setattr(plain_sketches, "_SCORES", at_a_time)
+    rng = np.random.default_rng(most)
+    queries, sketches, scores = draw_ranking(rng, count)
+    labels = [rng.choice(90, n, False).tolist() for n in rng.integers(0, 20, count)]
+    pairs = np.array([(b, row) for b, own in enumerate(labels) for row in own]).reshape(-1, 2)
+    found = rank_all(tensor(queries), tensor(sketches), tensor(pairs.astype(np.int64)), most)
+    assert (found.dtype, found.shape) == (torch.int32, (count, most))
+    for b, own in enumerate(labels):
+        scores[b, own] = -np.inf
+        known = np.nan_to_num(scores[b], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        best = [i for i in np.argsort(-known, kind="stable") if known[i] > -np.inf][:most]
+        assert found[b].tolist() == best + [-1] * (most - len(best))
+
+
+def test_ranking_of_all_rows_as_in_one_bucket():
+    queries, sketches, _ = draw_ranking(np.random.default_rng(0))
+    labels = Pattern.from_lists([[b, 40] for b in range(7)])
+    pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
+    tables, ids = HashTables(1, 1, bucket_capacity=None), np.empty((7, 12), np.int32)
+    tables.build(np.zeros((1, 90), np.int32))
+    padded = np.pad(queries, ((0, 0), (0, WIDTH - CODES)))
+    where = np.zeros(1, np.int64), np.zeros((1, 7), np.int32), tables.arrays()
+    rank_buckets(padded, *where, sketches, sketches.view(np.float32), labels, 0, ids)
+    found = rank_all(tensor(queries), tensor(sketches), tensor(pairs), 12)
+    np.testing.assert_array_equal(found.numpy(), ids)
