@@ -1,11 +1,12 @@
 """Input from users that would lead kernels out of their arrays, and habits that PyTorch allows."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from helpers.samplers import lsh_sampler, uniform_sampler
+from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
 
 from slide import (
     CSR,
@@ -133,7 +134,8 @@ def test_prediction_depends_neither_on_draws_nor_on_the_batch():
     def sampler(inputs, outputs):
         return lsh_sampler(inputs, outputs, active=8)
 
-    network = SlideNetwork(30, [24, 20], 50, sampler, [sampler, sampler])
+    first = partial(published_sampler, hashes_per_table=2, num_tables=4, fill=0, active=8)
+    network = SlideNetwork(30, [24, 20], 50, sampler, [first, sampler])
     features = CSR(
         np.arange(0, 13, 3), np.arange(12, dtype=np.int32), np.linspace(1, 2, 12, dtype=np.float32)
     )

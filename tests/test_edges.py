@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers.samplers import full_sampler, lsh_sampler, uniform_sampler
 
-from slide import SimHash
 from slide.functional.losses import LOSSES
 from slide.nn import ActiveLoss, SampledLinear, SlideNetwork
 from slide.optim import RowSparseAdam
@@ -17,12 +16,11 @@ from slide.sparse import CSR, Pattern
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 D, N = 6, 20
-tables = partial(lsh_sampler, family=partial(SimHash, hashes_per_table=2, num_tables=3))
 SAMPLERS = {
     "uniform shared": partial(uniform_sampler, mode="shared"),
     "uniform per sample": partial(uniform_sampler, mode="per_sample"),
-    "tables shared": partial(tables, mode="shared"),
-    "tables per sample": partial(tables, mode="per_sample"),
+    "tables shared": partial(lsh_sampler, mode="shared"),
+    "tables per sample": partial(lsh_sampler, mode="per_sample"),
     "all": lambda inputs, outputs, active: full_sampler(inputs, outputs),
 }
 every_loss = pytest.mark.parametrize("name", LOSSES)

@@ -37,6 +37,9 @@ def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
     kind = known[type(proposer)]
     found = {name: getattr(proposer, name) for name in (*_REBUILT[kind][1], "seed")}
     if isinstance(proposer, LSHProposer):
+        # Where sets hold all outputs there is no index.
+        if sampler.active >= sampler.out_features:
+            return None
         family: Any = proposer.family
         names = {made: name for name, made in _FAMILIES.items()}
         if getattr(family, "func", family) not in names:

@@ -81,8 +81,8 @@ class SparseInputLinear(SampledLayer):
         if not self.sampler.sparse_inputs:
             raise ValueError(
                 f"this {type(self.sampler).__name__} takes dense inputs only, and the inputs of "
-                "this layer are sparse: use a sampler with LSHProposer as published (look_up), "
-                "or without a proposer"
+                "this layer are sparse: use a sampler with PublishedLSHProposer, or without a "
+                "proposer"
             )
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, KERNEL_DTYPES)

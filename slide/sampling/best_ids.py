@@ -20,7 +20,9 @@ def dense(queries: Tensor | CSR, proposer: str) -> Tensor:
         TypeError: for inputs in CSR form; it names the proposer.
     """
     if isinstance(queries, CSR):
-        raise TypeError(f"{proposer} takes dense inputs only; use PublishedLSHProposer on this layer")
+        raise TypeError(
+            f"{proposer} takes dense inputs only; use PublishedLSHProposer on this layer"
+        )
     return queries
 
 

@@ -70,7 +70,7 @@ def test_null_settings_follow_from_the_data():
         (["sampler.mode=per_sample", "sampler=lsh"], "slide.LSHProposer"),
         (["sampler=recent"], "slide.RecentProposer"),
         (["sampler=index"], "slide.IndexProposer"),
-        (["network.hidden=[8]", "network.hidden_active=[4]"], "slide.LSHProposer"),
+        (["network.hidden=[8,8]", "network.hidden_active=[null,4]"], "slide.LSHProposer"),
         (["trainer.evaluation=sampler"], "slide.LSHProposer"),
         (["trainer.evaluation=index"], None),
         (["network.hidden=[8]", "network.hidden_active=[null]"], None),
@@ -102,7 +102,7 @@ def test_settings_of_tables_without_tables(tmp_path, word):
 
 
 @pytest.mark.parametrize(
-    "word", ["hash.num_tables=4", "schedule.first=9", "sampler.proposer.norm=cosine"]
+    "word", ["hash.num_tables=4", "schedule.first=9", "sampler.proposer.best=3"]
 )
 def test_settings_of_tables_for_sets_of_each_sample(tmp_path, word):
     run = [each for each in job.tiny(tmp_path, "sampler=auto") if each != "sampler=auto"]
@@ -182,8 +182,11 @@ def test_settings_of_the_network_reach_it():
 
 
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
-def test_hidden_layers_with_active_sets(tmp_path, mode):
-    shape = ["network.hidden=[64,32]", "network.hidden_active=[16,8]", f"sampler.mode={mode}"]
+@pytest.mark.parametrize("active", ["sampler=uniform [16,8]", "sampler=lsh [null,8]"])
+def test_hidden_layers_with_active_sets(tmp_path, active, mode):
+    sampler, sizes = active.split()
+    shape = [sampler, "network.hidden=[64,32]", f"network.hidden_active={sizes}"]
+    shape.append(f"sampler.mode={mode}")
     job.main(*job.tiny(tmp_path, *shape))
     assert job.checkpoint(tmp_path / "run")["step"] == 16
 
@@ -192,8 +195,8 @@ def test_the_second_set_follows_from_the_first_output():
     shape = [
         "network.hidden=[64,32]",
         "network.hidden_active=[16,8]",
-        "sampler=lsh",
-        "schedule.growth=0",
+        *("sampler=slide2020", "sampler.proposer.fill=0", "schedule.growth=0"),
+        *("hash.hashes_per_table=2", "hash.num_tables=9"),
     ]
     shape += ["sampler.mode=per_sample", "network.dropout=0", "network.output_scale=1"]
     config = job.compose(*shape, "sampler.active=32", "sampler.candidate_share=1.0")
@@ -244,10 +247,9 @@ def test_the_second_set_follows_from_the_first_output():
         (["sampler=full", "network.hidden_active=[null,null]"], True),
         (["sampler=full", "network.hidden_active=[null,8]"], False),
         (["sampler=uniform", "network.hidden_active=[8,8]"], True),
-        (["sampler=lsh", "network.hidden_active=[8,8]"], True),
-        (["sampler=lsh", "hash.probes=1", "network.hidden_active=[null,8]"], True),
-        (["sampler=lsh", "hash.probes=1", "network.hidden_active=[8,8]"], False),
-        (["sampler=lsh", "sampler.proposer.look_up.best=3", "network.hidden_active=[8,8]"], False),
+        (["sampler=lsh", "network.hidden_active=[null,8]"], True),
+        (["sampler=lsh", "network.hidden_active=[8,8]"], False),
+        (["sampler=slide2020", "hash.hashes_per_table=2", "network.hidden_active=[8,8]"], True),
     ],
 )
 def test_samplers_of_hidden_layers(words, fits):
@@ -267,7 +269,6 @@ def test_samplers_of_hidden_layers(words, fits):
         (["sampler=index", "schedule.growth=0.7"], 0.7),
         (["sampler=lsh"], 0.7),
         (["sampler=faiss"], 0.7),
-        (["sampler=lsh", "schedule=drift"], 0.0),
     ],
 )
 def test_rebuilds_that_take_little_time_come_more_often(words, growth):
@@ -280,9 +281,9 @@ def test_rebuilds_that_take_little_time_come_more_often(words, growth):
 
 def test_schedules_are_plain_functions():
     """Hydra's partials check their function at each call, and a step calls the schedules."""
-    config = job.compose("sampler=lsh")
+    config = job.compose("sampler=slide2020")
     fill_in(config, 1000, 4000)
     sampler = build_sampler(config)
-    schedules = sampler.keywords["rebuild"], sampler.keywords["proposer"].keywords["upkeep"].redraw
+    schedules = sampler.keywords["rebuild"], sampler.keywords["proposer"].keywords["redraw"]
     assert [type(schedule) for schedule in (sampler, *schedules)] == [partial] * 3
     assert schedules[0](6_400) == 1

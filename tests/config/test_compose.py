@@ -25,8 +25,9 @@ def test_keys_of_the_same_last_part_are_near():
 
 
 def test_a_key_of_several_groups_brings_all_of_them():
-    with pytest.raises(ValueError, match=r"did you mean trainer\.epochs or search\.epochs\?$"):
-        read_config(["epochs=3"])
+    message = r"did you mean sampler\.proposer\.probes or hash\.probes\?$"
+    with pytest.raises(ValueError, match=message):
+        read_config(["probes=3"])
 
 
 @pytest.mark.parametrize(

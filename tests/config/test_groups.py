@@ -18,9 +18,10 @@ PUBLIC = ("", ".data", ".ranking", ".sampling", ".training")
 def small(folder, group, choice):
     """Overrides that let any choice train in a moment."""
     more = ["trainer.max_steps=2", *([f"sampler={choice}"] if group == "sampler" else [])]
-    if group != "sampler" or choice == "lsh":
+    if group != "sampler" or choice in ("lsh", "slide2020"):
         more += ["hash.num_tables=2"]
-        more += [f"hash.hashes_per_table={2 if group == 'recipe' else 'null'}"]
+        published = group == "recipe" or choice == "slide2020"
+        more += [f"hash.hashes_per_table={2 if published else 'null'}"]
     more += ["ranker=none"] if group == "loss" else []
     more += ["sampler.active=all"] if (group, choice) == ("sampler", "full") else []
     known = job.raw("dataset", choice if group == "dataset" else "synthetic")

@@ -20,10 +20,11 @@ def test_the_published_setting():
     assert config.hash.family._target_ == "slide.DWTA"
     assert (config.hash.hashes_per_table, config.hash.num_tables) == (6, 50)
     assert config.hash.bin_size == 8
-    assert (config.hash.bucket_capacity, config.hash.bucket_policy) == (128, "fifo")
     assert config.hash.packing == "released"
     assert config.sampler.proposer._target_ == "slide.sampling.PublishedLSHProposer"
-    assert config.sampler.proposer.fill == 1000
+    proposer = config.sampler.proposer
+    assert (proposer.bucket_capacity, proposer.bucket_policy) == (128, "fifo")
+    assert proposer.fill == 1000
     assert (config.sampler.mode, config.sampler.active) == ("per_sample", 1000)
     assert (config.sampler.candidate_share, config.sampler.weighting) == (None, "none")
     assert config.sampler.rebuild == {
@@ -56,7 +57,7 @@ def test_a_key_on_the_command_line_wins_over_a_recipe():
     )
     assert config.optimizer.lr == 0.5
     assert config.hash.family._target_ == "slide.SimHash"
-    assert config.sampler.proposer.family.num_tables == 7
+    assert config.sampler.proposer.num_tables == 7
     assert config.hash.hashes_per_table == 6
 
 

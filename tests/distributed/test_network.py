@@ -98,7 +98,7 @@ def test_as_one_process(tmp_path):
 SAMPLED = """
 import numpy as np, torch
 from functools import partial
-from slide import ActiveLoss, ActiveSampler, CSR, LSHProposer, Pattern, RowSparseAdam, SimHash
+from slide import ActiveLoss, ActiveSampler, CSR, LSHProposer, Pattern, RowSparseAdam
 from slide.distributed import ShardedNetwork
 LABELS = 150
 
@@ -111,9 +111,7 @@ def draw(rng, rows):
     return features, Pattern(np.arange(rows + 1), labels.astype(np.int32))
 
 def precision(group, seed):
-    family = partial(SimHash, hashes_per_table=3, num_tables=8)
-    proposer = partial(LSHProposer, family=family)
-    sampler = partial(ActiveSampler, proposer=proposer, active=48, mode="shared", seed=seed)
+    sampler = partial(ActiveSampler, proposer=LSHProposer, active=48, mode="shared", seed=seed)
     network = ShardedNetwork(3 * LABELS, [16], LABELS, sampler, group, seed=seed)
     optimizer = RowSparseAdam(network.parameter_groups(0.02, 2.0))
     rng = np.random.default_rng(seed)

@@ -65,8 +65,8 @@ def test_networks_are_equal(labels, sampler):
             for each in (mine, theirs):
                 if each.get("proposer") is not None:
                     proposer = each["proposer"]
-                    proposer.redraw_due = proposer.redraw_due(9_000_000)
-                    proposer._family = proposer._family(10, num_vectors=5000, seed=1)
+                    shape = {"hashes_per_table": 2, "num_tables": 3, "seed": 1}
+                    proposer.family = proposer.family(16, **shape)
             assert plain(mine) == plain(theirs)
     groups = zip(
         recipe.optimizer(found).param_groups,

@@ -29,10 +29,7 @@ def saved(tmp_path_factory):
     data = transform(raw, **STEPS)
     train, held = holdout(data.train, 0.5, seed=0)
     torch.manual_seed(0)
-    family = partial(slide.SimHash, hashes_per_table=3, num_tables=4)
-    sampler = partial(
-        slide.ActiveSampler, active=20, proposer=partial(slide.LSHProposer, family=family)
-    )
+    sampler = partial(slide.ActiveSampler, active=20, proposer=slide.LSHProposer)
     network = slide.SlideNetwork(data.num_features, [16_000], data.num_labels, sampler)
     network.output.loss(network.encode(train.features), train.labels, slide.ActiveLoss("bce"))
     ranker = EnsembleRanker(depth=10).fit(network, train, held, every=data.train)

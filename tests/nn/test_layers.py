@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
-from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
+from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler, uniform_sampler
 
-from slide.hashing.simhash import SimHash
+from slide.hashing import SimHash
 from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
@@ -26,8 +26,10 @@ SAMPLERS = {
     "uniform": uniform_sampler,
     "lsh": partial(
         lsh_sampler,
-        family=partial(SimHash, hashes_per_table=3, num_tables=4),
         rebuild=partial(fixed, every=2 * B),
+    ),
+    "published": partial(
+        published_sampler, family=SimHash, hashes_per_table=3, num_tables=4, fill=0
     ),
     "faiss": partial(faiss_sampler, kind="flat", rebuild=partial(fixed, every=2 * B)),
 }
@@ -224,7 +226,7 @@ class TestSparseInputLinear:
         torch.testing.assert_close(layer.bias.grad, linear.bias.grad)
 
     @every_mode
-    @pytest.mark.parametrize("name", ["uniform", "lsh"])
+    @pytest.mark.parametrize("name", ["uniform", "published"])
     def test_with_a_sampler(self, name, mode):
         layer = SparseInputLinear(N, 30, SAMPLERS[name](N, 30, active=8, mode=mode))
         x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
-from helpers.samplers import lsh_sampler, uniform_sampler
+from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
 
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
@@ -17,7 +17,8 @@ from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import FullSampler
 
 FEATURES, N = 30, 50
-LSH = partial(lsh_sampler, family=partial(SimHash, hashes_per_table=3, num_tables=6), active=16)
+LSH = partial(lsh_sampler, active=16)
+PUBLISHED = partial(published_sampler, num_tables=1, fill=0, active=16)
 SOME = partial(uniform_sampler, active=5, mode="per_sample")
 
 
@@ -107,8 +108,11 @@ class TestPredict:
         assert not scores.requires_grad
         assert network.training
 
-    def test_lsh_ranks_what_is_in_the_buckets(self):
-        network = make(dropout=0.5)
+    @pytest.mark.parametrize(
+        "sampler", [LSH, partial(PUBLISHED, family=SimHash, hashes_per_table=1)]
+    )
+    def test_lsh_ranks_what_is_in_the_buckets(self, sampler):
+        network = make(sampler=sampler, dropout=0.5)
         features, _ = draw_batch()
         scores, ids = network.predict(features, 6, "sampler")
         x = dense_hidden(network, features)
@@ -121,8 +125,9 @@ class TestPredict:
             torch.testing.assert_close(scores[b, : len(best)], full[b, best])
 
     def test_lsh_may_find_too_few(self):
-        family = partial(DWTA, hashes_per_table=2, num_tables=1, bin_size=4)
-        network = make(sampler=partial(LSH, family=family, bucket_capacity=2))
+        family = partial(DWTA, bin_size=4)
+        few = partial(PUBLISHED, family=family, hashes_per_table=2, bucket_capacity=2)
+        network = make(sampler=few)
         scores, ids = network.predict(draw_batch()[0], 5, "sampler")
         assert (ids[:, 2:] == -1).all()
         assert torch.isinf(scores[:, 2:]).all()

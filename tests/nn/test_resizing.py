@@ -13,10 +13,12 @@ from helpers.samplers import (
     index_sampler,
     lsh_sampler,
     neighbour_sampler,
+    published_sampler,
     recent_sampler,
     uniform_sampler,
 )
 
+from slide.hashing import SimHash
 from slide.nn import (
     ActiveLoss,
     SampledLinear,
@@ -35,12 +37,14 @@ SAMPLERS = {
     "small": partial(uniform_sampler, active=N + 5),
     "lsh": partial(lsh_sampler, active=40),
     "lsh, per sample": partial(lsh_sampler, active=40, mode="per_sample"),
+    "published": partial(published_sampler, hashes_per_table=2, num_tables=9, active=40),
     "faiss": partial(faiss_sampler, active=40, kind="flat"),
     "index": partial(index_sampler, active=40),
     "recent": partial(recent_sampler, active=40, mode="per_sample"),
     "neighbours": partial(neighbour_sampler, active=40, mode="per_sample"),
 }
-DENSE = ("faiss", "index", "recent", "neighbours")  # Proposers that take no sparse inputs.
+# Proposers that take no sparse inputs.
+DENSE = ("lsh", "lsh, per sample", "faiss", "index", "recent", "neighbours")
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 
@@ -164,7 +168,8 @@ def test_features_are_added():
     out.square().sum().backward()
     optimizer.step()
     assert (layer.weight != first).any(1).tolist() == [n in (2, 8) for n in range(9)]
-    hashed = SparseInputLinear(6, 8, lsh_sampler(6, 8, active=4))
+    sampler = published_sampler(6, 8, family=SimHash, hashes_per_table=2, active=4)
+    hashed = SparseInputLinear(6, 8, sampler)
     with pytest.raises(ValueError, match="the sampler of the layer hashes its features"):
         add_features(hashed, 1)
     add_features(SparseInputLinear(6, 8, uniform_sampler(6, 8, active=4)), 1)

@@ -9,14 +9,13 @@ from helpers.convolution import ORDERS, I, O, draw
 from helpers.samplers import lsh_sampler, uniform_sampler
 from torch.nn import functional as torch_F
 
-from slide import RowSparseAdam, SampledConv2d, SimHash
+from slide import RowSparseAdam, SampledConv2d
 from slide.functional.convolution import active_conv2d
 from slide.sampling.schedules import fixed
 
 
 def lsh(num_in, num_out, active, kernel=3, **options):
-    family = partial(SimHash, hashes_per_table=3, num_tables=8)
-    options |= {"active": active, "family": family, "rebuild": partial(fixed, every=16)}
+    options |= {"active": active, "rebuild": partial(fixed, every=16)}
     return lsh_sampler(num_in * kernel**2, num_out, **options)
 
 
@@ -73,7 +72,7 @@ class TestSampledConv2d:
 
     def test_filters_that_fit_are_chosen(self):
         """The images show one filter's pattern everywhere."""
-        sampler = lsh(4, 64, 12, kernel=2, center=False, candidate_share=1.0)
+        sampler = lsh(4, 64, 12, kernel=2, candidate_share=1.0)
         layer = SampledConv2d(4, 64, 2, stride=2, sampler=sampler)
         with torch.no_grad():
             layer.weight.copy_(torch.randn(64, 4, 2, 2))

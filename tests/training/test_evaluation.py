@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import job
 from helpers.matrices import to_dense
-from helpers.samplers import lsh_sampler, uniform_sampler
+from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
 
 from slide import FullSampler, SimHash
 from slide.data import Split, holdout, transform
@@ -31,8 +31,8 @@ def data(tmp_path):
 
 
 def tables(hashes_per_table=4, num_tables=3, **options):
-    family = partial(SimHash, hashes_per_table=hashes_per_table, num_tables=num_tables)
-    return partial(lsh_sampler, active=32, family=family, **options)
+    shape = {"hashes_per_table": hashes_per_table, "num_tables": num_tables}
+    return partial(published_sampler, active=32, family=SimHash, fill=0, **shape, **options)
 
 
 def dense_scores(network, split):
@@ -107,7 +107,7 @@ def test_fewer_outputs_than_places():
     assert found["p_at_5"] == pytest.approx(2 / 3 / 5)
 
 
-def test_lsh_finds_ids_in_buckets_only(data):
+def test_tables_find_ids_in_buckets_only(data):
     network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
     answers = predict_split(network, data.test, "sampler")
     found = answers.ids
@@ -124,7 +124,7 @@ def test_lsh_finds_ids_in_buckets_only(data):
     assert np.mean(sizes) < 40, "half of the outputs are in no bucket of a row"
 
 
-def test_lsh_becomes_exact_as_buckets_hold_all(data):
+def test_tables_become_exact_as_buckets_hold_all(data):
     agreement = []
     for hashes, count in ((6, 2), (3, 4), (1, 16)):
         torch.manual_seed(0)  # The same network each time.

@@ -10,7 +10,7 @@ import torch
 from helpers import job
 from helpers.samplers import lsh_sampler
 
-from slide import FullSampler, SimHash
+from slide import FullSampler
 from slide.data import SparseDataset
 from slide.functional.losses import Loss
 from slide.ranking import Ranked
@@ -23,13 +23,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CASES = {
     "lsh shared": ("sampler=lsh", "sampler.weighting=stratified"),
     "lsh per sample": ("sampler=lsh", "sampler.mode=per_sample", "runtime.threads=0"),
-    "dwta, fifo": (
-        *("hash=dwta", "hash.bin_size=4", "hash.bucket_policy=fifo", "hash.bucket_capacity=4"),
-        "hash.norm=simple_lsh",
+    "dwta": ("hash=dwta", "hash.bin_size=4"),
+    "published fifo": (
+        *("sampler=slide2020", "hash.hashes_per_table=3", "hash.num_tables=4"),
+        *("sampler.proposer.bucket_capacity=4", "sampler.mode=per_sample"),
     ),
     "skipped steps": ("optimizer.correct_skipped=true",),
     "two sampled layers": (
-        *("network.hidden=[16,8]", "network.hidden_active=[8,4]", "sampler.mode=per_sample"),
+        *("network.hidden=[16,8]", "network.hidden_active=[null,4]", "sampler.mode=per_sample"),
+    ),
+    "uniform hidden layers": (
+        *("network.hidden=[16,8]", "network.hidden_active=[8,4]", "sampler=uniform"),
+        "sampler.mode=per_sample",
     ),
     "faiss shared": ("sampler=faiss",),
     "faiss per sample": ("sampler=faiss", "sampler.mode=per_sample"),
@@ -62,7 +67,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     if kind not in ("uniform", "full", "neighbours", "recent"):  # A rebuild every second step.
         arguments += ["schedule=fixed", "schedule.every=32"]
         # New hash functions with every second rebuild.
-        arguments += ["schedule.redraw_every=64"] if kind not in ("faiss", "index") else []
+        arguments += ["schedule.redraw_every=64"] if kind == "published" else []
     job.main(*job.tiny(tmp_path / "a", *arguments))
     job.stop_at(monkeypatch, 7, 13)  # In the middle of both epochs, and after a checkpoint.
     arguments = job.tiny(tmp_path / "b", *arguments)
@@ -79,6 +84,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     assert expected["samples"] == 240
     output = expected["network"]["output._extra_state"]
     if "lsh" in case:
+        assert output["rebuilds"] == output["proposer"]["rebuilds"] == 8
+    elif "published" in case:
         assert (output["rebuilds"], output["proposer"]["draw"]) == (8, 3)
     elif "faiss" in case:
         assert output["rebuilds"] == 8
@@ -275,8 +282,7 @@ def test_it_learns(tmp_path, mode):
         **{"num_features": 500, "num_labels": 500, "nonzeros": 30, "noise": 0.2},
         **{"train_samples": 4000, "test_samples": 500},
     )
-    family = partial(SimHash, hashes_per_table=5, num_tables=12)
-    sampler = partial(lsh_sampler, active=100, mode=mode, family=family)
+    sampler = partial(lsh_sampler, active=100, mode=mode)
     network = job.SlideNetwork(data.num_features, [64], data.num_labels, sampler)
     trainer = job.make_trainer(tmp_path, data, network=network, batch_size=64, epochs=4)
     summary = trainer.fit()
