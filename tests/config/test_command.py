@@ -45,7 +45,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
 
     config = OmegaConf.load(run / "config.yaml")
     assert "${" not in (run / "config.yaml").read_text(), "a key is not resolved"
-    assert config.sampler.proposer.family.num_tables == config.hash.num_tables == 4
+    assert config.sampler.proposer.num_tables == config.hash.num_tables == 4
     assert config.run_dir == str(run)
 
     events = EventAccumulator(str(run))
@@ -131,6 +131,7 @@ def shown_events(run):
 def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = [a for a in job.tiny(tmp_path) if not a.startswith("run_dir")]
+    arguments.append("sampler.mode=per_sample")  # Else labels fill the set.
     job.main(*arguments, "trainer.max_steps=1", "-m", "optimizer.lr=0.1,0.2")
     said = capsys.readouterr()
     assert "job 2: optimizer.lr=0.2" in said.err

@@ -68,7 +68,7 @@ def explained():
 def test_each_setting_is_explained_once():
     expected, found = every_setting(), explained()
     keys = {key for _, key in expected}
-    assert {"hash.norm", "dataset.holdout", "dataset.root", "dataset.name", "seed"} <= keys
+    assert {"hash.probes", "dataset.holdout", "dataset.root", "dataset.name", "seed"} <= keys
     assert {"sampler.proposer.kind", "ranker.classifiers.C", "trainer.epochs"} <= keys
     assert expected - found.keys() == set(), "not explained"
     assert found.keys() - expected == set(), "explained, but no setting"
@@ -90,7 +90,7 @@ def test_the_command_prints_it(tmp_path, monkeypatch, capsys, word):
     said = capsys.readouterr().out
     assert said == train_help("python train.py")
     assert "python train.py [group=choice ...] [key=value ...]" in said
-    assert "hash.bucket_policy" in said
+    assert "sampler.proposer.bucket_policy" in said
     assert not list(tmp_path.iterdir())
 
 
