@@ -8,10 +8,12 @@ from torch.nn import functional as F
 
 from slide.check.comparing import Test, equal, near, random_csr
 from slide.hashing import DWTA, HashTables
+from slide.hashing.tables import fold
 from slide.kernels.assemble_sets import count_distinct, stratified_log_weights
 from slide.kernels.largest import keep_largest_bounds
 from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds, vote_per_sample
+from slide.plain import buckets as plain_buckets
 from slide.sampling.best_ids import best_of_voted
 from slide.sparse import Pattern
 
@@ -73,6 +75,13 @@ def _votes(rng: np.random.Generator) -> None:
         best = np.sort(own)[::-1][:most]
         equal("the number of distinct ids", len(set(ids.tolist())), int((best > 0).sum()))
         equal("the votes of the best ids", sorted(own[ids], reverse=True), best[best > 0].tolist())
+
+
+def _folded(rng: np.random.Generator) -> None:
+    """Buckets of codes, of which there are more than buckets."""
+    codes, buckets = rng.integers(0, 1 << 31, (_TABLES, _OUTPUTS)).astype(np.int32), 37
+    expected = plain_buckets.fold(torch.from_numpy(codes), buckets)
+    equal("buckets of codes", fold(codes, buckets).tolist(), expected.tolist())
 
 
 def _sketches(rng: np.random.Generator) -> None:
@@ -151,6 +160,7 @@ def _largest_bounds(rng: np.random.Generator) -> None:
 CHOICE_TESTS: dict[str, Test] = {
     "hashes by maxima": _maxima,
     "votes of buckets": _votes,
+    "buckets of codes": _folded,
     "best rows of buckets": _sketches,
     "best ids of lists": _best_of_lists,
     "weights of drawn ids": _weights_of_sets,

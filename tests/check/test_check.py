@@ -48,6 +48,7 @@ WRONG = {
         ),
     ),
     "best ids of lists": ("best_of_voted", lambda ids: ids[:, ::-1]),
+    "buckets of codes": ("fold", lambda buckets: buckets + 1),
     "counts of ids": ("count_distinct", lambda count: count + 1),
     "votes of near rows": ("top_votes", lambda found: (*found[:2], 1.01 * found[2])),
 }

@@ -23,11 +23,11 @@ from slide.functional.losses import LOSSES
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 UNIFORM = partial(slide.ActiveSampler, active=12)
+# `slide.LSHProposer` asks which rows it found.
 SAMPLERS = {
     "full": slide.FullSampler,
     "uniform": UNIFORM,
     "uniform per sample": partial(UNIFORM, mode="per_sample"),
-    "lsh": partial(UNIFORM, proposer=slide.LSHProposer),
 }
 LABELS = slide.Pattern.from_lists([[3], [5, 7], [], [5]])
 

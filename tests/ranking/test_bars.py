@@ -1,13 +1,10 @@
-"""The long phases of a re-ranker, and rebuilds of tables, have bars."""
+"""The long phases of a re-ranker have bars."""
 
 import pytest
-import torch
 from helpers import job
 
-import slide
 from slide import bars
 from slide.data import holdout
-from slide.hashing import inner_product
 from slide.ranking import EnsembleRanker, row_blocks
 from slide.ranking.item_regressions import item_regressions
 
@@ -33,11 +30,3 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "items that go together: " in said
     assert "regressions of items: " in said
-    monkeypatch.setattr(inner_product, "_BLOCK", 10)
-    weight = torch.randn(400, 8)
-    proposer = slide.LSHProposer(8, 400)
-    proposer.rebuild(weight, None)
-    assert "hashing rows: " in capsys.readouterr().err
-    monkeypatch.setattr(inner_product, "_LONG", 40)
-    proposer.rebuild(weight, None)
-    assert capsys.readouterr().err == ""
