@@ -20,7 +20,7 @@ FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
 _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
 # Settings of tables that the published method does not have.
-_NOT_PUBLISHED = ("hash.probes", "hash.norm", "hash.center", "hash.rehash_after")
+_NOT_PUBLISHED = ("hash.probes",)
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
 
 

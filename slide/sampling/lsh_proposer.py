@@ -18,6 +18,7 @@ from slide.hashing.probing import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
 from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds
+from slide.plain.random import random_rows
 from slide.plain.sketches import rank_all
 from slide.runtime import array_view, profiled, random_key
 from slide.sampling.best_ids import best_of_voted, dense, in_turns
@@ -26,11 +27,9 @@ from slide.search.changes import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.states import check_same_settings
 
-# Ranges of rows, by the largest score that they may have: each input looks at all of the first
-# 1/64 of the rows, and each further range is four times as large, up to all rows.
-_RANGES = (1 / 64, 1 / 16, 1 / 4)
-# Bits that a code of a range has more than one of the range before.
-_MORE_BITS = 3
+# Ranges of rows, by the largest score that they may have. Each input looks at all of the first one,
+# which has 1/64 of the rows, within bounds, and each range is four times as large as those before.
+_FIRST, _FEWEST, _MOST, _GROWTH = 1 / 64, 512, 4096, 4
 # The largest score that a row may have: its score for the mean input, and 2 standard deviations of
 # its score over recent inputs.
 _DEVIATIONS = 2.0
@@ -43,13 +42,14 @@ HASHED = 32
 # Of the variance of inputs, directions hold a share. If they hold less than this part of what they
 # held when they were chosen, new ones are.
 _HELD = 0.85
-# ... but only after steps have computed so many outputs for each row of the layer: by then, the
-# hashing of all rows is a small part of the time.
+# Of some rows, sketches may differ from the rows by this share of the sum of their squares. With a
+# softmax each step moves the rows of uniform draws, with a hinge hardly any of them.
+_WATCHED, _MOVED = 256, 0.1
+# All rows are hashed again only after steps have computed so many outputs for each row of the
+# layer: by then it takes a small part of the time.
 _OUTPUTS_PER_ROW = 16
 # Weight of a step in the running mean of that share.
 _NEWEST = 0.3
-# Rows in a bucket of the largest range, if nobody says how many hashes a code has.
-_ROWS_PER_BUCKET = 4
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12
 # Tensors of a state, beside the projection.
@@ -76,7 +76,8 @@ class LSHProposer(Proposer):
     of a row, rounded to 8 bits, and its prior. The best ones are scored with the weights.
 
     The rows that a step changed most, its labels and candidates, are projected and hashed again
-    before the next step, and all rows when recent inputs have left the directions.
+    before the next step, and all rows when recent inputs have left the directions, or other rows
+    their sketches.
 
     On other devices than the CPU there are no tables: sketches rank all rows.
 
@@ -87,7 +88,8 @@ class LSHProposer(Proposer):
             ``family(in_features, hashes_per_table=K, num_tables=L, seed=seed)``, with a small power
             of two as ``in_features``.
         hashes_per_table: K, number of hashes in a code of the largest range; codes of the other
-            ranges have fewer. None: so many that a bucket has room for about four rows.
+            ranges have fewer. None: so many that an input looks at as many rows of each range as
+            there are in the first one.
         num_tables: L, number of tables.
         probes: number of further buckets that an input looks into, in each table, at most 64; a
             family without ``probe_codes`` has none.
@@ -119,7 +121,7 @@ class LSHProposer(Proposer):
         *,
         family: Callable[..., HashFamily] = SimHash,
         hashes_per_table: int | None = None,
-        num_tables: int = 4,
+        num_tables: int = 8,
         probes: int = 15,
         best: int = 16,
         seed: int = 0,
@@ -140,6 +142,7 @@ class LSHProposer(Proposer):
         self._held = self._held_first = 1.0
         self.rebuilds, self.looked, self._outputs = 0, 0.0, 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
+        self._blind = False  # Whether the last rebuild knew no inputs.
         self._size()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,8 +163,11 @@ class LSHProposer(Proposer):
                 "outputs cannot change; make the proposer with a class or functools.partial"
             )
         n = self.out_features
-        # How many rows are in the ranges up to each but the last.
-        self._ends = [] if n <= LOOK_AT_ALL else [math.ceil(share * n) for share in _RANGES]
+        # How many rows are in the ranges up to each but the last; one range is enough for few rows.
+        first = int(min(max(_FIRST * n, _FEWEST), _MOST))
+        self._ends = [] if n <= LOOK_AT_ALL else [first]
+        while self._ends and 2 * _GROWTH * self._ends[-1] < n:
+            self._ends.append(_GROWTH * self._ends[-1])
         self.families = self._make_families()
         # Bucket 0 of the first table is the first range, then come the buckets of the other ones.
         rows = np.diff([*self._ends, n])
@@ -183,19 +189,20 @@ class LSHProposer(Proposer):
     def _make_families(self) -> list[HashFamily]:
         """A hash family for each range of rows but the first; small ranges have short codes."""
         assert self.family is not None
-        if not self._ends:
-            return []
         width = _hashed_width(self.directions.shape[1])
         make = partial(self.family, width, seed=self.seed)
         bits = math.log2(make(hashes_per_table=1, num_tables=1).num_buckets)
-        most = self.hashes_per_table
+        most, ends = self.hashes_per_table, self._ends or [1]
         if most is None:
-            most = max(1, round(math.log2(self.out_features / _ROWS_PER_BUCKET) / bits))
-        fewer = [round(_MORE_BITS * place / bits) for place in range(len(self._ends))]
-        return [
+            looked = self.num_tables * (1 + self.probes) * (self.out_features - ends[-1])
+            most = max(1, round(math.log2(max(2, looked / ends[0])) / bits))
+        fewer = [round(math.log2(_GROWTH) * place / bits) for place in range(len(ends))]
+        # Made in small layers, too, so that numbers out of range are errors in any layer.
+        families = [
             make(hashes_per_table=max(1, most - less), num_tables=self.num_tables)
             for less in reversed(fewer)
         ]
+        return families if self._ends else []
 
     def resize(self, out_features: int) -> None:
         """See `Proposer.resize`; directions stay, and tables and sketches are new."""
@@ -238,7 +245,7 @@ class LSHProposer(Proposer):
             added = None if bias is None else bias[rows]
             self.sketches[rows] = self._sketched(weight[rows], added)
         self.rebuilds += 1
-        self._outputs = 0.0
+        self._outputs, self._blind = 0.0, not len(self._recent)
         self._followed = kept_state(weight, bias)
         self._redraw()
         self._fill_tables()
@@ -315,7 +322,7 @@ class LSHProposer(Proposer):
         # Of rows with equal scores none is in an earlier range than the others.
         scores = self._largest_scores(sketches)
         ranges = (scores[:, None] <= self.bounds).sum(1)
-        vectors = _mixed(sketches[:, :HASHED].float())
+        vectors = _mixed(sketches[:, : min(HASHED, len(self.variances))].float())
         for i, family in enumerate(self.families):
             rows = (ranges == i + 1).nonzero()[:, 0]
             if len(rows):
@@ -345,6 +352,7 @@ class LSHProposer(Proposer):
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
         if plain(self.sketches):
+            self.codes = self.codes[:, :0]
             return
         self.codes = self._addresses(self.sketches)
         self.tables.build(self.codes)
@@ -357,16 +365,20 @@ class LSHProposer(Proposer):
 
     @profiled("follow rows")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> bool:
-        """Project and hash the noted rows again, or all rows if inputs have left the directions.
+        """Project and hash the noted rows again, or all rows if too much has changed.
 
         If the weights have not changed since the last call, the noted rows wait: several batches
         may come before a step.
         """
         self._place(weight.device)
         self._rows = weight, bias
-        if self._held < _HELD * self._held_first and self._outputs >= _OUTPUTS_PER_ROW * len(
-            weight
-        ):
+        if plain(weight):
+            self.codes = self.codes[:, :0]  # Tables do not follow rows of another device.
+        elif self.codes.shape[1] < self.out_features:
+            self._fill_tables()
+        first_inputs = self._blind and len(self._recent) > 0
+        enough = self._outputs >= _OUTPUTS_PER_ROW * len(weight)
+        if first_inputs or (enough and self._stale(weight, bias)):
             self.rebuild(weight, bias)
             return True
         if not self._noted or (self._followed and unchanged(self._followed, weight, bias)):
@@ -381,7 +393,7 @@ class LSHProposer(Proposer):
         codes = self._addresses(sketches)
         self.tables.move(rows, self.codes[:, rows], codes)
         self.codes[:, rows] = codes
-        if self._ends and self.tables.arrays().seen[0, 0] > 2 * self._ends[0]:
+        if self._ends and not 0.5 < self.tables.arrays().seen[0, 0] / self._ends[0] < 2:
             self._fill_tables()
         return False
 
@@ -405,6 +417,20 @@ class LSHProposer(Proposer):
         best = best_of_voted(x, *self._rows, found, labels, most)
         return on_device(best, ids.device)
 
+    def _stale(self, weight: Tensor, bias: Tensor | None) -> bool:
+        """Whether inputs have left the directions, or rows that are not followed their sketches."""
+        if self._held < _HELD * self._held_first:
+            return True
+        key = int(random_key(self.seed, self.rebuilds))
+        at = random_rows(key, _WATCHED, len(weight), weight.device)
+        now = self._projected(weight[at], None if bias is None else bias[at]) - self._offset
+        rows, floats = self.sketches[at, : now.shape[1] - 1], self.sketches[at].view(torch.float32)
+        then = torch.cat([rows * floats[:, SCALE, None], floats[:, PRIOR, None]], 1)
+        # Of the scores of recent inputs: squares in the directions, and that of the prior.
+        weights = torch.cat([self.variances, self.variances.new_ones(1)])
+        moved, every = (((x**2 * weights).nan_to_num(0, 0, 0)).sum() for x in (now - then, now))
+        return bool(moved > _MOVED * every)
+
     @profiled("look up")
     def _look_up(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
         """The best ``most`` rows ``(B, most)`` int32 of each input, without its labels."""
@@ -419,9 +445,11 @@ class LSHProposer(Proposer):
         codes, tables = [np.zeros((1, len(z)), np.int32)], [np.zeros(1, np.int64)]
         vectors = _mixed(z[:, :HASHED])
         for i, family in enumerate(self.families):
-            probed = (
-                family.probe_codes(vectors, self.probes) if self.probes else family.codes(vectors)
-            )
+            further: Any = getattr(family, "probe_codes", None)
+            if further is not None and self.probes:
+                probed = further(vectors, self.probes)
+            else:
+                probed = family.codes(vectors)
             codes.append(self._in_range(i, probed))
             tables.append(np.arange(len(probed)) % self.num_tables)
         padded = torch.nn.functional.pad(z, (0, WIDTH - z.shape[1]))
@@ -464,7 +492,9 @@ class LSHProposer(Proposer):
         self, queries: Queries, labels: Pattern, places: int, key: np.uint64
     ) -> np.ndarray | Tensor:
         """See `Proposer.propose_shared`: the best id of each sample, then the second ones, ..."""
-        self._found = in_turns(on_host(self._best(queries, labels, self.best)), places)
+        ids = on_host(self._best(queries, labels, self.best))
+        # Labels of other samples are in the set, too.
+        self._found = in_turns(np.where(np.isin(ids, labels.indices), -1, ids), places)
         return self._found
 
     def statistics(self) -> dict[str, float]:
@@ -501,7 +531,8 @@ class LSHProposer(Proposer):
             ValueError: for the state of a proposer with other settings, or of other sizes.
         """
         check_same_settings(state, self._settings(), "an LSHProposer")
-        rows = (self.out_features, WIDTH)
+        # Where sets hold all outputs, nothing is built.
+        rows = self.out_features if len(state["sketches"]) else 0, WIDTH
         if state["sketches"].shape != rows:
             raise ValueError(f"sketches must be {rows}, not {state['sketches'].shape}")
         noted = np.array(state["noted"], np.int32)

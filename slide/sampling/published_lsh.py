@@ -42,7 +42,8 @@ class PublishedLSHProposer(Proposer):
         out_features: N, number of outputs.
         family: makes a hash family of D coordinates. It is called as
             ``family(D, hashes_per_table=K, num_tables=L, seed=seed)``.
-        hashes_per_table, num_tables: K and L; those of the released configuration for Amazon-670K.
+        hashes_per_table, num_tables: K and L; None: 6, and 50 as in the released configuration for
+            Amazon-670K.
         bucket_capacity, bucket_policy: see `slide.HashTables`.
         fill: least number of outputs of a sample, its labels included. In a layer of so few
             outputs, which that program computes whole, nothing is filled up.
@@ -71,7 +72,7 @@ class PublishedLSHProposer(Proposer):
         out_features: int,
         *,
         family: Callable[..., HashFamily] = released_hash,
-        hashes_per_table: int = 6,
+        hashes_per_table: int | None = None,
         num_tables: int = 50,
         bucket_capacity: int | None = 128,
         bucket_policy: str = "fifo",
@@ -83,7 +84,7 @@ class PublishedLSHProposer(Proposer):
         schedules.check_schedule("redraw", redraw)
         checks.whole("fill", fill, 0)
         self.redraw_due, self.fill = redraw, fill
-        self.hashes_per_table, self.num_tables = hashes_per_table, num_tables
+        self.hashes_per_table, self.num_tables = hashes_per_table or 6, num_tables
         self._family, self._capacity, self._policy = family, bucket_capacity, bucket_policy
         self.samples = self.draw = self.rebuilds = 0
         self._make_tables()

@@ -142,8 +142,6 @@ class ActiveSampler(Sampler):
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         assert self.proposer is not None
         weight, bias = weight.detach(), None if bias is None else bias.detach()
-        if inputs is not None:
-            self.proposer.observe(inputs)
         due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
         if stale:
             self.proposer.forget()
@@ -156,6 +154,7 @@ class ActiveSampler(Sampler):
             self.rebuilds += bool(self.proposer.refresh(weight, bias))
         self.rebuild_seconds += clock() - start
         if inputs is not None:
+            self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
 
     @profiled("assemble")

@@ -13,7 +13,8 @@ from slide.hashing import DWTA
 from slide.sampling import ActiveSampler, PublishedLSHProposer, fixed, never
 from slide.sparse import Pattern
 
-FAMILY = partial(DWTA, hashes_per_table=3, num_tables=20, bin_size=4, packing="released")
+FAMILY = partial(DWTA, bin_size=4, packing="released")
+SIZES = {"hashes_per_table": 3, "num_tables": 20}
 REDRAW = partial(fixed, every=100, first=10)
 
 
@@ -22,7 +23,7 @@ def draw_inputs(count):
 
 
 def make(fill=0, active=1, seed=0, **options):
-    proposer = partial(PublishedLSHProposer, family=FAMILY, fill=fill, **options)
+    proposer = partial(PublishedLSHProposer, family=FAMILY, **SIZES, fill=fill, **options)
     shape = {"mode": "per_sample", "weighting": "none", "candidate_share": None}
     sampler = ActiveSampler(D, N, proposer, active=active, rebuild=never, seed=seed, **shape)
     weight, bias = draw_layer()
@@ -57,7 +58,7 @@ def test_a_set_holds_labels_and_all_that_the_tables_give():
         own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]]
         assert active.row(b)[: len(own)].tolist() == own.tolist()
         assert sorted(active.row(b)) == sorted(found | set(own))
-    retrieved = sampler.statistics()["tables/retrieved"]
+    retrieved = sampler.statistics()["look_up/rows_seen"]
     assert retrieved == pytest.approx(active.mean_size())
 
 
@@ -91,7 +92,7 @@ def test_a_layer_that_is_no_larger_than_the_fill_is_not_filled_up():
 
 
 def test_a_shared_set_does_not_grow():
-    proposer = partial(PublishedLSHProposer, family=FAMILY, fill=0)
+    proposer = partial(PublishedLSHProposer, family=FAMILY, **SIZES, fill=0)
     sampler = ActiveSampler(D, N, proposer, active=30, candidate_share=None, weighting="none")
     sampler.update(*draw_layer(), None)
     queries = draw_inputs(8)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import chi_square_p, make_csr, make_pattern
-from helpers.samplers import faiss_sampler, lsh_sampler, uniform_sampler
+from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler, uniform_sampler
 
 from slide.hashing.dwta import DWTA
 from slide.hashing.simhash import SimHash
@@ -18,8 +18,8 @@ D, N = 12, 60
 SIMHASH = partial(SimHash, hashes_per_table=3, num_tables=6)
 SAMPLERS = {
     "uniform": uniform_sampler,
-    "simhash": partial(lsh_sampler, family=SIMHASH, bucket_capacity=8),
-    "dwta": partial(lsh_sampler, family=partial(DWTA, hashes_per_table=1, num_tables=6)),
+    "simhash": partial(lsh_sampler, family=SimHash, num_tables=3),
+    "dwta": partial(published_sampler, family=DWTA, hashes_per_table=1, num_tables=6),
     "flat": partial(faiss_sampler, kind="flat"),
     "ivf": partial(faiss_sampler, kind="ivf", probes=1, neighbours=4),
     "hnsw": partial(faiss_sampler, kind="hnsw"),
@@ -275,19 +275,17 @@ class TestEstimator:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["simhash", "flat"])
 def test_promising_ids_make_the_estimate_better(name, mode):
-    more = partial(SimHash, hashes_per_table=3, num_tables=60)
-    options = {} if name == "flat" else {"family": more, "bucket_capacity": 200}
-    hard, _ = draw_estimates(name, mode, "stratified", np.exp, 200, **options)
+    hard, _ = draw_estimates(name, mode, "stratified", np.exp, 200)
     uniform, _ = draw_estimates("uniform", mode, "stratified", np.exp, 200)
     assert hard.std() < uniform.std()
 
 
 def test_sparse_inputs():
     x = make_csr(np.random.default_rng(0), [3, 0, 12], D)
-    for name in ("uniform", "simhash", "dwta"):
+    for name in ("uniform", "dwta"):
         for mode in MODES:
             assert make(name, mode).select(x, None).mean_size() == 16
-    for name in FAISS:
+    for name in (*FAISS, "simhash"):
         for mode in MODES:
             with pytest.raises(TypeError, match="dense inputs only"):
                 make(name, mode).select(x, None)

@@ -21,23 +21,19 @@ from slide import (
     Sampler,
     SimHash,
 )
-from slide.sampling import Upkeep, fixed, never
+from slide.sampling import PublishedLSHProposer, fixed, never
 
-FAMILY = partial(SimHash, hashes_per_table=4, num_tables=3)
-OPTIONS = {"family": FAMILY, "bucket_capacity": 8}
+OPTIONS = {"family": SimHash, "hashes_per_table": 4, "num_tables": 3, "bucket_capacity": 8}
 OTHERS = {
     "bucket_capacity": 4,
-    "bucket_policy": "fifo",
-    "norm": "cosine",
-    "center": False,
-    "rehash_after": Upkeep(3),
+    "bucket_policy": "reservoir",
     "seed": 5,
-    "family": lambda d, num_vectors, seed: DWTA(d, 1, 3, bin_size=16, seed=seed),
+    "family": partial(DWTA, bin_size=4),
 }
 
 
 def proposer(**options):
-    made = LSHProposer(D, N, **(OPTIONS | options))
+    made = PublishedLSHProposer(D, N, **(OPTIONS | options))
     made.rebuild(*draw_layer())
     return made
 
@@ -45,8 +41,7 @@ def proposer(**options):
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_proposer_with_another_setting(name):
     """A bucket of another capacity, or codes of other functions, would find other rows."""
-    option = "upkeep" if name == "rehash_after" else name
-    saved, other = proposer(), proposer(**{option: OTHERS[name]})
+    saved, other = proposer(), proposer(**{name: OTHERS[name]})
     before = other.candidates(draw_queries(5)).indices.tolist()
     with pytest.raises(ValueError, match=rf"{name} was .* where this state was saved, and is"):
         other.load_state_dict(saved.state_dict())
@@ -56,32 +51,19 @@ def test_a_proposer_with_another_setting(name):
 def test_digits_of_another_size():
     """Both have codes of 6 bits."""
     first, second = (
-        proposer(family=partial(DWTA, hashes_per_table=digits, num_tables=3, bin_size=size))
+        proposer(family=partial(DWTA, bin_size=size), hashes_per_table=digits)
         for digits, size in ((3, 4), (2, 8))
     )
     state = first.state_dict()
     first.load_state_dict(state)
     with pytest.raises(ValueError, match=r"hashes_per_table was 3 where .* and is 2 here"):
         second.load_state_dict(state)
-    del state["settings"]["hashes_per_table"]
-    with pytest.raises(ValueError, match=r"bin_size was 4 where .* and is 8 here"):
-        second.load_state_dict(state)
-
-
-def test_states_without_the_sizes_of_codes():
-    """Earlier versions wrote them."""
-    saved = proposer()
-    state = saved.state_dict()
-    assert state["settings"].pop("hashes_per_table") == 4
-    assert state["settings"].pop("bin_size") is None
-    other = proposer()
-    other.load_state_dict(state)
-    wanted = saved.candidates(draw_queries(5)).indices.tolist()
-    assert other.candidates(draw_queries(5)).indices.tolist() == wanted
 
 
 def test_a_state_that_is_no_state():
-    with pytest.raises(ValueError, match="no state of an LSHProposer: its settings lack family"):
+    with pytest.raises(
+        ValueError, match="no state of a PublishedLSHProposer: its settings lack family"
+    ):
         proposer().load_state_dict({"rebuilds": 0})
 
 
@@ -91,7 +73,7 @@ def test_a_state_that_is_no_state():
 )
 def test_another_schedule_goes_on_from_where_it_would_be(schedule, later):
     saved, other = (
-        ActiveSampler(D, N, partial(LSHProposer, **OPTIONS), active=8, rebuild=each)
+        ActiveSampler(D, N, partial(PublishedLSHProposer, **OPTIONS), active=8, rebuild=each)
         for each in (partial(fixed, every=10), schedule)
     )
     layer = draw_layer()
@@ -106,7 +88,7 @@ def test_another_schedule_goes_on_from_where_it_would_be(schedule, later):
 def test_after_a_state_that_is_refused():
     """The index that there was may be half another one; it is built anew."""
     saved, other = (
-        ActiveSampler(D, N, partial(LSHProposer, **(OPTIONS | each)), active=8)
+        ActiveSampler(D, N, partial(PublishedLSHProposer, **(OPTIONS | each)), active=8)
         for each in ({}, {"bucket_capacity": 4})
     )
     saved.update(*draw_layer(), None)
@@ -129,7 +111,8 @@ class Mine(Proposer):
 
 
 KINDS = {
-    "LSHProposer": lambda: ActiveSampler(D, N, partial(LSHProposer, **OPTIONS), active=8),
+    "LSHProposer": lambda: ActiveSampler(D, N, LSHProposer, active=8),
+    "PublishedLSHProposer": lambda: ActiveSampler(D, N, PublishedLSHProposer, active=8),
     "FaissProposer": lambda: ActiveSampler(D, N, FaissProposer, active=8),
     "IndexProposer": lambda: ActiveSampler(D, N, IndexProposer, active=8),
     "NeighbourProposer": lambda: ActiveSampler(D, N, NeighbourProposer, active=8),

@@ -1,5 +1,7 @@
 """What samplers say for the log."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.layers import D, N, draw_layer, draw_queries
@@ -7,8 +9,8 @@ from helpers.matrices import make_pattern
 from helpers.samplers import (
     faiss_sampler,
     index_sampler,
-    lsh_sampler,
     neighbour_sampler,
+    published_sampler,
     recent_sampler,
 )
 
@@ -18,7 +20,10 @@ TABLES = ("non_empty_share", "largest_bucket", "full_share")
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (lsh_sampler, {f"tables/{name}" for name in TABLES} | {"look_up/rows_seen"}),
+        (
+            partial(published_sampler, mode="per_sample", hashes_per_table=1),
+            {f"tables/{name}" for name in TABLES} | {"look_up/rows_seen"},
+        ),
         (index_sampler, {"index/lists", "look_up/rows_seen"}),
         (neighbour_sampler, {"look_up/rows_seen"}),
         (recent_sampler, {"look_up/rows_seen"}),
