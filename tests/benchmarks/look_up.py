@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.utils import instantiate
-from report import table
+from report import RESULTS, table
 from rows import Row, Store, add_options, numbers, origin, parse, spread
 from sets import place
 from train_process import ROOT
@@ -141,6 +141,7 @@ def lines(rows: list[Row]) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, list(SETS), [0])
+    parser.set_defaults(results=RESULTS)
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--epochs", nargs="+", type=float, choices=EPOCHS, default=EPOCHS)
     parser.add_argument("--modes", nargs="+", choices=ACTIVE, default=list(ACTIVE))
