@@ -11,12 +11,11 @@ CODE = """
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-import ablation, selection, staleness, workload
+import ablation, look_up, workload
 from slide.config import read_config
 cases = [*ablation.WITHOUT.values()]
-cases += [case for kinds in staleness.CASES.values() for case in kinds.values()]
 cases += [[*workload.JOB, *case] for case in workload.CASES.values()]
-cases += [[*selection.COMMON, *case.overrides] for case in selection.CASES.values()]
+cases += [*look_up.SAMPLERS.values()]
 for case in cases:
     read_config(case)
 print(len(cases))

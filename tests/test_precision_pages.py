@@ -20,7 +20,7 @@ KEYS = ("dataset", "seed")
 @pytest.fixture(scope="module")
 def bench():
     """The modules of the benchmarks, which import each other by their plain names."""
-    pages = ("precision_page", "ablation", "selection")
+    pages = ("precision_page", "ablation")
     names = ("rows", "peers", "precision", *pages)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
@@ -158,16 +158,3 @@ def test_an_ablation_compares_the_same_seeds_of_one_commit(bench):
 
 
 STAMP = {"date": "2026-01-02", "code": "abc", "machine": "m", "threads": 2}
-
-
-def test_a_page_of_samplers_has_each_row_that_there_is(bench):
-    name = "debian, 1,024 for a batch"
-    row = {"case": name, "recall": 0.25, "p_at_1": 0.5, "psp_at_5": 0.3, "active_mean": 1024.0}
-    rows = [
-        row | STAMP | {"sampler": "uniform", "train_seconds": 4.0, "curve": [(0, 0.1), (4, 0.5)]},
-        row | STAMP | {"sampler": "lsh", "train_seconds": 8.0, "curve": [(0, 0.1), (8, 0.5)]},
-    ]
-    text = bench.selection.page({"rows": rows})
-    assert f"| {name} | uniform | 1024 | 0.250 | 50.00 | 50.00 | 30.00 | 4 |" in text
-    assert f"| {name} | lsh | 1024 | 0.250 | 50.00 | 30.00 | 30.00 | 8 |" in text
-    assert f"2026-01-02, abc, m, threads: 2: {name}" in text

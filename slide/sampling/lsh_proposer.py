@@ -142,7 +142,6 @@ class LSHProposer(Proposer):
         self._held = self._held_first = 1.0
         self.rebuilds, self.looked, self._outputs = 0, 0.0, 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
-        self._blind = False  # Whether the last rebuild knew no inputs.
         self._size()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,7 +220,11 @@ class LSHProposer(Proposer):
         if not len(x):
             return
         self._place(x.device)
+        first = not len(self._recent)
         self._recent = torch.cat([self._recent, x])[-RECENT:]
+        if first and self._rows is not None:  # The rebuild of this step knew no inputs.
+            self.rebuilds -= 1
+            self.rebuild(*self._rows)
         held = _share_held(x - self.mean_input, self.directions)
         self._held += _NEWEST * (held - self._held)
 
@@ -245,7 +248,7 @@ class LSHProposer(Proposer):
             added = None if bias is None else bias[rows]
             self.sketches[rows] = self._sketched(weight[rows], added)
         self.rebuilds += 1
-        self._outputs, self._blind = 0.0, not len(self._recent)
+        self._outputs = 0.0
         self._followed = kept_state(weight, bias)
         self._redraw()
         self._fill_tables()
@@ -376,9 +379,7 @@ class LSHProposer(Proposer):
             self.codes = self.codes[:, :0]  # Tables do not follow rows of another device.
         elif self.codes.shape[1] < self.out_features:
             self._fill_tables()
-        first_inputs = self._blind and len(self._recent) > 0
-        enough = self._outputs >= _OUTPUTS_PER_ROW * len(weight)
-        if first_inputs or (enough and self._stale(weight, bias)):
+        if self._outputs >= _OUTPUTS_PER_ROW * len(weight) and self._stale(weight, bias):
             self.rebuild(weight, bias)
             return True
         if not self._noted or (self._followed and unchanged(self._followed, weight, bias)):
