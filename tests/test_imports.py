@@ -31,7 +31,7 @@ ROOMS = {
     "testing": "ground structures hashing sampling",
     "nn": "ground structures functional optim sampling search",
     "distributed": "ground plain structures functional sampling nn",
-    "check": "ground kernels structures functional hashing optim data sampling search",
+    "check": "ground kernels plain structures functional hashing optim data sampling search",
     "ranking": "ground kernels data search nn",
     "model": "ground kernels hashing functional optim data sampling nn ranking",
     "training": "ground structures data optim search nn distributed ranking",

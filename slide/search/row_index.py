@@ -115,7 +115,7 @@ class RowIndex:
     def nbytes(self) -> int:
         """Memory of the index, in bytes, without weight and bias."""
         copied = self._centres.dtype != torch.float32
-        every = (*self._lists, self._levels)
+        every = (*self._lists, self._levels, np.array(self._explained))
         return sum(each.nbytes for each in every) + copied * self._centres.nbytes
 
     def read_from(self, weight: Tensor | StoredRows, bias: Tensor | None) -> None:

@@ -182,8 +182,9 @@ def assert_same(found, expected, path="checkpoint"):
                 assert_same(found[key], expected[key], f"{path}/{key}")
     elif isinstance(expected, torch.Tensor):
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape), path
-        # Bytes, because of NaN, and because of -0.0.
-        one, other = (each.flatten().view(torch.uint8) for each in (found, expected))
+        # Bytes, because of NaN, and because of -0.0; an empty tensor may have a stride of 0.
+        flat = (torch.cat([each.flatten()]) for each in (found, expected))
+        one, other = (each.view(torch.uint8) for each in flat)
         assert torch.equal(one, other), f"{path}: {(found != expected).sum()} of {found.numel()}"
     elif isinstance(expected, list):
         assert len(found) == len(expected), path
