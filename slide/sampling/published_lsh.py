@@ -134,6 +134,8 @@ class PublishedLSHProposer(Proposer):
     def _query_codes(self, queries: Queries) -> Any:
         if isinstance(queries, CSR):
             return self.hash.sparse_codes(queries)
+        if getattr(self.hash, "packing", None) != "released":
+            return self.hash.codes(queries.detach())
         # Most coordinates are 0 after a ReLU. Of equal ones in a bin the released program takes the
         # first in the order of the coordinates, so its place there, the digit, is as if drawn.
         falling = torch.arange(1, self.in_features + 1, device=queries.device) * -_TINY

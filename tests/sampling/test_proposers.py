@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from helpers.layers import FAMILIES, D, N, draw_layer, draw_queries, every_mode, recall
+from helpers.layers import FAMILIES, MODES, D, N, draw_layer, draw_queries, every_mode, recall
+from helpers.matrices import make_csr, make_pattern
 from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler
 
 from slide.nn import SampledLinear
@@ -114,7 +115,7 @@ class TestRebuilds:
         wanted = exact_top_k(queries, *after, 10)[1].numpy()
         sampler.update(*before, draw_queries(5))
         sampler.update(*before, draw_queries(4))
-        assert recall(sampler.select(queries, None), wanted) < 0.4
+        assert recall(sampler.select(queries, None), wanted) < 0.3
         sampler.update(*after, draw_queries(1))
         sampler.update(*after, draw_queries(1))
         assert recall(sampler.select(queries, None), wanted) > 0.4
@@ -142,6 +143,22 @@ class TestRebuilds:
             sampler.update(*draw_layer(), draw_queries(5))
             pools.append(sampler.proposer.tables.state_dict()["pool"])
         assert not np.array_equal(*pools)
+
+
+def test_sparse_and_dense_inputs_get_the_same_sets():
+    x = make_csr(np.random.default_rng(0), [5, 0, 16], D)
+    dense = torch.zeros(3, D)
+    for b in range(3):
+        at = slice(x.indptr[b], x.indptr[b + 1])
+        dense[b, x.indices[at].astype(np.int64)] = torch.from_numpy(x.values[at])
+    labels = make_pattern(np.random.default_rng(0), [2, 1, 0], N)
+    for mode in MODES:
+        chosen = []
+        for queries in (x, dense):
+            sampler = published_sampler(D, N, family=FAMILIES["simhash"], active=30, mode=mode)
+            sampler.update(*draw_layer(), None)
+            chosen.append(sampler.select(queries, labels).ids)
+        np.testing.assert_array_equal(*chosen)
 
 
 @pytest.mark.parametrize(

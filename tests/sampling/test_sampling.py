@@ -15,7 +15,6 @@ from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 
 D, N = 12, 60
-SIMHASH = partial(SimHash, hashes_per_table=3, num_tables=6)
 SAMPLERS = {
     "uniform": uniform_sampler,
     "simhash": partial(lsh_sampler, family=SimHash, num_tables=3),
