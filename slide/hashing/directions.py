@@ -5,6 +5,8 @@ sees mostly what no input has. Hashing along the principal directions of the dat
 Weiss, Torralba, Fergus 2008, "Spectral hashing", and Gong et al. 2013, "Iterative quantization".
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,8 +32,13 @@ def principal_directions(centered: Tensor, start: Tensor, warm: bool) -> Tensor:
         warm: whether the start holds the directions of similar vectors.
 
     Returns:
-        ``(D, k)`` orthonormal columns, the direction of the largest variance first.
+        ``(D, k)`` orthonormal columns, the direction of the largest variance first; the start if a
+        vector is not finite.
     """
+    largest = centered.abs().amax()
+    if not 0 < largest < math.inf:
+        return start
+    centered = centered / largest  # Products of large vectors would overflow.
     basis = start
     for _ in range(_WARM if warm else _COLD):
         basis = torch.linalg.qr(centered.T @ (centered @ basis)).Q
