@@ -57,7 +57,7 @@ def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
     place = "" if device.type == "cpu" else f"; on {device}"
     say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{place}")
     if place and config.ranker:
-        say("re-ranker near rows, classifiers and judge compute on the CPU")
+        say("re-ranker nearest neighbours, classifiers and final ranker compute on the CPU")
     say(f"folder    {folder}")
 
 

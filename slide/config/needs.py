@@ -19,13 +19,12 @@ from slide.data.dataset import take_labels
 from slide.data.kind import kind_of
 from slide.data.validation import held_rows
 from slide.limits import free_memory, in_gib, resident_memory
-from slide.ranking.associations import MOST_LABELS
-from slide.ranking.dense_search import count_as_dense
+from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.ranking.ensemble import ROWS_AT_ONCE
-from slide.ranking.evidence import COLUMNS
-from slide.ranking.item_regressions import WEIGHTS, num_sharing
-from slide.ranking.linear_classifiers import MOST_COPIED, counts_items
 from slide.ranking.row_blocks import MOST_ROOM
+from slide.ranking.scorers.cooccurrence import MOST_LABELS
+from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
+from slide.ranking.scorers.neighbours import count_as_dense
 
 MIB = 1 << 20
 LIBRARIES = 75 * MIB  # Python, libraries that are imported later, and compiled kernels.
@@ -130,7 +129,7 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     if count_as_dense(entries / every, entries**2 / every):
         near, comparing = 4 * every, 9 * every
     judged = 2 * (held_rows(rows) + ROWS_AT_ONCE) * candidates
-    judging = round(2.4 * len(COLUMNS)) * judged
+    judging = round(2.4 * len(FIRST_FEATURES)) * judged
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, most_associated) + 2 * most_associated)
     questions = 115 * entries // rows * targets if kind == "graph" else 0
     answers = 16 * entries + 24 * entries // rows * targets if kind == "graph" else 0

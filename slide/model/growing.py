@@ -1,6 +1,5 @@
-"""Models that know more labels and features: the lists of a re-ranker, and what is done to rows."""
+"""Models that know more labels and features: names, and what is done to rows."""
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,44 +7,9 @@ from typing import Any
 import numpy as np
 
 from slide import checks
-from slide.data import OwnItems, RowTransform
+from slide.data import RowTransform
 from slide.names import Names
-from slide.ranking import EnsembleRanker
-from slide.sparse import CSR
-
-
-def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> EnsembleRanker:
-    """A ranker that takes more labels or features, which no training row of it had.
-
-    Args:
-        ranker: a trained ranker.
-        labels: number of new labels, which come last.
-        features: number of new features, which come last.
-    """
-    large = copy.copy(ranker)
-    large.frequency = _padded(ranker.frequency, labels, 0)
-    rarest = ranker.inverse.max(initial=0)  # That of a label without a row.
-    large.inverse = _padded(ranker.inverse, labels, rarest)
-    large.classifiers = copy.copy(ranker.classifiers)
-    assert ranker.classifiers.weights is not None
-    large.classifiers.weights = _more_rows(ranker.classifiers.weights, labels)
-    large.classifiers.num_features += features
-    near = large.neighbours = copy.copy(ranker.neighbours)
-    near.num_labels += labels
-    near.search = near.fitted().grown(features)
-    large.associations = copy.copy(ranker.associations)
-    large.associations.num_labels += labels
-    large.associations.lists = _more_rows(ranker.associations.lists, features)
-    large.associations.unseen = _padded(ranker.associations.unseen, features, 1)
-    one_row = 1 / max(near.search.num_rows, 1)
-    large.associations.label_shares = _padded(ranker.associations.label_shares, labels, one_row)
-    if not ranker.substitutes.empty:
-        asked = large.substitutes = copy.copy(ranker.substitutes)
-        asked.num_labels += labels
-        asked.similar = _more_rows(asked.similar, features)
-    if isinstance(ranker.known_labels, OwnItems) and labels:
-        large.known_labels = ranker.known_labels.grown(labels)
-    return large
+from slide.ranking.base_scorer import padded
 
 
 def with_label_ids(
@@ -83,7 +47,7 @@ def with_features(
     for step in steps:
         weights = step.tf_idf_weights
         if weights is not None:
-            weights = _padded(weights, count, weights.max(initial=0))
+            weights = padded(weights, count, weights.max(initial=0))
         found.append(replace(step, num_features=step.num_features + count, tf_idf_weights=weights))
         count = 0 if step.hashed_features else count
     return tuple(found), count
@@ -102,14 +66,3 @@ def extended_names(known: Names | None, new: Any, what: str) -> tuple[Names | No
     if len(found) == len(known):
         raise ValueError(f"add_{what} needs at least one name")
     return found, len(found) - len(known)
-
-
-def _more_rows(matrix: CSR, count: int) -> CSR:
-    """The matrix with empty rows at its end."""
-    indptr = _padded(matrix.indptr, count, matrix.indptr[-1])
-    return matrix._replace(indptr=indptr)
-
-
-def _padded(array: np.ndarray, count: int, value: float) -> np.ndarray:
-    """The array with further entries, in its type."""
-    return np.concatenate([array, np.full(count, value, array.dtype)])

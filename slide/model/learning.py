@@ -8,9 +8,9 @@ import numpy as np
 from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.inputs import as_pattern
-from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
+from slide.model.growing import extended_names, with_features, with_label_ids
 from slide.model.one_pass import loss_of, make_trainable, optimizer_options, train_pass
-from slide.model.restrict import kept_ranker, own_layers
+from slide.model.restrict import own_layers
 from slide.names import Names, check_columns
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
 from slide.nn.stored_layers import make_float32
@@ -59,7 +59,7 @@ class LearningMixin:
     ) -> Any:
         """Train the network on: one pass over rows, at a constant learning rate.
 
-        The re-ranker is dropped: it judges the scores of the network that was. Loss, dropout and
+        The re-ranker is dropped: it ranks by scores of the network that was. Loss, dropout and
         options of the optimizer are those of the run or classifier that made the model. The moments
         of the optimizer live as long as the model and are not in its folder. Weights of a folder in
         bfloat16 or int8 become float32 first, as they do where labels or features come and go.
@@ -142,7 +142,7 @@ class LearningMixin:
         make_float32(self.network)
         add_outputs(self.network.output, count, self.optimizer, _OUTPUT_SCALE)
         if self.ranker is not None:
-            self.ranker = grown_ranker(self.ranker, labels=count)
+            self.ranker = self.ranker.grown(labels=count)
         self._take_outputs(own, max(self.num_labels, int(numbers.max()) + 1))
         self.label_names = names
         return numbers
@@ -166,7 +166,7 @@ class LearningMixin:
         make_float32(self.network)
         kept = remove_outputs(self.network.output, places.tolist(), self.optimizer)
         if self.ranker is not None:
-            self.ranker = kept_ranker(self.ranker, kept.astype(np.int32))
+            self.ranker = self.ranker.selected(kept.astype(np.int32))
         self._take_outputs(own[kept], self.num_labels)
 
     def rename_labels(self, names: Iterable[Any] | None) -> None:
@@ -212,7 +212,7 @@ class LearningMixin:
             rarest = np.pad(idf, (0, count), constant_values=idf.max(initial=1.0))
             self.vectorizer = TextVectorizer(self.vectorizer.options, names, rarest)
         if seen and self.ranker is not None:
-            self.ranker = grown_ranker(self.ranker, features=seen)
+            self.ranker = self.ranker.grown(features=seen)
         self.feature_names, self.num_features = names, self.num_features + count
 
     def _outputs(self) -> np.ndarray:

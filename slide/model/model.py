@@ -12,7 +12,7 @@ from slide.data import RowTransform, TextVectorizer
 from slide.data.row_transform import old_label_ids
 from slide.inputs import as_csr
 from slide.model.learning import LearningMixin
-from slide.model.restrict import kept_network, kept_ranker
+from slide.model.restrict import kept_network
 from slide.model.saving import check_target, write_model
 from slide.names import Names, check_columns
 from slide.nn import SlideNetwork
@@ -237,7 +237,7 @@ class Model(LearningMixin):
             raise ValueError("restricted needs at least one label that the model can answer with")
         network = self.network
         step = RowTransform(network.first.in_features, len(outputs), label_ids=kept)
-        ranker = None if self.ranker is None else kept_ranker(self.ranker, kept)
+        ranker = None if self.ranker is None else self.ranker.selected(kept)
         names = {"label_names": self.label_names, "feature_names": self.feature_names}
         more = {"settings": self.settings, "name": self.name, "vectorizer": self.vectorizer}
         small = Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)

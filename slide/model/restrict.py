@@ -1,4 +1,4 @@
-"""A model that knows fewer labels: the weights and lists of some labels, in a new order."""
+"""A network that knows fewer labels: the weights of some of them, in a new order."""
 
 import copy
 
@@ -6,15 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from slide.data import KnownLabels, OwnItems
-from slide.data.transform_steps import keep_labels
-from slide.kernels.ragged import select_rows
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker
 from slide.sampling import FullSampler
-from slide.sparse import CSR
 
 
 def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
@@ -52,34 +47,3 @@ def own_layers(
     if optimizer is not None:
         kept += [optimizer.state[p] for p in network.output.parameters() if p in optimizer.state]
     return copy.deepcopy((network, optimizer), {id(each): each for each in kept})
-
-
-def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
-    """A ranker of these labels only; classifiers, lists and rows are those of the other one.
-
-    Args:
-        ranker: a trained ranker.
-        kept: ``(n,)`` numbers of labels, ascending.
-    """
-    small, count = copy.copy(ranker), len(ranker.frequency)
-    small.frequency, small.inverse = ranker.frequency[kept], ranker.inverse[kept]
-    small.classifiers = copy.copy(ranker.classifiers)
-    assert ranker.classifiers.weights is not None
-    indptr, *entries = ranker.classifiers.weights
-    small.classifiers.weights = CSR(*select_rows(indptr, kept, *entries))
-    small.neighbours = copy.copy(ranker.neighbours)
-    small.neighbours.labels = keep_labels(ranker.neighbours.labels, kept, count)
-    small.associations = copy.copy(ranker.associations)
-    small.associations.lists = keep_labels(ranker.associations.lists, kept, count)
-    small.associations.label_shares = ranker.associations.label_shares[kept]
-    small.neighbours.num_labels = small.associations.num_labels = len(kept)
-    if not ranker.substitutes.empty:
-        asked = small.substitutes = copy.copy(ranker.substitutes)
-        asked.labels, asked.num_labels = keep_labels(asked.labels, kept, count), len(kept)
-    known = ranker.known_labels
-    if isinstance(known, OwnItems):
-        small.known_labels = known.restricted(kept)
-    elif known is not None:
-        labels = keep_labels(known.labels, kept, count)
-        small.known_labels = KnownLabels.restored(known.keys, known.rows, labels)
-    return small

@@ -9,7 +9,7 @@ import torch
 from slide.model.folder import MODEL_FILE, MODEL_FOLDER
 from slide.model.index_state import index_settings, index_tensors
 from slide.model.network_state import network_settings, network_tensors
-from slide.model.ranker_state import ranker_settings, ranker_tensors
+from slide.model.ranker_state import ranker_state
 from slide.names import Names
 from slide.tensor_folder import NEW_FILES, SUFFIX, Written, listed_files, write_folder
 
@@ -39,6 +39,7 @@ def write_model(
     """
     network, ranker = model.network, model.ranker
     files = {} if weights else {"network": network_tensors(network, dtype)}
+    numbers, tensors = (None, None) if ranker is None else ranker_state(ranker)
     sampler = None
     if not weights:  # Of several processes each has an index of its own rows, of no use to one.
         sampler = network.output.sampler
@@ -48,7 +49,7 @@ def write_model(
         "labels": model.num_labels,
         "network": network_settings(network, dtype),
         "index": index_settings(sampler),
-        "ranker": None if ranker is None else ranker_settings(ranker),
+        "ranker": numbers,
         "steps": [step.settings() for step in model.steps],
         "label_names": _kind(model.label_names),
         "feature_names": _kind(model.feature_names),
@@ -59,8 +60,8 @@ def write_model(
         files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
     if index := index_tensors(sampler):
         files["index"] = index
-    if ranker is not None:
-        files["ranker"] = ranker_tensors(ranker)
+    if tensors is not None:
+        files["ranker"] = tensors
     steps = {
         f"{place}.{name}": torch.from_numpy(np.array(array))
         for place, step in enumerate(model.steps)

@@ -9,7 +9,7 @@ from slide.data import Batches, Split, find_known, first_unknown
 from slide.data.dataset import take_labels
 from slide.distributed import Group
 from slide.nn import SlideNetwork
-from slide.ranking.unknown_labels import best_unknown, rows_by_depth
+from slide.ranking.scorers.network import best_unknown, rows_by_depth
 from slide.sizes import judged_places
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k

@@ -65,10 +65,10 @@ def test_a_graph_with_new_people_has_its_answers():
     network = slide.SlideNetwork(graph.num_features, [8], PEOPLE, slide.FullSampler)
     model = Model(network, EnsembleRanker().fit(network, train, held, every=graph))
     every = np.tile(np.arange(PEOPLE), (len(graph), 1))
-    before = model.ranker.substitutes.relate(graph.features, every)
+    before = model.ranker.scorers["analogous"].relate(graph.features, every)
     model.add_labels(2)
     model.add_features(3)
-    answers = model.ranker.substitutes
+    answers = model.ranker.scorers["analogous"]
     np.testing.assert_array_equal(answers.relate(graph.features, every), before)
     assert not answers.relate(graph.features, np.full((len(graph), 1), PEOPLE + 1)).any()
     row = ([1.0, 1.0], [2, graph.num_features + 2], [0, 2])

@@ -1,4 +1,4 @@
-"""A calibrated model that turns evidence into the probability of a label."""
+"""The final ranker: it turns ranking features of a candidate into the probability of a label."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from threadpoolctl import threadpool_limits
 
 from slide.kernels.trees import Splits, Trees, splits_of, sum_trees
 
-# Fewer true labels among the candidates do not suffice to fit a model.
+# 50 true labels among the candidates at least suffice to fit trees.
 _LEAST_HITS = 50
-# Wrong candidates for each true label that the trees learn from, at most.
+# 4 wrong candidates for each true label: more of them taught the trees nothing.
 _WRONG = 4
 _SETTINGS: dict[str, Any] = {
     "learning_rate": 0.1,
@@ -17,20 +17,20 @@ _SETTINGS: dict[str, Any] = {
     "early_stopping": False,
     "random_state": 0,
 }
-# From fewer true labels than this, large trees would learn chance. The judge is then the mean of
+# From fewer than 10,000 true labels large trees would learn chance. The ranker is then the mean of
 # several models of small trees, each with other wrong candidates.
 _FEW_HITS = 10_000
 _FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
 _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
 _MODELS_OF_FEW = 4
-# How little the slope of a logistic regression with few hits is drawn to 0: votes are small.
+# C = 10: the slope of a logistic regression with few hits is hardly drawn to 0, as votes are small.
 _SOFT = 10.0
 
 
-class Judge:
+class FinalRanker:
     """Gradient-boosted trees with a logistic loss, fitted on held-out rows.
 
-    Columns in which more evidence can only speak for a label are monotone. The trees are those of
+    Features that can only speak for a label are monotone. The trees are those of
     ``sklearn.ensemble.HistGradientBoostingClassifier`` (Friedman 2001, "Greedy function
     approximation: a gradient boosting machine"; Ke et al. 2017, "LightGBM"). Scores that minimise
     the logistic loss are probabilities, so they can be compared across rows. Of many wrong
@@ -41,16 +41,16 @@ class Judge:
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
-            Columns with -1 are ranks by experts, 0 for the best candidate of a row.
+            Columns with -1 are ranks by scorers, 0 for the best candidate of a row.
         ranked: for each of these, the column of the numbers that it ranks, and the number by which
-            the expert says that it knows nothing of a candidate. None: it knows something of each.
+            the scorer says that it knows nothing of a candidate. None: it knows something of each.
 
     Example:
         >>> import numpy as np
-        >>> from slide.ranking.judge import Judge
+        >>> from slide.ranking.final_ranker import FinalRanker
         >>> columns = np.random.default_rng(0).random((2000, 1), dtype=np.float32)
-        >>> judge = Judge([1]).fit(columns, columns[:, 0] > 0.7)
-        >>> judge.probabilities(np.array([[0.1], [0.9]], np.float32)) > 0.5
+        >>> ranker = FinalRanker([1]).fit(columns, columns[:, 0] > 0.7)
+        >>> ranker.probabilities(np.array([[0.1], [0.9]], np.float32)) > 0.5
         array([False,  True])
     """
 
@@ -59,13 +59,13 @@ class Judge:
         self.trees: Trees | None = None
         self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * vote.
         self._ranks = [column for column, sign in enumerate(signs) if sign < 0]
-        self.trust = [1.0] * len(self._ranks)  # The weight of each expert in the vote.
+        self.weights = [1.0] * len(self._ranks)  # The weight of each scorer in the vote.
         self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
 
     def fit(
         self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None = None
-    ) -> "Judge":
-        """Learn from candidates of rows that no expert has seen.
+    ) -> "FinalRanker":
+        """Learn from candidates of rows from which no scorer has learnt.
 
         Args:
             columns: ``(pairs, C)`` float32.
@@ -73,17 +73,17 @@ class Judge:
             weights: ``(pairs,)``, how much each counts; None: all the same.
 
         Returns:
-            The judge itself. With too few hits it has no trees, and ranks by a weighted sum of the
+            The ranker itself. With too few hits it has no trees, and ranks by a weighted sum of the
             reciprocal ranks (as Cormack et al. 2009, "Reciprocal rank fusion outperforms Condorcet
             and individual rank learning methods"), which a logistic regression turns into
             probabilities (Platt 1999, "Probabilistic outputs for support vector machines",
-            section 2). An expert counts by the log-odds that its best candidate is right, less
+            section 2). An scorer counts by the log-odds that its best candidate is right, less
             those of a choice at random (Zhu et al. 2009, "Multi-class AdaBoost", section 2).
         """
         self.trees, self.base, self.slope = None, 0.0, 1.0
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
             counts = np.ones(len(hits)) if weights is None else weights
-            self.trust = self._trust(columns, hits, counts)
+            self.weights = self._weigh(columns, hits, counts)
             self._scale(self._vote(columns), hits, counts)
             return self
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
@@ -116,10 +116,10 @@ class Judge:
     def _vote(self, columns: np.ndarray) -> np.ndarray:
         """The weighted sum of the reciprocal ranks of each candidate, float64."""
         reciprocal = 1 / (1 + columns[:, self._ranks].astype(np.float64))
-        return (self.trust * reciprocal * self._knows(columns)).sum(1)
+        return (self.weights * reciprocal * self._knows(columns)).sum(1)
 
     def _knows(self, columns: np.ndarray) -> np.ndarray:
-        """Whether each expert knows something of each candidate ``(pairs, experts)``.
+        """Whether each scorer knows something of each candidate ``(pairs, scorers)``.
 
         Of equal candidates its rank tells one from the other by their numbers alone.
         """
@@ -128,11 +128,11 @@ class Judge:
         places, nothing = zip(*self.ranked, strict=True)
         return columns[:, places] != np.array(nothing, np.float32)
 
-    def _trust(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
-        """The weight of each expert; all the same where none is better than chance."""
+    def _weigh(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
+        """The weight of each scorer; all the same where none is better than chance."""
         first = (columns[:, self._ranks] == 0) & self._knows(columns)
         best = first * counts[:, None]
-        # Each expert has one best candidate a row at most.
+        # Each scorer has one best candidate a row at most.
         chance = min(int(first.sum(0).max(initial=0)) / max(len(columns), 1), 0.5) or 0.5
         # As if each had named two more at random.
         right = (2 * chance + (best * hits[:, None]).sum(0)) / (2 + best.sum(0))
