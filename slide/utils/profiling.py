@@ -54,8 +54,8 @@ def clock() -> float:
 
     Example:
         >>> from slide.utils import profiling
-        >>> begin = compilation.clock()
-        >>> 0 <= compilation.clock() - begin < 1
+        >>> begin = profiling.clock()
+        >>> 0 <= profiling.clock() - begin < 1
         True
     """
     return time.perf_counter() - _WATCH.seconds
@@ -66,8 +66,8 @@ def tell_first(tell: Callable[[], object] | None) -> None:
 
     Example:
         >>> from slide.utils import profiling
-        >>> compilation.tell_first(lambda: print("compiling kernels, once"))
-        >>> compilation.tell_first(None)
+        >>> profiling.tell_first(lambda: print("compiling kernels, once"))
+        >>> profiling.tell_first(None)
     """
     _WATCH.tell = tell
 
