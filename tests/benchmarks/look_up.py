@@ -52,6 +52,8 @@ SAMPLERS = {
     "uniform": ["sampler=uniform"],
     "lsh": ["sampler=lsh"],
     "lsh, DWTA": ["sampler=lsh", "hash=dwta"],
+    # Buckets of one row or none: what the head finds alone.
+    "lsh, K 30": ["sampler=lsh", "hash.hashes_per_table=30"],
     "faiss": ["sampler=faiss"],
     "index": ["sampler=index"],
     "neighbours": ["sampler=neighbours"],
