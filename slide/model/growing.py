@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
 from slide.data import RowTransform
-from slide.names import Names
 from slide.ranking.base_scorer import padded
+from slide.utils import checks
+from slide.utils.names import Names
 
 
 def with_label_ids(

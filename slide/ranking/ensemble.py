@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data import KnownLabels, OwnItems, Split, find_known, kind_of
 from slide.data.transform_steps import keep_labels
 from slide.kernels.trees import Trees
@@ -27,6 +25,8 @@ from slide.ranking.final_ranker import FinalRanker, load_learner
 from slide.ranking.scorers import SCORERS
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.sparse import CSR, Pattern, hits
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
@@ -229,7 +229,7 @@ class EnsembleRanker:
         columns, right = [np.empty((0, len(self.layout.names)), np.float32)], [np.empty(0, bool)]
         weights = [np.empty(0)]
         parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
-        for part in Bar(parts, "ranking features", count, leave=False):
+        for part in ProgressBar(parts, "ranking features", count, leave=False):
             found = self.ranking_features(network, part.features, 1, search)
             columns.append(found.columns)
             named = found.ids >= 0

@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import job
 
-from slide import FullSampler, SlideNetwork, bars
+from slide import FullSampler, SlideNetwork
 from slide.data import KnownLabels, Split, holdout
 from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, row_blocks
 from slide.ranking.final_ranker import FinalRanker
@@ -13,6 +13,7 @@ from slide.ranking.scorers import neighbours
 from slide.ranking.scorers.linear import item_regressions
 from slide.ranking.scorers.neighbours import num_near_rows
 from slide.sparse import CSR, Pattern, hits
+from slide.utils import progress_bar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -269,8 +270,8 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     network = job.make_network(data)
     before = EnsembleRanker().fit(network, train, held)
     assert capsys.readouterr().err == "", "short phases have none"
-    monkeypatch.setattr(bars, "SHOWN_AFTER", 0.0)
-    monkeypatch.setattr(bars, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
     monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
     found = EnsembleRanker().fit(network, train, held)
     said = capsys.readouterr().err

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slide import checks
 from slide.data.transform_steps import keep_labels
 from slide.kernels.label_counts import relate_candidates
 from slide.ranking.base_scorer import (
@@ -25,6 +24,7 @@ from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
+from slide.utils import checks
 
 # Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
 # added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slide import checks
 from slide.data import KnownLabels, OwnItems, labels_and_items
 from slide.kernels.dual_descent import (
     DualScratch,
@@ -46,6 +45,7 @@ from slide.ranking.row_blocks import collect_rows, count_together, sums_over
 from slide.runtime import num_threads
 from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
+from slide.utils import checks
 
 # A thread copies the rows of a label side by side, up to a million entries (8 MB).
 MOST_COPIED = 1 << 20

@@ -10,8 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data import Split, labels_and_items
 from slide.data.kind import DENSE
 from slide.data.transform_steps import keep_labels
@@ -31,8 +29,10 @@ from slide.ranking.base_scorer import (
 )
 from slide.runtime import library_threads
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
-from slide.sizes import judged_places
 from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import judged_places
 
 # 10,000 labels or more with fewer than 10 training rows on average: only the nearest rows have such
 # labels. Of fewer labels or rows, all neighbours are needed for enough candidates.
@@ -462,7 +462,7 @@ class Neighbours(BaseScorer):
         """
         search, begin = self.fitted(), 0
         sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-        with Bar(total=search.num_rows, desc="candidates", leave=False) as bar:
+        with ProgressBar(total=search.num_rows, desc="candidates", leave=False) as bar:
             for scores, near in search.own_nearest(self.count, block):
                 end = begin + len(near)
                 without = None if left_out is None else left_out(begin, end)

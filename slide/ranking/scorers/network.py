@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.backend import on_host
 from slide.data import first_unknown
 from slide.data.dataset import take_labels
@@ -24,8 +23,9 @@ from slide.ranking.base_scorer import (
     Queries,
 )
 from slide.sparse import Pattern
+from slide.utils import checks
 
-# A row is asked for 16, 64, 256, ... labels more, the first number that is at least that of its seen
+# A row is asked for 16, 64, 256, ... labels more, the first number not below that of its seen
 # labels: so the number depends on the row alone, and there are few different ones.
 _MORE = 16 * 4 ** np.arange(15, dtype=np.int64)
 # 4 million labels at a time: 48 MB of scores and ids.
