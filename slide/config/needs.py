@@ -117,13 +117,17 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     room = min(MOST_ROOM, entries // rows * learnt, features * labels)
     classifiers, learning = pairs, 12 * learnt + 10 * room + ENTRY * pairs
     learning += threads * ENTRY * min(MOST_COPIED, entries)
-    if counts_items(kind, split.weights is not None):
+    similarities = 0
+    if kind == "items":
         items = entries + targets
         # Pairs of items that share a row, as if all were equally frequent.
         shared = round(-(labels**2) * math.expm1(-(items**2) / rows / labels**2))
         shared = min(shared, num_sharing(labels) * labels)
-        classifiers = min(shared, WEIGHTS * labels)
-        learning = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
+        similarities = (2 * ENTRY + 4) * shared
+        counting_items = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
+        learning = max(learning, counting_items)
+        if counts_items(kind, split.weights is not None):
+            classifiers, learning = min(shared, WEIGHTS * labels), counting_items
     near, comparing = 12 * entries, 56 * entries
     every = max(rows * features, 1)
     if count_as_dense(entries / every, entries**2 / every):
@@ -135,6 +139,7 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     answers = 16 * entries + 24 * entries // rows * targets if kind == "graph" else 0
     scratch = threads * (8 * (rows + 2 * labels) + 12 * features)
     kept = near + ENTRY * (most_associated + classifiers) + 4 * (features + labels) + answers
+    kept += similarities
     return kept + scratch + max(comparing, learning, judging, counting, questions)
 
 

@@ -227,17 +227,21 @@ class EnsembleRanker:
         exclude = self._excludes(train)
         self._learn(train, exclude, held)
         columns, right = [np.empty((0, len(self.layout.names)), np.float32)], [np.empty(0, bool)]
-        weights = [np.empty(0)]
-        parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
+        weights, rows = [np.empty(0)], [np.empty(0, np.int64)]
+        parts, count, first = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE), 0
         for part in ProgressBar(parts, "ranking features", count, leave=False):
             found = self.ranking_features(network, part.features, 1, search)
             columns.append(found.columns)
             named = found.ids >= 0
+            rows.append(np.repeat(np.arange(first, first + len(named)), named.sum(1)))
+            first += len(named)
             right.append(hits(found.ids, part.labels)[named])
             if part.weights is not None:
                 weights.append(np.repeat(part.weights, named.sum(1)))
         every_weight = None if held.weights is None else np.concatenate(weights)
-        self.final_ranker.fit(np.concatenate(columns), np.concatenate(right), every_weight)
+        self.final_ranker.fit(
+            *(np.concatenate(columns), np.concatenate(right), every_weight, np.concatenate(rows))
+        )
         del columns, right
         if every is not None:
             many = len(held) > _WORTH_LEARNING * len(every)
@@ -311,6 +315,8 @@ class EnsembleRanker:
                 "base": final.base,
                 "slope": final.slope,
                 "weights": list(map(float, final.weights)),
+                "rank_share": final.rank_share,
+                "rank_weights": final.rank_weights,
             },
             "scorers": {},
         }

@@ -197,3 +197,49 @@ def test_heavy_rows_count_more_for_few_hits():
     plain, heavy = (FinalRanker([-1, -1, 0]).fit(columns, hits, each) for each in (None, weights))
     assert plain.weights[0] > plain.weights[1]
     assert heavy.weights[0] < heavy.weights[1]
+
+
+SCORERS = 6
+
+
+def scored_rows(rows, seed):
+    """Ten candidates of each row, ranked by six scorers, and the numbers of their rows."""
+    parts = [ranked_pairs(rows, 0.45, 0.35, 10 * seed + n) for n in range(SCORERS // 2)]
+    columns = np.hstack([columns[:, :2] for columns, _ in parts])
+    return columns, parts[0][1], np.repeat(np.arange(rows), 10)
+
+
+@pytest.mark.compiled_only
+def test_of_few_rows_the_ranks_count_beside_the_trees():
+    columns, hits, rows = scored_rows(200, 0)
+    alone = FinalRanker([-1] * SCORERS).fit(columns, hits)
+    ranker = FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows)
+    assert alone.rank_share == 0 < ranker.rank_share
+    later, right, _ = scored_rows(1000, 1)
+    assert best_are_right(ranker, later, right) > best_are_right(alone, later, right)
+    losses = [
+        -np.log(np.where(right, p, 1 - p)).mean()
+        for p in (each.probabilities(later) for each in (alone, ranker))
+    ]
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.compiled_only
+def test_trees_that_know_more_than_ranks_count_alone(pairs):
+    columns, right, _ = pairs
+    ranks = np.random.default_rng(0).integers(0, 9, (6000, 1)).astype(np.float32)
+    ranker = FinalRanker([1, -1, 0, -1])
+    ranker.fit(np.hstack([columns, ranks]), right, rows=np.arange(6000) // 10)
+    assert ranker.rank_share <= 0.2
+
+
+def test_folds_without_enough_hits_leave_the_trees_alone():
+    columns, hits, _ = scored_rows(200, 0)
+    rows = np.where(hits, 0, 1 + np.arange(len(hits)) % 9)  # All hits are of one row.
+    assert FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows).rank_share == 0
+
+
+def test_many_hits_need_no_folds(monkeypatch):
+    columns, hits, rows = scored_rows(200, 0)
+    monkeypatch.setattr(module, "_FEW_HITS", 200)
+    assert FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows).rank_share == 0
