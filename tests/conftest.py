@@ -9,6 +9,7 @@ Processes of xdist take the files of `FIRST` before all others, so that none of 
 with a slow file at the end.
 """
 
+import importlib
 import os
 from pathlib import Path
 
@@ -148,3 +149,11 @@ def threads():
 def one_thread(threads):
     """For tests of many tiny steps, where waking threads would take longer than the work."""
     threads(1)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Gives a module of `tests/benchmarks`; they import each other by their plain names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TESTS / "benchmarks")
+        yield importlib.import_module
