@@ -202,13 +202,7 @@ def section(name: str, rows: list[Row]) -> str:
 
 
 def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> list[dict[str, str]]:
-    """A line a variant, after that of the recipe; no lines if there is only the recipe.
-
-    Args:
-        rows: of all variants and seeds.
-        variants: names of the variants, in their order.
-        recipe: the row of the recipe of each seed.
-    """
+    """A line a variant, after that of the recipe; no lines if there is only the recipe."""
     out = []
     for variant in variants:
         own = [row for row in rows if row["variant"] == variant and row["seed"] in recipe]

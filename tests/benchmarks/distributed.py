@@ -51,17 +51,7 @@ MOST, FAR = 64, 10**8
 def run(
     case: dict, processes: int, places: Sequence[Sequence[str]] = (), apart: bool = False
 ) -> dict:
-    """What the processes of one run measured.
-
-    Args:
-        case: see `rank_steps`.
-        processes: number of processes.
-        places: of each process, what stands before its command; empty: all are on this machine.
-        apart: whether each has a network of its own, at the same time.
-
-    Raises:
-        RuntimeError: if one of them ends with an error.
-    """
+    """What the processes of one run measured."""
     address = "10.77.0.1" if places else "127.0.0.1"
     port = _free_port()
     started = []
@@ -164,15 +154,7 @@ def passes(processes: int) -> int:
 
 
 def exchange_ms(work: Work, processes: int, link: Link | None = None) -> float:
-    """Milliseconds that a step waits for its messages: handling, delays, bytes, slower processes.
-
-    The message that goes on beside work counts as far as it takes longer than this work.
-
-    Args:
-        work: of a step.
-        processes: number of them, each on a machine of its own.
-        link: between the machines; None: they are on one machine.
-    """
+    """Milliseconds that a step waits: handling, delays, bytes, and slower processes."""
     if processes == 1:
         return 0.0
     hops, sent = passes(processes), work.numbers * passes(processes) / processes
@@ -186,23 +168,14 @@ def exchange_ms(work: Work, processes: int, link: Link | None = None) -> float:
 def step_ms(
     work: Work, processes: int, link: Link | None = None, cores: int | None = None
 ) -> float:
-    """Milliseconds of a step.
-
-    Args:
-        work, processes, link: see `exchange_ms`.
-        cores: cores that all processes share; None: each has one.
-    """
+    """Milliseconds of a step."""
     crowd = 1.0 if cores is None else max(processes / cores, 1.0)
     own = crowd * (work.common + work.shared / processes)
     return own + exchange_ms(work, processes, link)
 
 
 def fit(single: dict, pair: dict) -> Work:
-    """The work of a step, from a run of one process and one of two on the same machine.
-
-    Args:
-        single, pair: what `rank_steps.measure` found; of two processes the means.
-    """
+    """The work of a step, from a run of one process and one of two on the same machine."""
     shared = max(2 * (single["compute_ms"] - pair["compute_ms"]), 0.0)
     common = max(single["compute_ms"] - shared, 0.0)
     (small, handling), (large, whole) = sorted(
@@ -216,12 +189,7 @@ def fit(single: dict, pair: dict) -> Work:
 
 
 def pays_until(times: Sequence[tuple[int, float]], gain: float = 1.2) -> int:
-    """The most processes so that each doubling up to there made steps faster by ``gain``.
-
-    Args:
-        times: numbers of processes, each twice the one before, and milliseconds of a step.
-        gain: the least ratio of two times that is worth twice the machines.
-    """
+    """The most processes so that each doubling up to there made steps faster by ``gain``."""
     best = times[0][0]
     for (_, before), (processes, after) in pairwise(times):
         if before < gain * after:

@@ -66,14 +66,7 @@ def missing() -> str:
 
 @contextmanager
 def machines(number: int, link: Link) -> Iterator[list[list[str]]]:
-    """Inside of it there are machines; each item is what stands before a command that runs there.
-
-    Machine i has the address 10.77.0.<i+1>, on the device `device_of(i)`.
-
-    Raises:
-        RuntimeError: if the program that passes packets on ends.
-        subprocess.CalledProcessError: if ``ip`` fails.
-    """
+    """Inside of it there are machines 10.77.0.<i+1>; gives what stands before commands there."""
     clear()
     with ExitStack() as stack:
         stack.enter_context(_relay(number, link))

@@ -60,11 +60,7 @@ class Peer(NamedTuple):
 
 
 def omikuji(count: int = 3) -> Peer:
-    """omikuji with its default settings; ends the process if it is not installed.
-
-    Args:
-        count: number of trees; its default is 3.
-    """
+    """omikuji with its default settings; ends the process if it is not installed."""
     try:
         package = importlib.import_module("omikuji")
     except ModuleNotFoundError:
@@ -109,13 +105,7 @@ def train_trees(package: Any, split: Split, threads: int, trees: int) -> tuple[A
 
 
 def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.ndarray, float]:
-    """Ids ``(rows, k)`` of the best labels, -1: no more, and the seconds it took.
-
-    Args:
-        model: from `train_trees`.
-        split: the rows.
-        depths: ``(rows,)`` number of labels of each row.
-    """
+    """Ids ``(rows, k)`` of the best labels, -1: no more, and the seconds it took."""
     indptr, indices, values = split.features
     found = np.full((len(split), int(depths.max(initial=max(TOP)))), -1, np.int64)
     pairs = [
@@ -130,15 +120,7 @@ def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.n
 
 
 def pecos(python: Path, count: int = 3) -> Peer:
-    """PECOS in an environment of its own.
-
-    Args:
-        python: an interpreter that can import it; see xr_linear.py.
-        count: number of models.
-
-    Raises:
-        subprocess.CalledProcessError: it cannot; it has said why.
-    """
+    """PECOS in an environment of its own."""
     said = "import importlib.metadata as m, pecos.xmc; print(m.version('libpecos'))"
     done = subprocess.run([python, "-I", "-c", said], check=True, stdout=subprocess.PIPE, text=True)
 

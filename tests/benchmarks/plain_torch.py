@@ -161,17 +161,7 @@ def train(
     evaluate: Callable[[], dict[str, float]],
     limit: float = float("inf"),
 ) -> Iterator[dict[str, float]]:
-    """Train; after each epoch, and at the end, seconds of training, epochs and scores.
-
-    The rates fall in a straight line to 0 at the last epoch, or at the end of the time.
-
-    Args:
-        network: the network.
-        data: with the recipe's transforms.
-        config: of train.py, with a number of epochs; says rates, batch size and seed.
-        evaluate: gives the scores of the network, which is in evaluation mode.
-        limit: seconds of training after which no further step begins.
-    """
+    """Train at rates that fall to 0 in a straight line; after each epoch: seconds and scores."""
     optimizer = network.optimizer(config.optimizer.lr, config.optimizer.input_rate)
     rates = [group["lr"] for group in optimizer.param_groups]
     batches = Batches(data.train, config.trainer.batch_size, seed=config.seed)

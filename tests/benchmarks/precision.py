@@ -119,17 +119,7 @@ def ours(overrides: list[str]) -> Row:
 
 
 def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[str, list[float]]:
-    """The answers in bins by their score.
-
-    Args:
-        scores: ``(n, k)`` probabilities.
-        ids: ``(n, k)`` integers; -1: no answer.
-        labels: of n rows.
-
-    Returns:
-        For each of `BINS` bins of equal width the number of ``answers``, the sum of their
-        ``scores``, and how many are ``right``.
-    """
+    """The answers in bins by their score."""
     known = ids >= 0
     sure, right = scores[known], hits(ids, labels)[known]
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)

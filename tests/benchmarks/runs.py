@@ -38,10 +38,7 @@ HELD_OUT = {
 
 
 def place(name: str, root: Path) -> list[str]:
-    """The overrides that choose a set in a folder of ``root``.
-
-    A name that conf/dataset/ does not know is a folder of train.txt and test.txt in XMC text.
-    """
+    """Overrides that choose a set; an unknown name is a folder with files in XMC text."""
     known = (find_conf() / "dataset" / f"{name}.yaml").is_file()
     chosen = [f"dataset={name}"] if known else ["dataset=xmc", f"dataset.name={name}"]
     return [*chosen, f"dataset.root={root / name}"]
@@ -55,11 +52,7 @@ def opened(overrides: tuple[str, ...]) -> SparseDataset:
 
 
 def run_train(*overrides: str, folder: Path | None = None) -> dict[str, Any]:
-    """The summary of a run of train.py as a process of its own; without a folder none stays.
-
-    Raises:
-        subprocess.CalledProcessError: the run failed; it has said why.
-    """
+    """The summary of a run of train.py as a process of its own; without a folder none stays."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = folder or Path(scratch) / "run"
         command = [sys.executable, str(ROOT / "train.py"), *overrides, f"run_dir={folder}"]
@@ -88,11 +81,7 @@ def trained(overrides: list[str]) -> tuple[Trainer, dict[str, Any]]:
 
 
 def process(file: str, *words: str) -> dict[str, Any]:
-    """What ``python file found.json words`` writes into its first argument, as JSON.
-
-    Raises:
-        subprocess.CalledProcessError: it failed and has said why, or a signal ended it.
-    """
+    """What ``python file found.json words`` writes into its first argument, as JSON."""
     with tempfile.TemporaryDirectory() as scratch:
         found = Path(scratch) / "found.json"
         command = [sys.executable, file, str(found), *words]
@@ -101,16 +90,7 @@ def process(file: str, *words: str) -> dict[str, Any]:
 
 
 def answered(overrides: list[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A run of train.py in a process of its own.
-
-    Returns:
-        Its summary, and its answers to the rows that it is evaluated on: ``scores`` and ``ids``
-        ``(rows, 5)``, the ``indptr`` and ``indices`` of the true labels, and how many ``seconds``
-        the answers took.
-
-    Raises:
-        subprocess.CalledProcessError: the run failed; it has said why.
-    """
+    """A run of train.py in a process of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, __file__, scratch, *overrides]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)

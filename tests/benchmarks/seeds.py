@@ -29,27 +29,21 @@ Rows = list[dict]
 
 
 class Target(NamedTuple):
-    """What a figure must be.
+    """What a figure of a benchmark must be: of its rows the worst one, at least or at most."""
 
-    Attributes:
-        text: what it is about.
-        figure: of the rows that a benchmark found; the worst one where there are several.
-        at_least, at_most: its bounds.
-    """
-
+    seed: str
     text: str
     figure: Callable[[Rows], float]
-    at_least: float = float("-inf")
-    at_most: float = float("inf")
+    bound: float
+    least: bool = False
 
     def check(self, rows: Rows) -> dict:
         """A line of the table of targets."""
-        figure = self.figure(rows)
-        bounds = f"at least {self.at_least:g}" if self.at_least > 0 else f"at most {self.at_most:g}"
-        met = self.at_least <= figure <= self.at_most
+        figure, word = self.figure(rows), "at least" if self.least else "at most"
+        met = figure >= self.bound if self.least else figure <= self.bound
         return {
             "measured": self.text,
-            "target": bounds,
+            "target": f"{word} {self.bound:g}",
             "found": f"{figure:.3g}",
             "": "met" if met else "missed",
         }
@@ -61,172 +55,162 @@ class Seed(NamedTuple):
     Attributes:
         asked: for what.
         quick: arguments of its `rows` for small sizes.
-        targets: of the rows.
         data: the folder below the root that it reads; None: it makes its data up.
         about: what the page says of it; None: the docstring of its module.
     """
 
     asked: str
     quick: dict
-    targets: list[Target]
     data: str | None = None
     about: str | None = None
 
 
 def of(rows: Rows, case: str, key: str, **equal: object) -> list[float]:
     """The figures ``key`` of cases that begin with ``case`` and have the values ``equal``."""
-    found = [
-        row[key]
-        for row in rows
-        if row["case"].startswith(case) and all(row[name] == value for name, value in equal.items())
-    ]
+    chosen = [row for row in rows if row["case"].startswith(case)]
+    found = [row[key] for row in chosen if all(row[n] == value for n, value in equal.items())]
     if not found:
         raise ValueError(f"no row of {case} with {equal}")
     return found
 
 
-BACKWARD = "active_linear", "backward_to_forward"
+def worst(case: str, key: str, part: str = "", there: bool = True) -> Callable[[Rows], float]:
+    """The largest figure of cases with ``part`` in their name, or of those without it."""
+    return lambda rows: max(of([r for r in rows if (part in r["case"]) == there], case, key))
 
 
-def only(rows: Rows, part: str, there: bool = True) -> Rows:
-    """The cases that have ``part`` in their name, or the others."""
-    return [row for row in rows if (part in row["case"]) == there]
-
-
-def growth(rows: Rows, case: str) -> float:
+def growth(case: str) -> Callable[[Rows], float]:
     """Of the backward pass from the smallest layer to the largest, for single samples."""
-    sizes = [row["outputs"] for row in rows]
-    first, last = (
-        of(rows, case, "backward_ms", outputs=n, batch=1) for n in (min(sizes), max(sizes))
-    )
-    return last[0] / first[0]
+
+    def grows(rows: Rows) -> float:
+        sizes = [row["outputs"] for row in rows]
+        ends = [of(rows, case, "backward_ms", outputs=f(sizes), batch=1)[0] for f in (min, max)]
+        return ends[1] / ends[0]
+
+    return grows
 
 
-def against(rows: Rows, key: str, best: Callable) -> float:
+def against(key: str, best: Callable) -> Callable[[Rows], float]:
     """How many times as long PyTorch's sparse products take as ours, by the best or worst peer."""
-    ratios = [
-        best(of(rows, "torch", key, vectors=count)) / of(rows, "ours", key, vectors=count)[0]
-        for count in {row["vectors"] for row in rows}
-    ]
-    return min(ratios)
+
+    def ratio(rows: Rows, count: int) -> float:
+        return best(of(rows, "torch", key, vectors=count)) / of(rows, "ours", key, vectors=count)[0]
+
+    return lambda rows: min(ratio(rows, count) for count in {row["vectors"] for row in rows})
 
 
-def behind(rows: Rows) -> float:
-    """By how many points a sampled Mixer is behind its twin."""
-    (dense,) = of(rows, "mixer", "accuracy %", neurons="dense")
-    others = [row["accuracy %"] for row in rows if row["case"] == "mixer"]
-    return dense - min(others)
+def accuracy(rows: Rows, case: str, dense: bool) -> float:
+    """The least accuracy of a network, dense or sampled."""
+    found = [r for r in rows if r["case"] == case and (r["neurons"] == "dense") == dense]
+    return min(row["accuracy %"] for row in found)
 
 
-def sampled_mnist(rows: Rows) -> float:
-    return min(
-        row["accuracy %"] for row in rows if row["case"] == "mnist" and row["neurons"] != "dense"
-    )
-
-
+RATIO = "backward_to_forward"
+TARGETS = [
+    Target(
+        "linear",
+        "active_linear: backward / forward, worst size and batch",
+        worst("active_linear", RATIO, "sparse_grad", False),
+        1.5,
+    ),
+    Target(
+        "linear",
+        "active_linear, sparse_grad: the same",
+        worst("active_linear", RATIO, "sparse_grad"),
+        1.5,
+    ),
+    Target(
+        "linear",
+        "SampledLinear: backward / forward, worst size and batch",
+        worst("SampledLinear", RATIO),
+        1.5,
+    ),
+    Target(
+        "linear",
+        "active_linear: backward at the largest size / at the smallest",
+        growth("active_linear, shared"),
+        2,
+    ),
+    Target("linear", "autograd through weight[ids]: the same", growth("weight[ids]"), 10, True),
+    Target(
+        "optimizer", "largest difference of a parameter, relative", worst("", "difference"), 1e-5
+    ),
+    Target(
+        "csr",
+        "backward / forward, worst number of vectors",
+        lambda rows: max(of(rows, "ours", RATIO)[:2]),
+        1.5,
+    ),
+    Target(
+        "csr",
+        "forward of torch.sparse.mm, the fastest kind / ours",
+        against("forward_ms", min),
+        1,
+        True,
+    ),
+    Target(
+        "csr",
+        "backward of torch.sparse.mm, the slowest kind / ours",
+        against("backward_ms", max),
+        10,
+        True,
+    ),
+    Target(
+        "hardest",
+        "backward of the hard part / of the whole, worst kind of set",
+        worst("ours", "backward_ratio", "loss of PyTorch", False),
+        0.35,
+    ),
+    Target(
+        "hardest",
+        "the same with a loss of PyTorch",
+        worst("ours", "backward_ratio", "loss of PyTorch"),
+        0.35,
+    ),
+    *(
+        Target(
+            "conv",
+            f"backward / forward at stride {stride}, worst order of memory",
+            lambda rows, stride=stride: max(of(rows, "active_conv2d", RATIO, stride=stride)),
+            2.5,
+        )
+        for stride in (1, 2)
+    ),
+    Target(
+        "vision",
+        "MNIST: accuracy with a fifth of the neurons",
+        lambda rows: accuracy(rows, "mnist", False),
+        98,
+        True,
+    ),
+    Target(
+        "vision",
+        "Mixer: points behind its dense twin",
+        lambda rows: accuracy(rows, "mixer", True) - accuracy(rows, "mixer", False),
+        1,
+    ),
+    Target(
+        "word2vec",
+        "dense step / sampled step",
+        lambda rows: max(row["times faster"] for row in rows),
+        20,
+        True,
+    ),
+]
 SEEDS = {
     "linear": Seed(
         "backward through a sampled slice that does not grow with the layer",
         {"sizes": (2**8, 2**12)},
-        [
-            Target(
-                "active_linear: backward / forward, worst size and batch",
-                lambda rows: max(of(only(rows, "sparse_grad", False), *BACKWARD)),
-                at_most=1.5,
-            ),
-            Target(
-                "active_linear, sparse_grad: the same",
-                lambda rows: max(of(only(rows, "sparse_grad"), *BACKWARD)),
-                at_most=1.5,
-            ),
-            Target(
-                "SampledLinear: backward / forward, worst size and batch",
-                lambda rows: max(of(rows, "SampledLinear", "backward_to_forward")),
-                at_most=1.5,
-            ),
-            Target(
-                "active_linear: backward at the largest size / at the smallest",
-                lambda rows: growth(rows, "active_linear, shared"),
-                at_most=2,
-            ),
-            Target(
-                "autograd through weight[ids]: the same",
-                lambda rows: growth(rows, "weight[ids]"),
-                at_least=10,
-            ),
-        ],
     ),
-    "optimizer": Seed(
-        "stock optimizers, equal to dense training when all neurons are active",
-        {},
-        [
-            Target(
-                "largest difference of a parameter, relative",
-                lambda rows: max(row["difference"] for row in rows),
-                at_most=1e-5,
-            )
-        ],
-    ),
-    "csr": Seed(
-        "y = A x with a large sparse A, gradient for x",
-        {"scale": 0.02},
-        [
-            Target(
-                "backward / forward, worst number of vectors",
-                lambda rows: max(of(rows, "ours", "backward_to_forward")[:2]),
-                at_most=1.5,
-            ),
-            Target(
-                "forward of torch.sparse.mm, the fastest kind / ours",
-                lambda rows: against(rows, "forward_ms", min),
-                at_least=1,
-            ),
-            Target(
-                "backward of torch.sparse.mm, the slowest kind / ours",
-                lambda rows: against(rows, "backward_ms", max),
-                at_least=10,
-            ),
-        ],
-    ),
+    "optimizer": Seed("stock optimizers, equal to dense training when all neurons are active", {}),
+    "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}),
     "hardest": Seed(
-        "backward for the hardest quarter of a batch, from one forward pass",
-        {"repeats": 5},
-        [
-            Target(
-                "backward of the hard part / of the whole, worst kind of set",
-                lambda rows: max(
-                    of(only(rows, "loss of PyTorch", False), "ours", "backward_ratio")
-                ),
-                at_most=0.35,
-            ),
-            Target(
-                "the same with a loss of PyTorch",
-                lambda rows: max(of(only(rows, "loss of PyTorch"), "ours", "backward_ratio")),
-                at_most=0.35,
-            ),
-        ],
+        "backward for the hardest quarter of a batch, from one forward pass", {"repeats": 5}
     ),
-    "conv": Seed(
-        "convolution on some channels",
-        {"steps": 5},
-        [
-            Target(
-                f"backward / forward at stride {stride}, worst order of memory",
-                lambda rows, stride=stride: max(
-                    of(rows, "active_conv2d", "backward_to_forward", stride=stride)
-                ),
-                at_most=2.5,
-            )
-            for stride in (1, 2)
-        ],
-    ),
+    "conv": Seed("convolution on some channels", {"steps": 5}),
     "vision": Seed(
         "SLIDE for vision: MLP on MNIST, MLP-Mixer",
         {"quick": True},
-        [
-            Target("MNIST: accuracy with a fifth of the neurons", sampled_mnist, at_least=98),
-            Target("Mixer: points behind its dense twin", behind, at_most=1),
-        ],
         "mnist",
         "Whole examples, trained once with seed 0 and tested once; see `examples/mnist.py` and "
         "`mixer.py`.",
@@ -234,13 +218,6 @@ SEEDS = {
     "word2vec": Seed(
         "a large vocabulary",
         {"quick": True},
-        [
-            Target(
-                "dense step / sampled step",
-                lambda rows: max(row["times faster"] for row in rows),
-                at_least=20,
-            )
-        ],
         "text",
         "`examples/word2vec.py` as it stands, on text8 unless `--root` has another text: a word's "
         "vector is to predict the words around it, by a softmax over the whole vocabulary. The "
@@ -298,7 +275,7 @@ def stored() -> dict[str, dict]:
 
 def checked(name: str, one: dict) -> list[dict]:
     """What a benchmark found beside its targets."""
-    return [target.check(one["rows"]) for target in SEEDS[name].targets]
+    return [target.check(one["rows"]) for target in TARGETS if target.seed == name]
 
 
 def rounded(row: dict) -> dict:

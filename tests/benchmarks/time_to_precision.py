@@ -212,12 +212,7 @@ def finished(rows: list[Row]) -> list[Row]:
 
 
 def reached(curve: list[list[float]], level: float) -> float | None:
-    """Seconds of the first point of a curve whose P@1 is at least ``level``; None: there is none.
-
-    Args:
-        curve: points; see `curves.point`.
-        level: in [0, 1].
-    """
+    """Seconds of the first point of a curve whose P@1 is at least ``level``, if there is one."""
     return next((seconds for seconds, p_at_1, *_ in curve if p_at_1 >= level), None)
 
 
