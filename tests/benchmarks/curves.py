@@ -21,8 +21,8 @@ from sized import available_bytes, dense_bytes
 
 from slide import runtime
 from slide.config import build_trainer, fill_in, open_dataset, read_config, user_errors
-from slide.limits import peak_memory_mb
 from slide.sparse import CSR
+from slide.utils.resources import peak_memory_mb
 
 # Of a curve's points, beside their seconds.
 SHOWN = ("p_at_1", "p_at_5", "psp_at_5")

@@ -21,7 +21,7 @@ from slide.config import build_network, build_optimizer
 from slide.config.parts import SharedRows
 from slide.distributed import Group
 from slide.distributed.launch import find_place, meet
-from slide.limits import peak_memory_mb, resident_memory
+from slide.utils.resources import peak_memory_mb, resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 256, 2048, 75, 5
 # The network in words, and bytes of a weight row of the outputs with its moment.

@@ -1,4 +1,4 @@
-"""Each setting is explained once, beside its definition; help and docs/settings.md are made from that."""
+"""Each setting is explained once, beside its definition: help and docs come from that."""
 
 import re
 import subprocess
