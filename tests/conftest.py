@@ -65,12 +65,11 @@ FIRST = (
     "distributed/test_runs.py",
     "estimator/test_scikit_learn.py",
     "config/test_restarts.py",
-    "test_published.py",
+    "test_precision_pages.py",
     "distributed/test_torchrun.py",
     "nn/test_inside_pytorch.py",
     "training/test_needs.py",
     "test_docs.py",
-    "test_prediction_page.py",
     "trust/test_kills.py",
 )
 

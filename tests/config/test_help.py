@@ -1,8 +1,7 @@
 """Each setting is explained once, beside its definition: help and docs come from that."""
 
 import re
-import subprocess
-import sys
+import runpy
 from collections import Counter
 
 import pytest
@@ -132,7 +131,7 @@ def test_the_table_holds_what_most_users_need():
     assert set(keys) <= {key for _, key in every_setting()} | set(GROUPS)
 
 
-def test_the_table_is_written_into_a_file(tmp_path):
+def test_the_table_is_written_into_a_file(tmp_path, monkeypatch):
     path = tmp_path / "settings.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     write_table(path)
@@ -140,10 +139,10 @@ def test_the_table_is_written_into_a_file(tmp_path):
     path.write_text("nothing")
     with pytest.raises(ValueError, match="must hold the lines"):
         write_table(path)
-    words = [sys.executable, "-m", "slide.config.help", "--else"]
-    done = subprocess.run(words, cwd=job.ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "python -m slide.config.help --write" in done.stderr
+    monkeypatch.setattr("sys.argv", ["slide.config.help", "--else"])
+    refused = pytest.raises(SystemExit, match=r"python -m slide\.config\.help --write$")
+    with pytest.warns(RuntimeWarning, match="found in sys.modules"), refused:
+        runpy.run_module("slide.config.help", run_name="__main__")
 
 
 @pytest.mark.parametrize(
