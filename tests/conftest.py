@@ -68,7 +68,6 @@ FIRST = (
     "test_precision_pages.py",
     "distributed/test_torchrun.py",
     "nn/test_inside_pytorch.py",
-    "training/test_needs.py",
     "test_docs.py",
     "trust/test_kills.py",
 )

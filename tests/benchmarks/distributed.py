@@ -182,8 +182,7 @@ def fit(single: dict, pair: dict) -> Work:
         (int(numbers), ms) for numbers, ms in pair["message_ms"].items()
     )
     copying = max(whole - handling, 0.0) / (4 * (large - small) / 1e6)
-    # Figures of before messages went on beside work have no such time.
-    hiding = 2 * pair.get("hiding_ms", 0.0)
+    hiding = 2 * pair["hiding_ms"]
     work = Work(shared, common, pair["calls"], pair["bytes_sent"], handling, copying, hiding)
     return work._replace(waiting=max(pair["exchange_ms"] - exchange_ms(work, 2), 0.0))
 
@@ -273,7 +272,7 @@ def predicted(found: dict) -> list[dict[str, object]]:
                 {
                     "network": case,
                     "between machines": link.name,
-                    "pays up to": _machines(best),
+                    "pays up to": f"{best} machine{'s' * (best > 1)}",
                     "then times one": f"{first / at[best]:.1f}",
                     f"with {MOST} machines": f"{first / at[MOST]:.1f}",
                     "messages there": f"{exchange_ms(work, MOST, link):.1f} of {at[MOST]:.1f} ms",
@@ -291,10 +290,6 @@ def memory(found: dict) -> list[dict[str, object]]:
         }
         for processes in powers()
     ]
-
-
-def _machines(number: int) -> str:
-    return "1 machine" if number == 1 else f"{number} machines"
 
 
 def powers() -> list[int]:
@@ -316,16 +311,19 @@ Commit {found["commit"] or "unknown"}. Each process has one thread; the machine 
 {len(found["runs"][0]["rounds"])} rounds. One process is the ordinary network. Processes with a \
 network each exchange nothing: what they fall short of their number is what the machine's memory \
 and caches take, and no division of work can get it back. Memory is that of weights, moments and \
-indexes, without Python and its libraries. {exchange(found)}
+indexes, without Python and its libraries. The exchange includes waiting for the slower process. \
+It counts begin and end of each message: what of the gradient of the hidden layer is sent while \
+the gradient of the weight is computed is in the work.
 
 {table(measured(found))}
 ## Networks, and a model of the time of a step
 
 A step is work that the processes share out, work that each does in full, and messages. An \
 all-reduce of b bytes on p processes that stand in a ring passes numbers on 2 (p - 1) times, and \
-each process sends 2 b (p - 1) / p bytes.{beside(found)} Work, the handling of messages and the \
-waiting for a slower process are fitted to one and two processes on this machine; rate and delay \
-of a link are put in, not fitted. So the rows of two processes on this machine agree by \
+each process sends 2 b (p - 1) / p bytes. The message that goes on while the gradient of the \
+weight is computed counts only as far as it takes longer than that. Work, the handling of messages \
+and the waiting for a slower process are fitted to one and two processes on this machine; rate and \
+delay of a link are put in, not fitted. So the rows of two processes on this machine agree by \
 themselves, and the others are predictions. Processes with a link are in network namespaces, a \
 core each, and a program passes their packets on. With more processes than cores, work takes \
 longer by their ratio; what they wait until they get a core again is not in the model.
@@ -343,30 +341,6 @@ that were measured. Machines pay as long as twice as many make steps at least 1.
 {table(memory(found))}
 ![{title(found)}](distributed.png)
 """
-
-
-def exchange(found: dict) -> str:
-    """What the column of the exchange counts."""
-    said = "The exchange includes waiting for the slower process."
-    if not _hides(found):
-        return f"{said} In this version nothing else was done meanwhile."
-    return (
-        f"{said} It counts begin and end of each message: what of the gradient of the hidden layer "
-        "is sent while the gradient of the weight is computed is in the work."
-    )
-
-
-def beside(found: dict) -> str:
-    """What the model says of the message that goes on beside work."""
-    return _hides(found) * (
-        " The message that goes on while the gradient of the weight is computed counts only as far "
-        "as it takes longer than that."
-    )
-
-
-def _hides(found: dict) -> bool:
-    """Whether these are figures of a version that does other work during an exchange."""
-    return any("hiding_ms" in run for run in found["runs"])
 
 
 def points_of(found: dict, case: str, link: str) -> list[tuple[int, float]]:

@@ -140,12 +140,7 @@ class Store:
         self.rows = self._read()
 
     def missing(self, cases: Iterable[Row], code: str | None = None) -> Iterator[Row]:
-        """The cases to measure, as long as there is time; the others are counted.
-
-        Args:
-            cases: the keys of each.
-            code: version of what is measured; None: the commit.
-        """
+        """The cases to measure, as long as there is time; the others are counted."""
         stamp = self.stamp(code)
         stamp = {name: stamp[name] for name in ("code", "machine", "threads")}
         found = {key(row, self.keys): row for row in self.rows}
@@ -159,12 +154,7 @@ class Store:
                 yield case
 
     def add(self, rows: list[Row], code: str | None = None) -> None:
-        """Put rows in, write figures and page, and print the rows.
-
-        Args:
-            rows: cases with their figures.
-            code: see `missing`.
-        """
+        """Put rows in, write figures and page, and print the rows."""
         new = [{**row, **self.stamp(code)} for row in rows]
         for row in new:
             print("  ".join(f"{name} {shown(value)}" for name, value in row.items()), flush=True)
