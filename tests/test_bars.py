@@ -3,11 +3,12 @@
 import io
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from slide import bars
-from slide.bars import Bar, hush, say
+from slide.bars import Bar, hush, say, silenced
 
 
 def test_a_reader_that_goes_ends_the_process_without_a_word():
@@ -100,3 +101,16 @@ def test_a_process_that_is_to_be_silent(capsys):
         hush(False)
     say("something")
     assert capsys.readouterr().err == "something\n"
+
+
+def test_only_this_thread_is_silent(capsys):
+    with silenced():
+        with silenced(), silenced(False):
+            say("hidden")
+        other = threading.Thread(target=say, args=("from another thread",))
+        other.start()
+        other.join()
+        say("hidden, too")
+    with silenced(False):
+        say("seen")
+    assert capsys.readouterr().err == "from another thread\nseen\n"

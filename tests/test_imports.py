@@ -66,7 +66,7 @@ ONLY = {
     "safetensors": ("slide.tensor_folder",),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
     "prometheus_client": ("slide.serve.metrics",),
-    "submitit": ("slide.config.ranks",),
+    "submitit": ("slide.config.processes",),
     "onnx": (),
     "onnxruntime": (),
 }

@@ -12,6 +12,7 @@ from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SlideNetwork
 from slide.nn.searched_layer import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
+from slide.sampling import Sampler
 from slide.training import metrics
 
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
@@ -58,10 +59,9 @@ def choose_rows(
     return train, judged
 
 
-def check_search(network: SlideNetwork, search: str) -> None:
-    """Raise ValueError unless ``network`` can be evaluated by ``search``."""
+def check_search(sampler: Sampler, search: str) -> None:
+    """Raise ValueError unless a network whose outputs have ``sampler`` can be evaluated so."""
     checks.one_of("evaluation", search, SEARCHES)
-    sampler = network.output.sampler
     if search == "sampler" and not sampler.has_index:
         name = type(sampler).__name__
         raise ValueError(f"evaluation=sampler needs a sampler with an index; this {name} has none")

@@ -9,9 +9,8 @@ from helpers import job
 
 from slide import FullSampler
 from slide.config import build_network, build_optimizer, fill_in
-from slide.config.build import check_settings
-from slide.config.defaults import check_used
-from slide.config.samplers import build_sampler, proposer_has
+from slide.config.build import build_samplers, check_settings
+from slide.config.recipe import check_used, proposer_class
 from slide.sparse import CSR
 
 
@@ -37,8 +36,8 @@ def test_all_outputs_with_any_sampler(choice):
 def test_what_a_proposer_needs(words, yes):
     """By its class, however it is named."""
     config = job.compose(*words)
-    assert proposer_has(config, "cpu_only") is yes
-    assert proposer_has(config, "holds_vectors") is yes
+    assert bool(getattr(proposer_class(config), "cpu_only", False)) is yes
+    assert bool(getattr(proposer_class(config), "holds_vectors", False)) is yes
 
 
 def test_null_settings_follow_from_the_data():
@@ -283,7 +282,7 @@ def test_schedules_are_plain_functions():
     """Hydra's partials check their function at each call, and a step calls the schedules."""
     config = job.compose("sampler=slide2020")
     fill_in(config, 1000, 4000)
-    sampler = build_sampler(config)
+    sampler, _ = build_samplers(config)
     schedules = sampler.keywords["rebuild"], sampler.keywords["proposer"].keywords["redraw"]
     assert [type(schedule) for schedule in (sampler, *schedules)] == [partial] * 3
     assert schedules[0](6_400) == 1

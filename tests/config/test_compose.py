@@ -1,17 +1,22 @@
 """What is said of overrides before anything runs."""
 
 import pytest
+from helpers import job
 
-from slide.config.compose import check_overrides, read_config, read_value, readable
+from slide.config.compose import combinations, read_config, read_value, readable
+
+DATASETS = list(job.CONF.glob("dataset/*.yaml"))
 
 
 @pytest.mark.parametrize(
-    "glob", ["dataset=glob(*)", "dataset=glob([s*,d*])", "optimizer.lr=glob(*)"]
+    ("glob", "count"), [("dataset=glob(*)", len(DATASETS)), ("dataset=glob([m*,d*])", 6)]
 )
-def test_globs_are_left_to_hydra(glob):
-    check_overrides([glob, "seed=1"])
+def test_globs_are_choices_of_a_group(glob, count):
+    assert len(combinations([glob, "seed=1,2"])) == 2 * count
     with pytest.raises(ValueError, match="there is no key seeed"):
-        check_overrides([glob, "seeed=1"])
+        combinations([glob, "seeed=1"])
+    with pytest.raises(ValueError, match="optimizer.lr=glob.* finds no file"):
+        combinations(["optimizer.lr=glob(*)"])
 
 
 def test_a_glob_without_a_sweep_is_refused():
@@ -21,7 +26,7 @@ def test_a_glob_without_a_sweep_is_refused():
 
 def test_keys_of_the_same_last_part_are_near():
     with pytest.raises(ValueError, match=r"did you mean trainer\.batch_size\?$"):
-        check_overrides(["sampler.x.batch_size=3"])
+        combinations(["sampler.x.batch_size=3"])
 
 
 def test_a_key_of_several_groups_brings_all_of_them():
@@ -37,7 +42,7 @@ def test_a_key_of_several_groups_brings_all_of_them():
 def test_paths_are_read_as_they_are(path):
     assert read_value(f"resume={path}") == path
     assert read_config([f"run_dir={path}", f"+dataset.root={path}"]).run_dir == path
-    check_overrides([f"dataset.cache={path}"])
+    combinations([f"dataset.cache={path}"], sweeps=False)
     files = "train_file", "test_file", "train_labels_file", "test_labels_file", "file"
     for name in files:
         assert read_value(f"dataset.{name}={path}") == path

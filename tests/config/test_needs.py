@@ -11,9 +11,9 @@ import torch
 from helpers import job
 
 from slide import FullSampler, SlideNetwork
-from slide.config import build, build_network, needs
-from slide.config.parts import build_optimizer
-from slide.config.ranks import Ranks
+from slide.config import build, build_network, build_optimizer
+from slide.config import memory as needs
+from slide.config.processes import Ranks
 from slide.data import Batches, Split, validation_split
 from slide.data.validation import divide
 from slide.distributed.launch import Place

@@ -10,8 +10,8 @@ from helpers import job
 import slide
 from slide import files
 from slide.config import build
-from slide.config import ranks as places
-from slide.config.ranks import (
+from slide.config import processes as places
+from slide.config.processes import (
     Ranks,
     check_ranks,
     check_same,

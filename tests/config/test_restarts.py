@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.torchrun import torchruns
 
-from slide.config.ranks import Ranks
-from slide.config.restarts import FolderNote
+from slide.config.processes import FolderNote, Ranks
 from slide.distributed.launch import Place
 
 

@@ -1,6 +1,6 @@
 """Names of the folders of a sweep's runs."""
 
-from slide.config.sweep import LABEL_LENGTH, label_of
+from slide.config.command import LABEL_LENGTH, label_of
 
 
 def test_values_may_have_equals_signs():

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from slide.config import threads
-from slide.config.ranks import Ranks
-from slide.config.threads import share_threads
+from slide.config import processes as threads
+from slide.config.processes import Ranks, share_threads
 from slide.distributed.launch import Place
 
 ALL = list(range(8))

@@ -31,6 +31,27 @@ def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted, form, k
     assert many.dtype == kind
 
 
+class NAType:
+    """A label that is missing, as pandas has it."""
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, NAType()])
+@pytest.mark.parametrize(
+    "labels", [["a", "b"], [["a"], ["b", "c"]], [3, 5], np.array(["a", "b"], object)]
+)
+def test_a_row_without_a_label_is_named(gap, labels):
+    for y in ([*labels, gap], Series([*labels, gap])):
+        with pytest.raises(ValueError, match=r"row 2 of y has no label, but .*: leave the row out"):
+            read_targets(y)
+    with pytest.raises(ValueError, match="a label of row 1 of y is missing"):
+        read_targets([["a"], ["b", gap]])
+    with pytest.raises(ValueError, match=r"row 1 of y has no label, but np\.float64"):
+        read_targets(np.array([1, np.nan]))
+
+
 NAMES = ["ash", "birch", "cedar"]
 FLAGS = np.eye(3, dtype=int)[[0, 1, 2, 0, 1]]
 
@@ -219,14 +240,14 @@ def test_the_first_rows_of_one_column_need_all_classes(y):
     [
         (["a", "b"], ["a", "b", "a"], "names of labels must differ; 'a' occurs twice"),
         ([["a"], [1]], ["a", 1, "1"], "names of labels must differ; '1' occurs twice"),
-        ([[0.5], [np.nan]], None, "must be texts or finite numbers, not nan"),
+        ([[0.5], [np.nan]], None, r"a label of row 1 of y is missing: \[nan\]"),
         ([[0.5], [np.inf]], None, "must be texts or finite numbers, not inf"),
         (["a", "b"], ["a", "b", None], "must be texts or finite numbers, not None"),
         (Frame(np.eye(2), ["a", "a"]), None, "names of labels must differ; 'a' occurs twice"),
     ],
 )
 def test_names_of_labels_are_checked_before_training(monkeypatch, y, classes, message):
-    monkeypatch.setattr("slide.estimator.recipe.Recipe.network", None)
+    monkeypatch.setattr("slide.estimator.classifier.build_network", None)
     model, X = SlideClassifier(random_state=0), np.eye(2)
     with pytest.raises(ValueError, match=message):
         model.partial_fit(X, y, classes=classes) if classes else model.fit(X, y)
@@ -236,7 +257,7 @@ def test_names_of_features_are_checked_before_training(monkeypatch):
     """scikit-learn knows frames by their package."""
     names = np.array(["a", "a"], object)
     monkeypatch.setattr("sklearn.utils.validation._get_feature_names", lambda _: names)
-    monkeypatch.setattr("slide.estimator.recipe.Recipe.network", None)
+    monkeypatch.setattr("slide.estimator.classifier.build_network", None)
     with pytest.raises(ValueError, match="names of features must differ; 'a' occurs twice"):
         SlideClassifier().fit(np.eye(2), ["x", "y"])
 
