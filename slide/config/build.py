@@ -220,11 +220,12 @@ def build_network(
         torch.Size([40, 8])
     """
     network, (sampler, others) = config.network, build_samplers(config)
-    keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
-    options = {key: network[key] for key in keys} | {"hidden_samplers": others}
     shape = features, list(network.hidden), labels, sampler
+    keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
+    options: dict[str, Any] = {key: network[key] for key in keys}
+    options["hidden_samplers"] = others
     if group is not None and group.size > 1:
-        options |= {"seed": config.seed, "group": group, **(counts or {})}
+        options |= {"group": group, "seed": config.seed, **(counts or {})}
         made = ShardedNetwork(*shape, **options)
     else:
         made = SlideNetwork(*shape, **options)

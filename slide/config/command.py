@@ -22,6 +22,7 @@ from slide.compilation import tell_first
 from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import (
     CONFIG,
+    as_dict,
     asked_for,
     combinations,
     memory_errors,
@@ -255,7 +256,7 @@ def write_run_model(trainer: Trainer) -> None:
         network,
         trainer.ranker,
         data.steps,
-        settings=cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(folder / CONFIG))),
+        settings=as_dict(cast(DictConfig, OmegaConf.load(folder / CONFIG))),
         name=data.name,
         label_names=data.label_names,
         vectorizer=data.vectorizer,

@@ -85,6 +85,15 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
 
 
 @contextmanager
+def plain_errors() -> Iterator[None]:
+    """Inside of it, an error of a part is raised as it is, not as one of Hydra that names it."""
+    try:
+        yield
+    except InstantiationException as error:
+        raise (error.__cause__ or error) from None
+
+
+@contextmanager
 def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
     """Ends the process with a message if the system does not give the memory that is asked for.
 
@@ -233,6 +242,11 @@ def settings(config: DictConfig, above: str = "") -> Iterator[str]:
             yield from settings(value, f"{above}{key}.")
         elif key not in INTERNAL:
             yield f"{above}{key}"
+
+
+def as_dict(config: DictConfig) -> dict[str, Any]:
+    """A configuration as Python's own objects, with all values resolved."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
 
 
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:

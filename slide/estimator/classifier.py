@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -24,7 +23,7 @@ from slide import checks
 from slide.bars import silenced
 from slide.config import build_network, build_optimizer, fill_in
 from slide.config.build import build_loss, put_together
-from slide.config.compose import choose
+from slide.config.compose import as_dict, choose, plain_errors
 from slide.config.recipe import check_used
 from slide.data import SparseDataset, Split
 from slide.data.transforms import count_steps
@@ -194,9 +193,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             config.seed = seed
             fill_in(config, len(train), split.num_labels)
             with silenced(not self.verbose):
-                network = build_network(config, *sizes)
-                optimizer = build_optimizer(config, network)
-                trainer = put_together(config, network, optimizer, data, folder)
+                with plain_errors():
+                    network = build_network(config, *sizes)
+                    optimizer = build_optimizer(config, network)
+                    trainer = put_together(config, network, optimizer, data, folder)
                 trainer.inverse = trainer.inverse if weights is None else weights
                 self.summary_ = trainer.fit()
             guessed = self.known == self.kind == "auto"
@@ -208,6 +208,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 )
             model = self._model(config, network, trainer.ranker, steps)
             model.optimizer = trainer.learner.optimizer
+            # For a model that is saved, opened and learns on.
+            model.settings["optimizer"] = as_dict(config.optimizer)
             self._keep(model, targets)
             if self.run_dir is not None:
                 write_model(folder, self.model_)
@@ -252,9 +254,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         # Each call has draws of its own, or dropout would leave the same units out for ever.
         with _seeded((seed + (0 if first else self.model_.passes)) % 2**63):
             if first:
-                network = build_network(config, split.num_features, split.num_labels)
-                if config.network.prior_bias:
-                    start_biases(network, build_loss(config), split.labels)
+                with plain_errors():
+                    network = build_network(config, split.num_features, split.num_labels)
+                    if config.network.prior_bias:
+                        start_biases(network, build_loss(config), split.labels)
                 step = count_steps(split, l2_norm=self._plain("l2_norm"))
                 model = self._model(config, network, None, step)
             else:
@@ -290,11 +293,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         split = Split(x, targets.labels, self.n_features_in_, len(targets.classes))
         return weighted_rows(split, sample_weight), targets
 
-    def _model(self, config: DictConfig, network: SlideNetwork, ranker: Any, step: Any) -> Model:
+    def _model(self, config: Any, network: SlideNetwork, ranker: Any, step: Any) -> Model:
         """A model whose labels have no names yet."""
         own: dict[str, Any] = {name: repr(self._plain(name)) for name in self.get_params()}
-        for group in ("optimizer", "loss"):  # For a model that is saved, opened and learns on.
-            own[group] = OmegaConf.to_container(config[group], resolve=True)
+        own["loss"] = as_dict(config.loss)
+        if any(key.startswith("optimizer") for key in self.settings or ()):
+            own["optimizer"] = as_dict(config.optimizer)
         names = getattr(self, "feature_names_in_", None)
         return Model(network, ranker, [step], feature_names=names, settings=own, name="classifier")
 
@@ -303,7 +307,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         self.multilabel_, self.model_ = targets.multilabel, model
         self._name(targets.classes)
 
-    def _config(self) -> DictConfig:
+    def _config(self) -> Any:
         """The configuration of the command line that the parameters stand for, once checked."""
         checks.within("threshold", self._plain("threshold"), 0, 1)
         for name in ("verbose", "tf_idf", "l2_norm"):
@@ -312,17 +316,14 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             checks.one_of("search", self.search, ("exact", "index"))
         if self.ranker not in RANKERS:
             raise ValueError(f"ranker must be ensemble, none or None, not {self.ranker!r}")
-        ranked = self.ranker == "ensemble"
         if isinstance(self.label_weights, str):
             checks.one_of("label_weights", self.label_weights, ("propensity",))
-        if self.label_weights is not None and not ranked:
-            raise ValueError(f"label_weights need ranker='ensemble', not {self.ranker!r}")
         # What is as in the recipe is left to it: settings may name another recipe.
         values = {key: self._plain(name) for name, key in _KEYS.items()}
         values = {key: value for key, value in values.items() if value != DEFAULTS[key]}
         if isinstance(values.get("network.hidden"), int):
             values["network.hidden"] = [values["network.hidden"]]
-        if not ranked:
+        if self.ranker != "ensemble":
             values.pop("ranker.known", None)
         choices = {"sampler": self._plain("sampler"), "ranker": self.ranker or "none"}
         choices = {group: name for group, name in choices.items() if name != DEFAULTS[group]}
@@ -337,7 +338,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             (values if rest else choices)[key] = without_numpy(value)
         config = choose(choices, values)
         check_used(config, {*values, *choices})
-        if ranked:
+        if self.label_weights is not None and not config.ranker:
+            raise ValueError(f"label_weights need ranker='ensemble', not {self.ranker!r}")
+        if config.ranker:
             config.ranker.objective = "p" if self.label_weights is None else "psp"
         config.trainer.recall_every = 0  # Nobody reads the log.
         return config

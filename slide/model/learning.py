@@ -16,12 +16,12 @@ from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove
 from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
-from slide.sizes import batch_size
+from slide.sizes import DEFAULTS, batch_size
 from slide.sparse import CSR, Pattern, check_labels
 
-# Scales of first weights: of new features as in conf/network/mlp.yaml; of new labels that of very
-# many labels, since the hidden layer has learnt already (see `slide.sizes.output_scale`).
-_INIT_SCALE, _OUTPUT_SCALE = 0.2, 0.1
+# Scale of the first weights of new labels: that of very many labels, since the hidden layer has
+# learnt already (see `slide.sizes.output_scale`).
+_OUTPUT_SCALE = 0.1
 
 
 class LearningMixin:
@@ -52,8 +52,8 @@ class LearningMixin:
         labels: Any,
         *,
         weights: Any = None,
-        lr: float = 0.002,
-        input_rate: float = 4.0,
+        lr: float = DEFAULTS["optimizer.lr"],
+        input_rate: float = DEFAULTS["optimizer.input_rate"],
         rows_in_step: int | None = None,
         loss: str | None = None,
     ) -> Any:
@@ -205,7 +205,7 @@ class LearningMixin:
         steps, seen = with_features(self.steps, count)
         if seen:  # First what may be refused.
             make_float32(self._own_network())
-            add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
+            add_features(self.network.first, seen, self.optimizer, DEFAULTS["network.init_scale"])
         self.steps = steps
         if self.vectorizer is not None and names is not None:
             idf = self.vectorizer.idf
