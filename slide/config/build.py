@@ -75,16 +75,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
 
 
 def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> None:
-    """Check all settings before the data are read, which may take hours; nothing large is built.
-
-    Args:
-        config: from `slide.config.read_config`.
-        given: keys that a user set; one that nothing would use is an error.
-        ranks: the processes of the run.
-
-    Raises:
-        ValueError: for a setting that is impossible, or that does not fit the others.
-    """
+    """Check all settings before the data are read, which may take hours; nothing large is built."""
     check_used(config, given)
     check_ranks(ranks, config)
     checks.flag("report", config.report)
@@ -137,16 +128,10 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
 
 
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
-    """What makes the samplers of the output layer and of the hidden layers.
+    """What makes the sampler of the output layer, and those of hidden layers with active sets.
 
-    They are called with the numbers of inputs and outputs of their layer. Those of hidden layers
-    differ in size and seed, and do not weight the set; None: all neurons are computed.
-
-    Args:
-        config: after `slide.config.fill_in`.
-
-    Raises:
-        ValueError: for samplers that do not fit the hidden layers.
+    They are called with the numbers of inputs and outputs of their layer. Samplers of hidden layers
+    have other sizes and seeds, and do not weight the set.
     """
     hidden, active = config.network.hidden, config.network.hidden_active
     checks.listing("hidden", hidden)
@@ -354,16 +339,7 @@ def put_together(
     folder: Path,
     group: Group | None = None,
 ) -> Trainer:
-    """A trainer of the parts of a run; a new network gets its first biases.
-
-    Args:
-        config: after `slide.config.fill_in`.
-        network: from `build_network`.
-        optimizer: from `build_optimizer`.
-        data: the data set.
-        folder: of the run; it exists.
-        group: the processes of the run; None: this one alone.
-    """
+    """A trainer of the parts of a run; a new network gets its first biases."""
     trainer = Trainer(
         network,
         optimizer,

@@ -173,18 +173,11 @@ def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str
 def run_job(
     composed: DictConfig, overrides: Sequence[str], swept: Sequence[str] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Trains to the end and prints the scores; ends the process with a message after an error.
+    """Trains to the end and prints the scores; returns the summary and the folder of the run.
 
-    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 after an error.
-
-    Args:
-        composed: the configuration of ``overrides``.
-        overrides: each is ``group=choice`` or ``key=value``.
-        swept: of a sweep, the overrides that differ from job to job; they are in the name of the
-            folder, and stand before the scores.
-
-    Returns:
-        The summary and the folder of the run.
+    An error ends the process with a message. The exit status is 130 after Ctrl-C, 143 after
+    SIGTERM, and 1 after an error. The overrides that differ from job to job of a sweep, ``swept``,
+    are in the name of the folder, and stand before the scores.
     """
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
@@ -237,11 +230,7 @@ def _run(
 
 
 def write_run_model(trainer: Trainer) -> None:
-    """Write the trained model into the folder of its run; `slide.load` opens it.
-
-    All processes of the run call this. The main one writes, and gets the rows of the others some
-    at a time.
-    """
+    """Write the trained model into the folder of its run; all processes of the run call this."""
     network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
     if isinstance(network, ShardedNetwork):
         blocks = whole_blocks(network)
@@ -316,13 +305,7 @@ class Interrupted(SystemExit):
 
 
 class Outcome(NamedTuple):
-    """What came of a job.
-
-    Attributes:
-        words: its overrides that differ from job to job.
-        summary: of its run; None: it failed.
-        said: the folder of the run, or why it failed.
-    """
+    """What came of a job; without a summary it failed, and ``said`` is why, not its folder."""
 
     words: list[str]
     summary: dict[str, float] | None
@@ -331,9 +314,6 @@ class Outcome(NamedTuple):
 
 class Sweep:
     """The jobs of a sweep (``-m``), one after the other. One that fails does not end it.
-
-    Args:
-        words: overrides of the command line.
 
     Example:
         >>> from slide.config.command import Sweep
@@ -354,15 +334,7 @@ class Sweep:
         return [word for word in overrides if override_key(word) in self.keys]
 
     def run(self, overrides: Sequence[str], job: Callable[[], tuple[dict, str]]) -> None:
-        """Run a job and take down what comes of it.
-
-        Args:
-            overrides: all overrides of the job.
-            job: returns the summary and the folder of its run.
-
-        Raises:
-            Interrupted: after Ctrl-C or SIGTERM.
-        """
+        """Run a job, which returns the summary and the folder of its run."""
         words = self.words_of(overrides)
         say(f"job {len(self.outcomes) + 1}: {' '.join(words)}")
         try:
@@ -401,9 +373,7 @@ class Sweep:
 
 
 def label_of(words: Sequence[str]) -> str:
-    """A part of a folder's name that says which settings a run has.
-
-    One of more than `LABEL_LENGTH` characters is cut, and ends with a digest of all settings.
+    """A part of a folder's name that says which settings a run has; a digest ends a long one.
 
     Example:
         >>> from slide.config.command import label_of

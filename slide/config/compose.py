@@ -95,18 +95,7 @@ def plain_errors() -> Iterator[None]:
 
 @contextmanager
 def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
-    """Ends the process with a message if the system does not give the memory that is asked for.
-
-    Args:
-        advice: says how to go on, after the message; None: nothing is said.
-
-    Example:
-        >>> from slide.config.compose import memory_errors
-        >>> with memory_errors():
-        ...     raise MemoryError
-        Traceback (most recent call last):
-        SystemExit: error: there is not enough memory (a request for memory failed): lower ...
-    """
+    """Ends the process with a message if memory is refused; ``advice`` says how to go on."""
     try:
         yield
     except (MemoryError, RuntimeError, InstantiationException) as error:
@@ -154,11 +143,7 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
 
 
 def choose(choices: Mapping[str, str], values: Mapping[str, Any]) -> DictConfig:
-    """The configuration of choices of groups, and values of keys, as Python's objects.
-
-    Raises:
-        ValueError: for a choice, a key or a value that cannot be.
-    """
+    """The configuration of choices of groups, and values of keys that are Python's objects."""
     words = [f"{group}={choice}" for group, choice in choices.items()]
     if said := _mistake([*words, *(f"{key}={value}" for key, value in values.items())]):
         raise ValueError(said)
@@ -182,13 +167,7 @@ def _compose(overrides: Sequence[str], **options: bool) -> DictConfig:
 def readable(override: str, sweeps: bool = False) -> str:
     """An override as Hydra takes it: a path that Hydra would not read as a text is quoted.
 
-    Args:
-        override: ``group=choice`` or ``key=value``.
-        sweeps: whether commas stand between several paths; else they belong to the path.
-
-    Raises:
-        ValueError: with ``sweeps``, for text with commas that Hydra cannot read, unless it names a
-            folder that there is.
+    With ``sweeps``, commas stand between several paths; else they belong to the path.
 
     Example:
         >>> from slide.config.compose import readable
@@ -212,16 +191,7 @@ def readable(override: str, sweeps: bool = False) -> str:
 
 
 def read_value(override: str) -> Any:
-    """The value of an override ``key=value``.
-
-    Raises:
-        ValueError: for an override that cannot be read.
-
-    Example:
-        >>> from slide.config.compose import read_value
-        >>> read_value("network.hidden=[8,4]"), read_value("sampler.active=null")
-        ([8, 4], None)
-    """
+    """The value of an override ``key=value``."""
     return _parsed(override).value()
 
 
@@ -252,12 +222,8 @@ def as_dict(config: DictConfig) -> dict[str, Any]:
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
     """The overrides of each run of a sweep; those of a single run if none has several values.
 
-    Args:
-        overrides: each is ``group=choice`` or ``key=value``, or has several values.
-        sweeps: whether commas may stand between several paths.
-
-    Raises:
-        ValueError: for a choice that does not exist, or a key that none of the runs has.
+    A choice that does not exist, and a key that none of the runs has, are refused. With ``sweeps``,
+    commas may stand between several paths.
 
     Example:
         >>> from slide.config.compose import combinations
@@ -310,7 +276,7 @@ def _mistake(overrides: Sequence[str]) -> str | None:
             return f"there is no {group}={value}; {told}"
     try:
         config, choices = _composed(tuple(str(each.input_line) for each in chosen))
-    except (HydraException, OmegaConfBaseException):
+    except (HydraException, OmegaConfBaseException):  # Hydra's own sentence is said.
         return None
     for each in parsed:
         key = each.key_or_group
@@ -373,11 +339,7 @@ def _near_key(key: str, known: Sequence[str]) -> str:
 
 
 def asked_for(overrides: Sequence[str]) -> list[str]:
-    """The overrides that a configuration is composed of.
-
-    Of a resumed run they are those that `resumed` does not take: its saved configuration may have
-    other groups than the default one, and with them other keys.
-    """
+    """The overrides that a configuration is composed of; `resumed` takes the others."""
     folders = [word for word in overrides if override_key(word) == "resume"]
     if not folders or read_value(folders[-1]) is None:
         return list(overrides)
@@ -444,10 +406,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def foreign_targets(config: DictConfig) -> list[str]:
-    """What a configuration names that is neither in ``conf/`` nor a class that slide exports.
-
-    ``slide.data.download`` is one of them where it would fetch from other places than ``conf/``.
-    """
+    """What a configuration names that is neither in ``conf/`` nor a class that slide exports."""
     pages = [OmegaConf.to_container(OmegaConf.load(path)) for path in find_conf().rglob("*.yaml")]
     known = {str(each["_target_"]) for page in pages for each in _parts(page)}
     mirrors = [page["fetch"] for page in pages if isinstance(page, dict) and page.get("fetch")]
@@ -456,6 +415,7 @@ def foreign_targets(config: DictConfig) -> list[str]:
         target = str(part["_target_"])
         room, _, name = target.rpartition(".")
         if target in known:
+            # What it fetches may be written anywhere, by another dataset.root.
             ours = target != "slide.data.download" or part in mirrors
         else:
             found = getattr(import_module(room), name, None) if room in _ROOMS else None

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from slide.estimator.recipe import Recipe
 
 from slide import CSR, ActiveSampler, Pattern, SlideNetwork, runtime
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_place, meet
-from slide.estimator.recipe import Recipe
 from slide.limits import peak_memory_mb, resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from curves import available_bytes
 from plain_torch import bag, cross_entropy, positives
+from slide.estimator.recipe import BETAS
 from train_process import ROOT
 
 from slide import (
@@ -34,7 +35,6 @@ from slide import (
     runtime,
 )
 from slide.data import Batch
-from slide.estimator.recipe import BETAS
 
 NONZEROS, LABELS = 40, 5
 # Different batches, so that a step does not find the rows of the last one in the caches.
