@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from slide.report.text_tables import SELECTION_COLUMNS, figure_columns, text_table
+from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
 from slide.utils.checks import override_key
 from slide.utils.progress_bar import log
 
