@@ -3,7 +3,7 @@
 from slide.config.build import build_network, build_optimizer, build_trainer, open_dataset
 from slide.config.compose import read_config, resumed, user_errors
 from slide.config.recipe import fill_in
-from slide.sizes import find_conf
+from slide.utils.sizes import find_conf
 
 __all__ = [
     "build_network",

@@ -11,8 +11,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide import checks, runtime
-from slide.bars import say
+from slide import runtime
 from slide.config.compose import CONFIG, settings
 from slide.config.memory import announce_memory
 from slide.config.processes import (
@@ -28,7 +27,6 @@ from slide.config.recipe import check_used, fill_in, proposer_class, run_device
 from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
 from slide.distributed import Group, ShardedNetwork
-from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.functional.linear import PRECISIONS
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
@@ -38,6 +36,10 @@ from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.first_biases import start_biases
+from slide.utils import checks
+from slide.utils.files import write_text
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import check_run_dir, hold_folder, make_run_folder
 
 # Scores of fewer rows may be off by several points.
 _FEW = 100
@@ -317,7 +319,7 @@ def build_trainer(
     if trainer.ended:
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
-        say(f"the training of this run has ended; what comes after it is done again{helps}")
+        log(f"the training of this run has ended; what comes after it is done again{helps}")
     if ranks.is_main_process:
         noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
         assert isinstance(noted, DictConfig)
@@ -375,15 +377,15 @@ def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object])
 def _announce_data(data: SparseDataset, holdout: float) -> None:
     """Say how large the data set is, and which rows are evaluated."""
     judged = f"{holdout:.3g} of them judge in place of the" if holdout else f"{len(data.test):,}"
-    say(
+    log(
         f"data      {data.name}: {len(data.train):,} training rows, {judged} test rows, "
         f"{data.num_features:,} features, {data.num_labels:,} labels"
     )
     if not holdout and not len(data.test.labels.indices):
-        say("warning   no test row has a label, so all scores will be 0")
+        log("warning   no test row has a label, so all scores will be 0")
     judging = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
     if judging < _FEW:
-        say(f"warning   {judging} rows judge the run, so its scores are rough")
+        log(f"warning   {judging} rows judge the run, so its scores are rough")
 
 
 def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:
@@ -395,12 +397,12 @@ def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:
         how += f"looked up by {proposer._target_.rpartition('.')[2]} and "
     how += "drawn uniformly" if how else ""
     hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
-    say(f"network   hidden: {hidden}; active: {chosen:,} of {labels:,}{how}")
+    log(f"network   hidden: {hidden}; active: {chosen:,} of {labels:,}{how}")
     most = "" if trainer.max_epochs is None else f", at most {trainer.max_epochs}"
     epochs = f"auto{most}" if trainer.epochs == "auto" else trainer.epochs
     batch, threads = trainer.batch_size, runtime.num_threads()
     on_device = "" if device.type == "cpu" else f"; on {device}"
-    say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{on_device}")
+    log(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{on_device}")
     if on_device and config.ranker:
-        say("re-ranker nearest neighbours, classifiers and final ranker compute on the CPU")
-    say(f"folder    {folder}")
+        log("re-ranker nearest neighbours, classifiers and final ranker compute on the CPU")
+    log(f"folder    {folder}")

@@ -16,9 +16,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from slide.bars import say
-from slide.checks import error_message, override_key
-from slide.compilation import tell_first
 from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import (
     CONFIG,
@@ -49,18 +46,21 @@ from slide.distributed import ShardedNetwork
 from slide.distributed.group import LostProcessError
 from slide.distributed.launch import find_place
 from slide.distributed.whole import whole_blocks, whole_shapes
-from slide.files import resume_word
 from slide.model import Model
 from slide.model.folder import MODEL_FILE
 from slide.model.saving import write_model
 from slide.report import Answers, write_report
-from slide.sizes import find_conf
-from slide.tables import SELECTION_COLUMNS, figure_columns, text_table
-from slide.tensor_folder import stream_file
+from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.interrupt import exit_status, raised_terminations
 from slide.training.selection import selection_line
+from slide.utils.checks import error_message, override_key
+from slide.utils.profiling import tell_first
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import resume_word
+from slide.utils.sizes import find_conf
+from slide.utils.tensor_folder import stream_file
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -86,7 +86,7 @@ LABEL_LENGTH = 100
 @contextmanager
 def _announced_compilation() -> Iterator[None]:
     """Inside of it, the first kernel that compiles is announced."""
-    tell_first(lambda: say("compiling kernels, once: later runs find them on the disk"))
+    tell_first(lambda: log("compiling kernels, once: later runs find them on the disk"))
     try:
         yield
     finally:
@@ -221,9 +221,9 @@ def _run(
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
     if ranks.is_main_process:
-        say(f"sets      {selection_line(summary)}")
+        log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
-            say(f"warning   {sentence}")
+            log(f"warning   {sentence}")
         scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
@@ -289,7 +289,7 @@ def _advice(trainer: Trainer) -> str:
 
 
 def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:
-    say(said)
+    log(said)
     raise Interrupted(exit_status(error))
 
 
@@ -336,7 +336,7 @@ class Sweep:
     def run(self, overrides: Sequence[str], job: Callable[[], tuple[dict, str]]) -> None:
         """Run a job, which returns the summary and the folder of its run."""
         words = self.words_of(overrides)
-        say(f"job {len(self.outcomes) + 1}: {' '.join(words)}")
+        log(f"job {len(self.outcomes) + 1}: {' '.join(words)}")
         try:
             outcome = Outcome(words, *job())
         except Interrupted:
@@ -349,7 +349,7 @@ class Sweep:
             traceback.print_exc()
             outcome = Outcome(words, None, f"{type(error).__name__}: {error}")
         if outcome.summary is None:
-            say(outcome.said)
+            log(outcome.said)
         self.outcomes.append(outcome)
 
     def finish(self) -> None:

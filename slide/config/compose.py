@@ -20,9 +20,9 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
-from slide import checks
-from slide.checks import override_key
-from slide.sizes import find_conf
+from slide.utils import checks
+from slide.utils.checks import override_key
+from slide.utils.sizes import find_conf
 
 # The configuration in the folder of a run.
 CONFIG = "config.yaml"

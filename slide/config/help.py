@@ -13,8 +13,8 @@ from typing import NamedTuple
 from omegaconf import OmegaConf
 
 from slide.config.compose import REPLACEABLE, leaves
-from slide.files import write_text
-from slide.sizes import find_conf
+from slide.utils.files import write_text
+from slide.utils.sizes import find_conf
 
 WIDTH, KEY_WIDTH = 100, 34
 # The settings that most users need; the README shows these, --help all.

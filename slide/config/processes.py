@@ -20,16 +20,18 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
-from slide.bars import hush, say
-from slide.checks import override_key
+from slide.backend import has_bfloat16
 from slide.config.compose import CONFIG, asked_for, foreign_targets, read_config, settings
 from slide.config.recipe import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
 from slide.distributed.sharded_loss import check_loss_of_group
-from slide.files import comes_in_sight, write_json
-from slide.limits import core_limit
+from slide.utils.checks import override_key
+from slide.utils.files import write_json
+from slide.utils.progress_bar import log, silence
+from slide.utils.resources import core_limit
+from slide.utils.run_folders import comes_in_sight
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
@@ -68,7 +70,7 @@ def join_ranks(config: DictConfig) -> Ranks:
     if place.size == 1:
         return ALONE
     if not _joined:
-        hush(place.rank > 0)
+        silence(place.rank > 0)
         device = run_device(config)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # What NCCL works on.
@@ -110,7 +112,7 @@ def note_slurm() -> None:
 
     if JobEnvironment().num_tasks > 1:
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
-        hush(find_place().rank > 0)
+        silence(find_place().rank > 0)
 
 
 class LostExit(SystemExit):
@@ -193,7 +195,7 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             "words, the same data and the same packages"
         )
     for said in _differences(group.gather(_arithmetic(run_device(config)))):
-        say(
+        log(
             f"warning: {said}: sums may be rounded in other ways, and weights that all ranks keep "
             "may drift apart"
         )
@@ -244,7 +246,7 @@ def _arithmetic(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         found["the GPU"] = torch.cuda.get_device_name(device)
     known = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
-    known += " with bfloat16" if runtime.has_bfloat16() else ""
+    known += " with bfloat16" if has_bfloat16() else ""
     threads = str(runtime.library_threads())
     return {**found, "the instruction set": known, "the number of threads": threads}
 

@@ -7,8 +7,8 @@ import torch
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from slide import sizes
 from slide.distributed.launch import find_place, find_rank_device
+from slide.utils import sizes
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"

@@ -19,8 +19,6 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from slide import checks
-from slide.bars import silenced
 from slide.config import build_network, build_optimizer, fill_in
 from slide.config.build import build_loss, put_together
 from slide.config.compose import as_dict, choose, plain_errors
@@ -41,16 +39,17 @@ from slide.estimator.targets import (
     without_numpy,
     without_torch,
 )
-from slide.files import check_run_dir
-from slide.inputs import as_csr, as_wide
 from slide.model import Model, Predicted
 from slide.model.saving import write_model
-from slide.names import Names
 from slide.nn import SlideNetwork
 from slide.sampling import ActiveSampler
-from slide.sizes import DEFAULTS, active_outputs
-from slide.sparse import CSR, hits, row_bounds
+from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
 from slide.training.first_biases import start_biases
+from slide.utils import checks
+from slide.utils.names import Names
+from slide.utils.progress_bar import silenced
+from slide.utils.run_folders import check_run_dir
+from slide.utils.sizes import DEFAULTS, active_outputs
 
 RANKERS = ("ensemble", "none", None)
 # Labels of a row in the matrices of scores, unless another number is asked for.

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from slide import checks
 from slide.backend import on_host
-from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SlideNetwork
 from slide.nn.searched_layer import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
-from slide.sampling import Sampler
 from slide.training import metrics
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
 NETWORK = "network_"
@@ -59,7 +59,7 @@ def choose_rows(
     return train, judged
 
 
-def check_search(sampler: Sampler, search: str) -> None:
+def check_search(sampler: Any, search: str) -> None:
     """Raise ValueError unless a network whose outputs have ``sampler`` can be evaluated so."""
     checks.one_of("evaluation", search, SEARCHES)
     if search == "sampler" and not sampler.has_index:
@@ -76,7 +76,7 @@ def predict_split(
     most = min(_TOP, network.output.out_features)
     parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
-    for batch in Bar(batches.epoch(0), "evaluate", len(batches), leave=False):
+    for batch in ProgressBar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
             scores, ids = map(on_host, network.predict(batch.features, most, search))
             parts.append(Ranked.of(_TOP, scores, ids))

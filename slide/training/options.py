@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from slide import checks
 from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
-from slide.sizes import DEFAULTS
 from slide.training.plan import evaluation_interval
+from slide.utils import checks
+from slide.utils.sizes import DEFAULTS
 
 _MOST_EPOCHS = 20
 # Steps between lines of the log and between measurements of recall, which compute all outputs of

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from slide.estimator.recipe import Recipe
 
-from slide import CSR, ActiveSampler, Pattern, SlideNetwork, runtime
+from slide import CSR, ActiveLoss, ActiveSampler, Pattern, SlideNetwork, runtime
+from slide.config import build_optimizer, read_config
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_place, meet
-from slide.limits import peak_memory_mb, resident_memory
+from slide.utils.resources import peak_memory_mb, resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5
 # Messages that are timed alone: a number, and a batch's gradient of the hidden layer.
@@ -84,7 +84,7 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
     """Seconds of steps, of the exchange in them, of the work that hides some of it, and memory."""
     before, hiding = resident_memory(), watch(group)
     network = build(case, group)
-    optimizer, loss = Recipe().optimizer(network), Recipe().loss()
+    optimizer, loss = build_optimizer(read_config([]), network), ActiveLoss("squared_hinge")
     for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
         moment = torch.zeros_like(parameter)
         moment.fill_(0)

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from curves import available_bytes
 from plain_torch import bag, cross_entropy, positives
-from slide.estimator.recipe import BETAS
 from train_process import ROOT
 
 from slide import (
@@ -35,6 +34,7 @@ from slide import (
     runtime,
 )
 from slide.data import Batch
+from slide.utils.sizes import DEFAULTS
 
 NONZEROS, LABELS = 40, 5
 # Different batches, so that a step does not find the rows of the last one in the caches.
@@ -117,7 +117,9 @@ class Sampled:
         dtype = torch.bfloat16 if case.rounded else torch.float32
         self.network.output = SampledLinear(hidden, outputs, sampler, dtype=dtype)
         parameters = self.network.parameters()
-        self.optimizer = RowSparseAdam(parameters, betas=BETAS, rowwise=case.rounded)
+        self.optimizer = RowSparseAdam(
+            parameters, betas=DEFAULTS["optimizer.betas"], rowwise=case.rounded
+        )
         self.loss = ActiveLoss("softmax")
 
     def step(self, batch: Batch) -> None:
