@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
 from slide.training.plan import evaluation_interval
@@ -90,6 +92,9 @@ class TrainingOptions:
     share_cores: bool = DEFAULTS["trainer.share_cores"]
 
     def __post_init__(self):
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
         for name in ("batch_size", "keep_checkpoints"):
             checks.whole(name, getattr(self, name), 1)
         for name, least in (("max_epochs", 1), ("log_every", 1), ("recall_every", 0)):

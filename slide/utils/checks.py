@@ -197,4 +197,4 @@ def override_key(word: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.integer) and not isinstance(value, bool)

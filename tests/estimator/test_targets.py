@@ -1,13 +1,28 @@
 """Rows, targets and parameters in the forms that numpy, SciPy and frames give them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import job
 from helpers.frames import Frame, Series
 from sklearn.exceptions import DataConversionWarning
 from sklearn.model_selection import GridSearchCV
 
-from slide import CSR, Model, Pattern, SlideClassifier, SlideNetwork, as_csr, as_pattern, load
+from slide import (
+    CSR,
+    ActiveSampler,
+    LSHProposer,
+    Model,
+    Pattern,
+    RecentProposer,
+    SlideClassifier,
+    SlideNetwork,
+    as_csr,
+    as_pattern,
+    load,
+)
 from slide.estimator.targets import read_targets
 from slide.sampling import FullSampler
 
@@ -214,6 +229,19 @@ def test_parameters_may_be_scalars_of_numpy(tmp_path):
     assert load(tmp_path / "m").predict(X[:1], k=3).labels.shape == (1, 3)
     with pytest.raises(ValueError, match="k must be a whole number of at least 1, not 0"):
         found.predict_top_k(X, k=np.int64(0))
+
+
+@pytest.mark.parametrize("proposer", [LSHProposer, RecentProposer, None])
+def test_sizes_of_layers_and_runs_may_be_scalars_of_numpy(tmp_path, proposer):
+    few = np.int64
+    options = {"proposer": proposer, "active": few(20), "seed": few(3), "mode": "per_sample"}
+    network = SlideNetwork(few(60), [few(8)], few(80), partial(ActiveSampler, **options))
+    data = job.make_data(tmp_path, **{name: few(size) for name, size in job.SIZES.items()})
+    options = {"batch_size": few(16), "epochs": few(2), "seed": few(1), "max_steps": few(3)}
+    trainer = job.make_trainer(tmp_path, data, network=network, **options)
+    assert trainer.fit()["steps"] == 3
+    Model(network).save(tmp_path / "m")
+    assert load(tmp_path / "m").predict(data.test.features, k=few(3)).labels.shape == (40, 3)
 
 
 def test_grids_of_numpy():
