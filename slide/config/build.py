@@ -376,16 +376,16 @@ def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object])
 
 def _announce_data(data: SparseDataset, holdout: float) -> None:
     """Say how large the data set is, and which rows are evaluated."""
-    judged = f"{holdout:.3g} of them judge in place of the" if holdout else f"{len(data.test):,}"
+    held = f"{holdout:.3g} of them held out in place of the" if holdout else f"{len(data.test):,}"
     log(
-        f"data      {data.name}: {len(data.train):,} training rows, {judged} test rows, "
+        f"data      {data.name}: {len(data.train):,} training rows, {held} test rows, "
         f"{data.num_features:,} features, {data.num_labels:,} labels"
     )
     if not holdout and not len(data.test.labels.indices):
         log("warning   no test row has a label, so all scores will be 0")
-    judging = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
-    if judging < _FEW:
-        log(f"warning   {judging} rows judge the run, so its scores are rough")
+    evaluated = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
+    if evaluated < _FEW:
+        log(f"warning   only {evaluated} rows are evaluated, so the scores are rough")
 
 
 def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:

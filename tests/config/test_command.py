@@ -299,19 +299,19 @@ def test_a_part_that_there_is_not(tmp_path, target):
     assert said.endswith("(modules are looked for on PYTHONPATH)")
 
 
-def test_which_rows_judge(tmp_path, capsys):
+def test_which_rows_are_evaluated(tmp_path, capsys):
     job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", "dataset.holdout=0.2"))
     said = capsys.readouterr().err
-    assert "150 training rows, 0.2 of them judge in place of the test rows" in said
+    assert "150 training rows, 0.2 of them held out in place of the test rows" in said
 
 
 @pytest.mark.parametrize(("share", "rows"), [("0.02", 3), ("0.9", None)])
-def test_few_rows_that_judge(tmp_path, capsys, share, rows):
+def test_few_rows_that_are_evaluated(tmp_path, capsys, share, rows):
     """Scores of 3 rows say little, and the run says so."""
     job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", f"dataset.holdout={share}"))
-    warning = "rows judge the run, so its scores are rough"
+    warning = "rows are evaluated, so the scores are rough"
     said = capsys.readouterr().err
-    assert (f"warning   {rows} {warning}" in said) if rows else (warning not in said)
+    assert (f"warning   only {rows} {warning}" in said) if rows else (warning not in said)
 
 
 def test_a_rate_that_is_too_large(tmp_path, capsys):
