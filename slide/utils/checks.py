@@ -23,7 +23,7 @@ def whole(name: str, value: Any, least: int) -> int:
 
     Example:
         >>> import numpy as np
-        >>> from slide import checks
+        >>> from slide.utils import checks
         >>> checks.whole("batch_size", np.int64(3), least=1)
         3
     """
