@@ -107,6 +107,7 @@ def train() -> None:
     else:
         # Values of Hydra's own options, such as job in --cfg job, are no keys.
         keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
+        others = [word for word in words if word not in keys]
         sweeps = bool({"-m", "--multirun"} & set(options))
         with one_voice():
             if sweeps and find_place().size > 1:
@@ -116,13 +117,13 @@ def train() -> None:
             with user_errors():
                 runs = combinations([word for word in keys if not _of_hydra(word)], sweeps)
                 keys = [readable(word, sweeps) for word in keys]
-        if words and len(words) == sweeps + len(keys) and not any(map(_of_hydra, keys)):
+        if others in (["-m"], ["--multirun"]) and not any(map(_of_hydra, keys)):
             sweep = Sweep(keys)
             for run in runs:
                 sweep.run(run, partial(_run_swept, run, sweep.words_of(run)))
             sweep.finish()
         else:
-            sys.argv[1:] = [*keys, *(word for word in words if word not in keys)]
+            sys.argv[1:] = [*keys, *others]
             _run_by_hydra(keys)
 
 

@@ -319,15 +319,18 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             checks.one_of("label_weights", self.label_weights, ("propensity",))
         # What is as in the recipe is left to it: settings may name another recipe.
         values = {key: self._plain(name) for name, key in _KEYS.items()}
+        if values["network.hidden"] is not None:
+            widths = np.atleast_1d(np.asarray(values["network.hidden"], object))
+            values["network.hidden"] = without_numpy(widths.tolist())
         values = {key: value for key, value in values.items() if value != DEFAULTS[key]}
-        if isinstance(values.get("network.hidden"), int):
-            values["network.hidden"] = [values["network.hidden"]]
         if self.ranker != "ensemble":
             values.pop("ranker.known", None)
         choices = {"sampler": self._plain("sampler"), "ranker": self.ranker or "none"}
         choices = {group: name for group, name in choices.items() if name != DEFAULTS[group]}
         arguments = {key: name for name, key in _KEYS.items()}
         arguments |= {"sampler": "sampler", "ranker": "ranker", "seed": "random_state"}
+        if not isinstance(self.settings, dict | None):
+            raise ValueError(f"settings must be a dict of keys and values, not {self.settings!r}")
         for key, value in (self.settings or {}).items():
             group, _, rest = key.partition(".")
             if key in arguments:

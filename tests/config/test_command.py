@@ -126,6 +126,8 @@ def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):
     job.main("--cfg", "job", "optimizer.lr=0.5")
     shown = OmegaConf.create(capsys.readouterr().out)
     assert shown.optimizer.lr == 0.5
+    job.main("run_dir=a_lr=0.1", "--cfg", "job")  # A path that Hydra reads only in quotes.
+    assert OmegaConf.create(capsys.readouterr().out).run_dir == "a_lr=0.1"
     assert shown.keys() == job.compose().keys()
     assert not list(tmp_path.iterdir())
 

@@ -247,6 +247,7 @@ def test_labels_are_copied(rows):
         ({"settings": {"hash.tables": 3}}, "no key hash.tables .*; did you mean hash.num_tables"),
         ({"settings": {"hash.bin_size": 3}}, "bin_size belongs to hash=dwta; simhash has hashes"),
         ({"settings": {"hash.num_tables": 3}}, "hash.num_tables would have no effect: outputs are"),
+        ({"settings": ["hash=dwta"]}, r"settings must be a dict of .*, not \['hash=dwta'\]"),
         ({"settings": {"dropout": 3}}, "settings take keys of network, sampler, .* not dropout"),
         ({"settings": {"optimizer.lr": 3}}, "optimizer.lr is the argument lr, not one of settings"),
     ],
@@ -288,7 +289,8 @@ def test_arguments_are_those_of_the_command_line(name):
     value = values.get(name, 11)
     OmegaConf.update(expected, _KEYS[name], value)
     assert SlideClassifier(**{name: value})._config() == expected
-    assert name != "hidden" or SlideClassifier(hidden=np.int64(5))._config() == expected
+    for hidden in (np.int64(5), (5,), np.array([5])) if name == "hidden" else ():
+        assert SlideClassifier(hidden=hidden)._config() == expected
 
 
 @pytest.mark.parametrize(
