@@ -198,6 +198,16 @@ def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys):
     assert ended.value.code == 2
 
 
+def test_a_sweep_with_keys_of_hydra_is_left_to_hydra(tmp_path, capsys):
+    words = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none", "report=true"]
+    job.main("-m", *words, "seed=1,2", f"hydra.sweep.dir={tmp_path}/sweep")
+    rows = capsys.readouterr().out.splitlines()[-2:]
+    assert [row.split()[0] for row in rows] == ["1", "2"]
+    for row, seed in zip(rows, (1, 2), strict=True):
+        assert row.endswith(f"  {tmp_path}/run/seed={seed}")
+        assert (tmp_path / f"run/seed={seed}/report.html").exists()
+
+
 def test_an_interrupt_ends_a_sweep(tmp_path, monkeypatch, capsys):
     interrupt_at(monkeypatch, 0, times=1)
     message = job.failure("-m", *job.tiny(tmp_path), "seed=1,2")
