@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slide.report.figures import draw_comparison, save
-from slide.report.run_files import RunFiles, read_run
-from slide.report.text_tables import SELECTION_COLUMNS, figure_columns, text_table
+from slide.report.page import draw_comparison, save
+from slide.report.run_files import SELECTION_COLUMNS, RunFiles, figure_columns, read_run, text_table
 from slide.utils import checks
 from slide.utils.progress_bar import until_reader_goes
 

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
-from slide.config.compose import INTERNAL, find_conf
-from slide.config.resume import REPLACEABLE
+from slide.config.compose import REPLACEABLE, leaves
 from slide.utils.files import write_text
+from slide.utils.sizes import find_conf
 
 WIDTH, KEY_WIDTH = 100, 34
-# Keys that are not settings: what a file builds, and a hint for missing files.
-NO_SETTINGS = (*INTERNAL, "hint")
 # The settings that most users need; docs/settings.md shows these, --help all.
 COMMON = (
     *("dataset", "dataset.root", "dataset.holdout", "network.hidden", "sampler", "sampler.active"),
@@ -91,21 +89,9 @@ def read_page(text: str, above: str = "") -> Page:
     head = list(takewhile(lambda line: line.startswith("#"), lines))
     words = [line.lstrip("# ") for line in head]
     about = [line for line in words if not line.startswith(("python train.py", "@package"))]
-    values = _leaves(OmegaConf.to_container(OmegaConf.create(text)), above)
+    values = leaves(OmegaConf.to_container(OmegaConf.create(text)), above)
     texts = explanations("\n".join(lines[len(head) :]))
     return Page(" ".join(about), values, {above + key: text for key, text in texts.items()})
-
-
-def _leaves(tree: object, above: str) -> dict[str, object]:
-    """The settings in a mapping, without values that refer to another key."""
-    found: dict[str, object] = {}
-    assert isinstance(tree, dict)
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= _leaves(value, f"{above}{key}.")
-        elif key not in NO_SETTINGS and not str(value).startswith("${"):
-            found[f"{above}{key}"] = value
-    return found
 
 
 def read_groups(conf: Path) -> list[KeyGroup]:

@@ -37,16 +37,15 @@ import numpy as np
 
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
-from slide.data.row_transform import STEP_ARRAYS, RowTransform
-from slide.data.transform_steps import frequent_labels, row_counts, tf_idf_weights
+from slide.data.row_transform import (
+    STEP_ARRAYS,
+    RowTransform,
+    frequent_labels,
+    row_counts,
+    tf_idf_weights,
+)
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
-
-__all__ = [
-    "check_transform",
-    "count_steps",
-    "transform",
-]
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TRANSFORM_VERSION = 2

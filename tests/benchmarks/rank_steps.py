@@ -18,7 +18,6 @@ from sized import settings
 
 from slide import CSR, Pattern, SlideNetwork, runtime
 from slide.config import build_network, build_optimizer
-from slide.config.parts import SharedRows
 from slide.distributed import Group
 from slide.distributed.launch import find_place, meet
 from slide.utils.resources import peak_memory_mb, resident_memory
@@ -60,8 +59,12 @@ def expected_counts(most: int) -> np.ndarray:
 
 def build(config: DictConfig, case: dict[str, Any], group: Group) -> SlideNetwork:
     """The network; that of one process is the ordinary one."""
-    sizes = case["features"], case["labels"]
-    return build_network(config, *sizes, SharedRows(group, *map(expected_counts, sizes)))
+    features, labels = case["features"], case["labels"]
+    counts = {
+        "feature_counts": expected_counts(features),
+        "label_counts": expected_counts(labels),
+    }
+    return build_network(config, features, labels, group, counts)
 
 
 def watch(group: Group) -> list[float]:

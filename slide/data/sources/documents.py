@@ -19,7 +19,7 @@ import numpy as np
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError, check_not_compressed
-from slide.data.fetching.fetch import check_folders, ensure_files
+from slide.data.fetching import check_folders, ensure_files
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.sparse import Pattern
 from slide.utils.files import file_state

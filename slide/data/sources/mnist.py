@@ -23,7 +23,7 @@ import numpy as np
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
+from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.sparse import CSR, Pattern
 from slide.utils.files import file_state
 from slide.utils.progress_bar import ProgressBar

@@ -1,20 +1,19 @@
-"""Values of settings that the user left open: they follow from the data and the other settings."""
+"""Settings that the user left open, which follow from the data, and settings without an effect."""
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from slide.config.compose import find_conf
 from slide.distributed.launch import find_place, find_rank_device
-from slide.utils.sizes import active_outputs, batch_size, default_search, hidden_width, output_scale
+from slide.utils import sizes
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
 _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
-# Settings of tables that the published method does not have.
-_NOT_PUBLISHED = ("hash.probes",)
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
 
 
@@ -33,25 +32,26 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         >>> config.trainer.batch_size, config.sampler.active, config.sampler.proposer
         (256, 2048, None)
     """
-    sampler = config.sampler
+    sampler, network, trainer = config.sampler, config.network, config.trainer
     with open_dict(sampler):
         auto = sampler.pop("look_up", None) == "auto"
     if auto and not looks_up(config):
-        sampler.proposer = _recent() if sampler.mode == "per_sample" else None
-    if config.trainer.batch_size is None:
-        config.trainer.batch_size = batch_size(num_rows)
+        recent = OmegaConf.load(sizes.find_conf() / "sampler" / "recent.yaml")
+        sampler.proposer = recent.proposer if sampler.mode == "per_sample" else None
+    if trainer.batch_size is None:
+        trainer.batch_size = sizes.batch_size(num_rows)
     if sampler._target_ == FULL:
         sampler.active = "all"
     if sampler.active is None:
-        sampler.active = active_outputs(num_labels)
-    if config.network.hidden is None:
-        config.network.hidden = [hidden_width(num_labels)]
-    if config.trainer.evaluation is None:
+        sampler.active = sizes.active_outputs(num_labels)
+    if network.hidden is None:
+        network.hidden = [sizes.hidden_width(num_labels)]
+    if trainer.evaluation is None:
         by_index = bool(config.ranker) and run_device(config).type == "cpu"
-        config.trainer.evaluation = default_search(num_labels, by_index)
-    if config.network.output_scale is None:
+        trainer.evaluation = sizes.default_search(num_labels, by_index)
+    if network.output_scale is None:
         shared = sampler.mode != "per_sample" or sampler.active == "all"
-        config.network.output_scale = output_scale(num_labels, shared)
+        network.output_scale = sizes.output_scale(num_labels, shared)
 
 
 def run_device(config: DictConfig) -> torch.device:
@@ -64,13 +64,6 @@ def run_device(config: DictConfig) -> torch.device:
     return find_rank_device(config.runtime.get("device", "cpu"), find_place())
 
 
-def _recent() -> DictConfig:
-    """The proposer of ``sampler=recent``."""
-    found = OmegaConf.load(find_conf() / "sampler" / "recent.yaml")
-    assert isinstance(found, DictConfig)
-    return found.proposer
-
-
 def looks_up(config: DictConfig) -> bool:
     """Whether ``sampler=auto`` builds hash tables: where something must be found by inputs alone.
 
@@ -78,9 +71,15 @@ def looks_up(config: DictConfig) -> bool:
     set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
     single samples the labels of recent samples are the better source.
     """
-    sizes = config.network.hidden_active
-    hidden = OmegaConf.is_list(sizes) and any(size is not None for size in sizes)
+    widths = config.network.hidden_active
+    hidden = OmegaConf.is_list(widths) and any(width is not None for width in widths)
     return hidden or config.trainer.evaluation == "sampler"
+
+
+def proposer_class(config: DictConfig) -> Any:
+    """The class of the proposer of the output layer; None: it has none."""
+    proposer = config.sampler.get("proposer")
+    return proposer and get_object(proposer._target_)
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
@@ -106,28 +105,27 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
 
 def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
     """How keys begin that nothing uses, and why."""
-    sampler = config.sampler
+    sampler, lsh = config.sampler, "choose sampler=lsh"
     if sampler._target_ == FULL:
-        return (*_OF_SETS, *_OF_TABLES), "all outputs are computed; choose sampler=lsh"
+        return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {lsh}"
     if sampler.active == "all":
         why = "sampler.active=all computes all outputs; give it a number"
         return (*_OF_SETS, *_OF_TABLES), why
-    drawn = "outputs are drawn uniformly"
     if sampler.get("look_up") == "auto":
         if looks_up(config):
             return (), ""
         if sampler.mode == "per_sample":
             why = "sets of each sample have labels of recent samples; add sampler=lsh"
             return ("hash", "schedule", "sampler.proposer"), why
-        return _OF_TABLES, f"{drawn} for a set that the batch shares; add sampler=lsh"
+        why = "outputs are drawn uniformly for a set that the batch shares; add sampler=lsh"
+        return _OF_TABLES, why
     if sampler.get("proposer") is None:
-        return _OF_TABLES, f"{drawn}; choose sampler=lsh"
+        return _OF_TABLES, f"outputs are drawn uniformly; {lsh}"
     kind = sampler.proposer._target_.rpartition(".")[2]
     if kind == "LSHProposer":
         return (), ""
     if kind == "PublishedLSHProposer":
-        return _NOT_PUBLISHED, "the published method has nothing of it; choose sampler=lsh"
+        return ("hash.probes",), f"the published method has nothing of it; {lsh}"
     if kind in ("RecentProposer", "NeighbourProposer"):
-        return ("hash", "schedule"), "no index is built; choose sampler=lsh"
-    why = "candidates do not come from hash tables; choose sampler=lsh"
-    return ("hash", "schedule.redraw_every"), why
+        return ("hash", "schedule"), f"no index is built; {lsh}"
+    return ("hash", "schedule.redraw_every"), f"candidates do not come from hash tables; {lsh}"

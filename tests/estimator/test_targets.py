@@ -1,13 +1,28 @@
 """Rows, targets and parameters in the forms that numpy, SciPy and frames give them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import job
 from helpers.frames import Frame, Series
 from sklearn.exceptions import DataConversionWarning
 from sklearn.model_selection import GridSearchCV
 
-from slide import CSR, Model, Pattern, SlideClassifier, SlideNetwork, as_csr, as_pattern, load
+from slide import (
+    CSR,
+    ActiveSampler,
+    LSHProposer,
+    Model,
+    Pattern,
+    RecentProposer,
+    SlideClassifier,
+    SlideNetwork,
+    as_csr,
+    as_pattern,
+    load,
+)
 from slide.estimator.targets import read_targets
 from slide.sampling import FullSampler
 
@@ -29,6 +44,27 @@ def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted, form, k
     found = fitted._read_rows(many, reset=False)
     assert found.values.tolist() == [299.0 * float(counts[0])]
     assert many.dtype == kind
+
+
+class NAType:
+    """A label that is missing, as pandas has it."""
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, NAType()])
+@pytest.mark.parametrize(
+    "labels", [["a", "b"], [["a"], ["b", "c"]], [3, 5], np.array(["a", "b"], object)]
+)
+def test_a_row_without_a_label_is_named(gap, labels):
+    for y in ([*labels, gap], Series([*labels, gap])):
+        with pytest.raises(ValueError, match=r"row 2 of y has no label, but .*: leave the row out"):
+            read_targets(y)
+    with pytest.raises(ValueError, match="a label of row 1 of y is missing"):
+        read_targets([["a"], ["b", gap]])
+    with pytest.raises(ValueError, match=r"row 1 of y has no label, but np\.float64"):
+        read_targets(np.array([1, np.nan]))
 
 
 NAMES = ["ash", "birch", "cedar"]
@@ -195,6 +231,19 @@ def test_parameters_may_be_scalars_of_numpy(tmp_path):
         found.predict_top_k(X, k=np.int64(0))
 
 
+@pytest.mark.parametrize("proposer", [LSHProposer, RecentProposer, None])
+def test_sizes_of_layers_and_runs_may_be_scalars_of_numpy(tmp_path, proposer):
+    few = np.int64
+    options = {"proposer": proposer, "active": few(20), "seed": few(3), "mode": "per_sample"}
+    network = SlideNetwork(few(60), [few(8)], few(80), partial(ActiveSampler, **options))
+    data = job.make_data(tmp_path, **{name: few(size) for name, size in job.SIZES.items()})
+    options = {"batch_size": few(16), "epochs": few(2), "seed": few(1), "max_steps": few(3)}
+    trainer = job.make_trainer(tmp_path, data, network=network, **options)
+    assert trainer.fit()["steps"] == 3
+    Model(network).save(tmp_path / "m")
+    assert load(tmp_path / "m").predict(data.test.features, k=few(3)).labels.shape == (40, 3)
+
+
 def test_grids_of_numpy():
     X, y = np.eye(4)[[0, 1, 2] * 8], np.array(["a", "b", "c"] * 8)
     grid = {"hidden": np.array([4, 8]), "l2_norm": np.array([True, False])}
@@ -219,14 +268,14 @@ def test_the_first_rows_of_one_column_need_all_classes(y):
     [
         (["a", "b"], ["a", "b", "a"], "names of labels must differ; 'a' occurs twice"),
         ([["a"], [1]], ["a", 1, "1"], "names of labels must differ; '1' occurs twice"),
-        ([[0.5], [np.nan]], None, "must be texts or finite numbers, not nan"),
+        ([[0.5], [np.nan]], None, r"a label of row 1 of y is missing: \[nan\]"),
         ([[0.5], [np.inf]], None, "must be texts or finite numbers, not inf"),
         (["a", "b"], ["a", "b", None], "must be texts or finite numbers, not None"),
         (Frame(np.eye(2), ["a", "a"]), None, "names of labels must differ; 'a' occurs twice"),
     ],
 )
 def test_names_of_labels_are_checked_before_training(monkeypatch, y, classes, message):
-    monkeypatch.setattr("slide.estimator.recipe.Recipe.network", None)
+    monkeypatch.setattr("slide.estimator.classifier.build_network", None)
     model, X = SlideClassifier(random_state=0), np.eye(2)
     with pytest.raises(ValueError, match=message):
         model.partial_fit(X, y, classes=classes) if classes else model.fit(X, y)
@@ -236,7 +285,7 @@ def test_names_of_features_are_checked_before_training(monkeypatch):
     """scikit-learn knows frames by their package."""
     names = np.array(["a", "a"], object)
     monkeypatch.setattr("sklearn.utils.validation._get_feature_names", lambda _: names)
-    monkeypatch.setattr("slide.estimator.recipe.Recipe.network", None)
+    monkeypatch.setattr("slide.estimator.classifier.build_network", None)
     with pytest.raises(ValueError, match="names of features must differ; 'a' occurs twice"):
         SlideClassifier().fit(np.eye(2), ["x", "y"])
 

@@ -1,18 +1,16 @@
-"""Each choice of each group composes and trains; a new file in conf/ is covered by itself."""
+"""Each choice of each group composes and trains; recipes, and what wins over them."""
 
-import importlib
 import re
 
 import pytest
 from helpers import datafiles, job
 from omegaconf import OmegaConf
 
-from slide.config.defaults import check_used
+from slide.config import build_network, fill_in
+from slide.config.recipe import check_used
 
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted(job.CONF.glob(f"{group}/*"))]
-# Rooms whose names a configuration may use.
-PUBLIC = ("", ".data", ".ranking", ".sampling", ".training")
 
 
 def small(folder, group, choice):
@@ -41,11 +39,6 @@ def give_files(folder, choice):
     files.mkdir()
     datafiles.write_inputs(files, job.make_data(folder, **job.WITH_HELD), config)
     return overrides
-
-
-def test_all_groups_were_found():
-    assert {"dataset", "hash", "sampler", "schedule", "recipe", "loss"} <= set(GROUPS)
-    assert ("sampler", "faiss") in CHOICES
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
@@ -86,9 +79,70 @@ def test_each_file_begins_with_its_command(group, choice):
     check_used(job.compose(*words), [word.partition("=")[0] for word in words])
 
 
-@pytest.mark.parametrize("path", sorted(job.CONF.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_targets_are_public_names(path):
-    for target in re.findall(r"_target_: (\S+)", path.read_text()):
-        room, _, name = target.rpartition(".")
-        assert room.removeprefix("slide") in PUBLIC, target
-        assert hasattr(importlib.import_module(room), name), target
+RECIPES = sorted(path.stem for path in job.CONF.glob("recipe/*.yaml"))
+
+
+def test_first_weights_of_the_published_setting():
+    config = job.compose("recipe=slide2020", "dataset=amazon670k")
+    fill_in(config, 1000, 2000)
+    network = build_network(config, 3000, 2000)
+    for layer in network.layers():
+        assert layer.weight.std().item() == pytest.approx(0.01, rel=0.02)
+        assert layer.bias.std().item() == pytest.approx(0.01, rel=0.2)
+
+
+def test_a_key_on_the_command_line_wins_over_a_recipe():
+    config = job.compose(
+        "recipe=slide2020", "optimizer.lr=0.5", "hash.num_tables=7", "hash=simhash"
+    )
+    assert config.optimizer.lr == 0.5
+    assert config.hash.family._target_ == "slide.SimHash"
+    assert config.sampler.proposer.num_tables == 7
+    assert config.hash.hashes_per_table == 6
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_keys_of_a_recipe_are_taken(recipe):
+    config = job.compose(f"recipe={recipe}", "dataset=debian")
+    for group, values in job.raw("recipe", recipe).items():
+        for key in values if group != "defaults" else ():
+            assert config[group][key] == values[key], (group, key)
+    for group, choice in overridden(recipe):
+        assert kinds(config.get(group)) == kinds(job.raw(group, choice)), group
+    for sampler in ("full", "uniform", "faiss"):
+        job.compose(f"recipe={recipe}", f"sampler={sampler}")
+
+
+def kinds(config):
+    """What a configuration builds."""
+    return re.findall(r"_(?:target|args)_:\n? *(?:- )?(\S+)", OmegaConf.to_yaml(config or {}))
+
+
+def overridden(recipe):
+    """Group and choice of each ``override`` among a recipe's defaults."""
+    for entry in OmegaConf.load(job.CONF / "recipe" / f"{recipe}.yaml").get("defaults", []):
+        for name, choice in entry.items():
+            yield name.removeprefix("override /"), choice
+
+
+def test_without_a_recipe_the_files_hold_what_is_used():
+    config = OmegaConf.to_container(job.compose())
+    expected = OmegaConf.to_container(OmegaConf.load(job.CONF / "train.yaml"))
+    chosen = [entry for entry in expected.pop("defaults") if isinstance(entry, dict)]
+    assert {"recipe": None} in chosen
+    del expected["hydra"]
+    for ((group, choice),) in (entry.items() for entry in chosen):
+        if choice and not group.startswith("override"):
+            expected[group] = expected.get(group, {}) | OmegaConf.to_container(
+                job.raw(group, choice)
+            )
+    assert config == expected
+
+
+@pytest.mark.parametrize("recipe", [[], ["recipe=slide2020"]])
+def test_any_recipe_with_or_without_a_ranker(recipe):
+    without = job.compose(*recipe, "ranker=none")
+    assert not without.get("ranker")
+    ranked = job.compose(*recipe, "ranker=ensemble", "ranker.depth=7")
+    assert ranked.ranker._target_ == "slide.ranking.EnsembleRanker"
+    assert ranked.ranker.depth == 7

@@ -1,42 +1,38 @@
-"""Reads text files that have a row in each line: ``label,label feature:value feature:value ...``.
+"""Files of rows: text with a row in each line, read and written, and pairs of SciPy matrices.
 
-There are two variants. Files of the extreme classification repository (XMC) begin with a line
-``rows features labels``, and their columns begin at 0. Files of svmlight have comments instead, and
-columns of features that mostly begin at 1. In both, a row without labels begins with a space.
+A line is ``label,label feature:value feature:value ...``. There are two variants. Files of the
+extreme classification repository (XMC) begin with a line ``rows features labels``, and their
+columns begin at 0. Files of svmlight have comments instead, and columns of features that mostly
+begin at 1. In both, a row without labels begins with a space.
 """
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
 
 import numpy as np
 
-from slide.data.dataset import Block
+from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_not_compressed, out_of_range
+from slide.kernels import format_rows as kernel
 from slide.kernels import parse_rows as parse
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
-from slide.utils.progress_bar import ProgressBar
-
-__all__ = [
-    "MAX_INDEX",
-    "VARIANTS",
-    "XMC",
-    "Sizes",
-    "Variant",
-    "count_rows",
-    "parse_header",
-    "parse_text",
-    "read_header",
-    "read_text_blocks",
-    "text_variant",
-]
+from slide.utils.files import write_atomic
+from slide.utils.progress_bar import ProgressBar, counted_bytes
 
 PARSED_BYTES = 16 << 20
 MAX_INDEX = 2**31 - 1  # The most rows or columns: indices are int32.
 SHOWN_CHARACTERS = 40
 _EMPTY = b"\n", b"\r\n", b"\r"
+
+# Compression makes zeros at most a thousand times shorter. Without this bound a small file could
+# ask for memory for billions of rows.
+_ROWS_PER_BYTE = 1024
+
+FORMATTED_ENTRIES = 1 << 18  # The most features, and labels, that are formatted at once.
 
 
 class Sizes(NamedTuple):
@@ -294,3 +290,225 @@ def _shown_text(text: bytes) -> str:
     shown = text[: 8 * SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
     shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
+
+
+def read_npz_sizes(features: Path, labels: Path) -> Sizes:
+    """Reads only the shapes of two matrices.
+
+    Raises:
+        DataError: a file is no sparse matrix, or the two differ in their number of rows.
+    """
+    rows, num_features = read_npz_shape(features)
+    label_rows, num_labels = read_npz_shape(labels)
+    if label_rows != rows:
+        raise DataError(f"{labels}: file has {label_rows} rows, but {rows} are in {features}")
+    return Sizes(rows, num_features, num_labels)
+
+
+def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
+    """Reads two matrices of any sparse kind. A stored zero is neither a feature nor a label.
+
+    Args:
+        features: file of the features; their values are converted to float32.
+        labels: file of the labels: the entries that are not zero; None: no row has labels.
+
+    Yields:
+        All rows at once.
+
+    Raises:
+        DataError: a file is no sparse matrix, a value is not finite in float32, an entry occurs
+            twice, or the two differ in their number of rows.
+    """
+    if labels is None:
+        read_npz_shape(features)
+        rows = _read_matrix(features)
+        yield Block(rows, Pattern(np.zeros(len(rows.indptr), np.int64), np.empty(0, np.int32)))
+        return
+    read_npz_sizes(features, labels)
+    indptr, indices, _ = _read_matrix(labels, marks=True)
+    yield Block(_read_matrix(features), Pattern(indptr, indices))
+
+
+@contextmanager
+def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file. If numpy opened it by its path, it would not close a malformed one."""
+    with path.open("rb") as file:
+        try:
+            yield file
+        except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
+            problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
+            raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error
+
+
+def read_npz_shape(path: Path) -> tuple[int, int]:
+    """Reads only the shape of a matrix: its rows and columns.
+
+    Raises:
+        DataError: the file is no sparse matrix, or of a size that cannot be.
+    """
+    with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
+        rows, columns = (int(count) for count in arrays["shape"])
+    for name, count in (("rows", rows), ("columns", columns)):
+        if not 0 <= count <= MAX_INDEX:
+            raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {MAX_INDEX}")
+    size = path.stat().st_size
+    if rows > _ROWS_PER_BYTE * size:
+        raise DataError(
+            f"{path}: matrix has {rows} rows, more than a file of {size} bytes can hold"
+        )
+    return rows, columns
+
+
+def _read_matrix(path: Path, marks: bool = False) -> CSR:
+    """A matrix with values of float32; as ``marks``, only whether they are zero.
+
+    Numbers that are not zero may be in float32.
+    """
+    from scipy import sparse  # Imported here: it takes long, and few files need it.
+
+    with _opened_matrix(path) as file:
+        with counted_bytes(file, path.stat().st_size, str(path)) as counted:
+            matrix = sparse.load_npz(counted)
+        # SciPy's compiled conversions trust these numbers as places in memory.
+        if hasattr(matrix, "indptr"):
+            matrix.check_format(full_check=True)
+            if np.any(np.diff(matrix.indptr) < 0):
+                raise ValueError("index pointers decrease")
+        elif matrix.format == "dia":
+            if np.any(np.abs(matrix.offsets.astype(np.int64)) > max(matrix.shape)):
+                raise ValueError("an offset is beyond the matrix")
+        elif matrix.format == "coo":
+            matrix.has_canonical_format = True  # Else the conversion would sum duplicates.
+        matrix = matrix.tocsr()
+    if matrix.dtype.kind not in "biuf":
+        raise DataError(f"{path}: values are of type {matrix.dtype}, not real numbers")
+    with np.errstate(over="ignore"):
+        values = matrix.data.astype(np.float32, copy=False)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        place = _entry_place(matrix, bad[0])
+        raise DataError(f"{path}: value {matrix.data[bad[0]]} at {place} is not a finite float32")
+    matrix.data = matrix.data != 0 if marks else values
+    _check_distinct(path, matrix)
+    indices = matrix.indices.astype(np.int32, copy=False)
+    rows = CSR(matrix.indptr.astype(np.int64, copy=False), indices, matrix.data)
+    return rows.without_zeros()
+
+
+def _check_distinct(path: Path, matrix) -> None:
+    if matrix.has_canonical_format:
+        return
+    matrix = matrix.sorted_indices()  # A copy: the entries of the file keep their order.
+    same = matrix.indices[1:] == matrix.indices[:-1]
+    begins = matrix.indptr[1:-1]
+    same[begins[(begins > 0) & (begins < matrix.nnz)] - 1] = False
+    twice = np.flatnonzero(same)
+    if len(twice):
+        raise DataError(f"{path}: {_entry_place(matrix, twice[0])} has more than one entry")
+
+
+def _entry_place(matrix, at: int) -> str:
+    row = np.searchsorted(matrix.indptr, at, side="right") - 1
+    return f"({row}, {matrix.indices[at]})"
+
+
+def write_xmc(
+    path: str | Path,
+    split: Split,
+    *,
+    format: str = "xmc",
+    first_feature: int | None = None,
+    first_label: int | None = None,
+) -> None:
+    """Writes a split into a text file, atomically.
+
+    Values have as few digits as a reader needs to find the same float32. The entries of a row keep
+    their order. Memory is bounded by a block of rows, or the longest row.
+
+    Args:
+        path: the file; an older one is replaced.
+        split: the rows. No column may occur twice in a row: readers refuse such rows.
+        format: "xmc" or "svmlight"; see `slide.data.sources.xmc`.
+        first_feature, first_label: number of the first column; None: that of the format.
+
+    Raises:
+        ValueError: an argument or a column number is out of range, or a value is not finite.
+        OSError: the file cannot be written; an older one stays as it was.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data import synthetic, write_xmc
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, train_samples=10, test_samples=5)
+        ...     write_xmc(f"{folder}/train.txt", data.train)
+        ...     print(pathlib.Path(folder, "train.txt").read_text().splitlines()[0])
+        10 10000 20000
+    """
+    variant = text_variant(format, first_feature, first_label)
+    columns = variant.first_feature, variant.first_label
+
+    def write(file: IO[bytes]) -> None:
+        if variant.header:
+            file.write(f"{len(split)} {split.num_features} {split.num_labels}\n".encode())
+        start = 0
+        for part in split.blocks(entries=FORMATTED_ENTRIES):
+            _check_rows(part, start)
+            room = (
+                kernel.FEATURE_BYTES * len(part.features.indices)
+                + kernel.LABEL_BYTES * len(part.labels.indices)
+                + kernel.ROW_BYTES * len(part)
+            )
+            out = np.empty(room, np.uint8)
+            end = kernel.format_rows(*part.features, *part.labels, *columns, out)
+            file.write(out[:end].data)
+            start += len(part)
+
+    write_atomic(Path(path), write)
+
+
+def _check_rows(part: Split, start: int) -> None:
+    """Raises ValueError for a malformed row; ``start`` is the number of the first row."""
+    features, labels = part.features, part.labels
+    for what, rows, count in (
+        ("feature", features, part.num_features),
+        ("label", labels, part.num_labels),
+    ):
+        bad = np.flatnonzero((rows.indices < 0) | (rows.indices >= count))
+        if len(bad):
+            row = start + _row_of(rows.indptr, bad[0])
+            raise ValueError(f"row {row}: {what} {rows.indices[bad[0]]} is not in [0, {count})")
+    bad = np.flatnonzero(~np.isfinite(features.values))
+    if len(bad):
+        row, feature = start + _row_of(features.indptr, bad[0]), features.indices[bad[0]]
+        value = features.values[bad[0]]
+        raise ValueError(f"row {row}: value {value} of feature {feature} is not finite")
+
+
+def _row_of(indptr: np.ndarray, entry: int) -> int:
+    return int(np.searchsorted(indptr, entry, side="right")) - 1
+
+
+def copy_numbered_rows(whole: Path, numbers: Path, target: Path) -> None:
+    """Copies some rows of a file into a file with a new header.
+
+    Args:
+        whole: a file in XMC text format; it is held in memory.
+        numbers: a file with a row number, counted from 1, at the beginning of each line.
+        target: the file to write.
+
+    Raises:
+        ValueError: a file is not as described; the message names it.
+    """
+    header, *rows = whole.read_bytes().removesuffix(b"\n").split(b"\n")
+    fields = header.split()
+    if len(fields) != 3 or fields[0] != b"%d" % len(rows):
+        raise ValueError(f"{whole.name}: header '{header[:40]!r}' of a file of {len(rows)} rows")
+    lines = numbers.read_bytes().splitlines()
+    with target.open("wb") as file:
+        file.write(b" ".join([b"%d" % len(lines), *fields[1:]]) + b"\n")
+        for place, line in enumerate(lines, 1):
+            word = (line.split() or [b""])[0]
+            number = int(word) if word.isdigit() else 0
+            if not 1 <= number <= len(rows):
+                raise ValueError(f"{numbers.name}:{place}: no row number in [1, {len(rows)}]")
+            file.write(rows[number - 1] + b"\n")

@@ -17,8 +17,6 @@ from typing import IO, Any
 
 from slide.utils.progress_bar import ProgressBar
 
-__all__ = ["UnpackError", "ensure_space", "unpack"]
-
 MAX_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
 COPIED_BYTES = 1 << 20
