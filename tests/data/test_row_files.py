@@ -41,6 +41,8 @@ ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 SETS = [name for name in ("bibtex", "delicious", "debian") if (DATA / name / "train.txt").is_file()]
+SVMLIGHT = VARIANTS["svmlight"]
+
 HAND_WRITTEN = {
     "plain": "2 5 4\n1,3 0:0.5 4:2\n0 2:1\n",
     "unsorted": "1 5 4\n3,0,1 4:1 0:2 3:3\n",
@@ -62,11 +64,38 @@ HAND_WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 1 << 20])
-@pytest.mark.parametrize("text", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
-def test_hand_written_files_are_read_as_the_naive_parser_reads_them(tmp_path, text, chunk_bytes):
-    naive_rows.parse(text.encode())  # these are all valid
-    assert_agrees(tmp_path / "data.txt", text, chunk_bytes=chunk_bytes)
+HAND_WRITTEN_LINES = {
+    "plain": "1,3 1:0.5 4:2\n0 2:1\n",
+    "no final newline": "1 1:1\n2 3:4",
+    "crlf": "1 1:1\r\n\r\n 3:4\r\n",
+    "no labels": " 1:1\n 2:1\n",
+    "no features": "1,2\n1,2 \n",
+    "neither": " \n  \n",
+    "empty": "",
+    "empty lines": "\n\n1 1:1\n\n\n",
+    "comments": "#\n# x\n#1 1:1\n1 1:1 # y\n1 2:1\t#z 3:x\n2 #\n #\n1 1:1 #",
+    "comments after white space": "  # x\n\t#\n1 1:1\n \t # y\r\n \n \t\n #",
+    "comments, crlf": "# x\r\n1 1:1 # y\r\n #\r\n",
+    "a comment after many rows": "1 1:1\n" * 20 + "# end",
+    "large numbers": "2147483646 2147483647:1\n",
+}
+
+
+VALID = [
+    *((XMC, text) for text in HAND_WRITTEN.values()),
+    *((SVMLIGHT, text) for text in HAND_WRITTEN_LINES.values()),
+]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 7, 1 << 20])
+@pytest.mark.parametrize(("variant", "text"), VALID, ids=[*HAND_WRITTEN, *HAND_WRITTEN_LINES])
+def test_hand_written_files_are_read_as_the_naive_parser_reads_them(
+    tmp_path, variant, text, chunk_bytes
+):
+    rows, _ = naive_rows.parse(text.encode(), variant)  # These are all valid.
+    assert_agrees(tmp_path / "data.txt", text, variant, chunk_bytes=chunk_bytes)
+    if variant == SVMLIGHT:
+        assert count_rows(tmp_path / "data.txt") == len(rows)
 
 
 ERRORS = {
@@ -109,13 +138,33 @@ ERRORS = {
 }
 
 
+ERRORS_SVMLIGHT = {
+    "a header": ("2 5 4\n1 1:1\n", 1, "malformed feature '5'"),
+    "feature 0": ("1 1:1\n1 0:1\n", 2, r"feature 0 is not in \[1, 6\)"),
+    "feature above": ("# x\n\n1 5:1 6:1\n", 3, r"feature 6 is not in \[1, 6\)"),
+    "label above": ("1 1:1\n\n4 1:1\n", 3, r"label 4 is not in \[0, 4\)"),
+    "feature twice": ("1 1:1 2:1 1:1\n", 1, "feature 1 occurs more than once"),
+    "comment without a space": ("1 1:1# x\n", 1, "malformed feature '1:1#'"),
+    "comment in the labels": ("1#,2 1:1\n", 1, "malformed labels '1#,2'"),
+    "query number": ("1 qid:3 1:1\n", 1, "malformed feature 'qid:3'"),
+    "number for a label": ("0.5 1:1\n", 1, "malformed labels '0.5'"),
+    "web page": ("<!DOCTYPE html>\n", 1, "malformed labels '<!DOCTYPE'"),
+}
+
+
+WRONG = [
+    *((XMC, *case) for case in ERRORS.values()),
+    *((SVMLIGHT, *case) for case in ERRORS_SVMLIGHT.values()),
+]
+
+
 @pytest.mark.parametrize("chunk_bytes", [3, 1 << 20])
-@pytest.mark.parametrize(("text", "line", "message"), ERRORS.values(), ids=ERRORS)
-def test_errors_name_the_line_and_the_value(tmp_path, text, line, message, chunk_bytes):
+@pytest.mark.parametrize(("variant", "text", "line", "message"), WRONG)
+def test_errors_name_the_line_and_the_value(tmp_path, variant, text, line, message, chunk_bytes):
     path = tmp_path / "data.txt"
     path.write_bytes(text.encode())
     with pytest.raises(DataError, match=rf"^{re.escape(str(path))}:{line}: .*{message}"):
-        read(path, chunk_bytes=chunk_bytes)
+        read(path, variant, sizes=Sizes(None, 5, 4), chunk_bytes=chunk_bytes)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5, 1 << 20])
@@ -245,35 +294,8 @@ def test_header_is_read_alone(tmp_path):
 # Files without a header: counted columns, comments, other first numbers.
 
 
-SVMLIGHT = VARIANTS["svmlight"]
 TRAIN = "# made by hand\n0,2 1:0.5 4:2\n 3:1  # no labels\n\n1 2:-1\n"
 TEST = "3 1:1\n0 7:1\n"
-
-HAND_WRITTEN_LINES = {
-    "plain": "1,3 1:0.5 4:2\n0 2:1\n",
-    "no final newline": "1 1:1\n2 3:4",
-    "crlf": "1 1:1\r\n\r\n 3:4\r\n",
-    "no labels": " 1:1\n 2:1\n",
-    "no features": "1,2\n1,2 \n",
-    "neither": " \n  \n",
-    "empty": "",
-    "empty lines": "\n\n1 1:1\n\n\n",
-    "comments": "#\n# x\n#1 1:1\n1 1:1 # y\n1 2:1\t#z 3:x\n2 #\n #\n1 1:1 #",
-    "comments after white space": "  # x\n\t#\n1 1:1\n \t # y\r\n \n \t\n #",
-    "comments, crlf": "# x\r\n1 1:1 # y\r\n #\r\n",
-    "a comment after many rows": "1 1:1\n" * 20 + "# end",
-    "large numbers": "2147483646 2147483647:1\n",
-}
-
-
-@pytest.mark.parametrize("chunk_bytes", [1, 2, 7, 1 << 20])
-@pytest.mark.parametrize("text", HAND_WRITTEN_LINES.values(), ids=HAND_WRITTEN_LINES)
-def test_hand_written_files_are_read_as_the_naive_parser_reads_them_svmlight(
-    tmp_path, text, chunk_bytes
-):
-    rows, _ = naive_rows.parse(text.encode(), SVMLIGHT)  # these are all valid
-    assert_agrees(tmp_path / "data.txt", text, SVMLIGHT, chunk_bytes=chunk_bytes)
-    assert count_rows(tmp_path / "data.txt") == len(rows)
 
 
 def test_lines_that_are_no_rows(tmp_path):
@@ -284,12 +306,13 @@ def test_lines_that_are_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_compressed_files_are_named_as_such(tmp_path, lenient):
+@pytest.mark.parametrize("variant", [XMC, SVMLIGHT])
+def test_compressed_files_are_named_as_such(tmp_path, variant, lenient):
     """Lenient reading would leave out all of their lines without a word."""
     path = tmp_path / "data.txt"
-    path.write_bytes(gzip.compress(b"1 1:1\n" * 1000))
+    path.write_bytes(gzip.compress(b"1 5 9\n0 1:1\n" * 1000))
     with pytest.raises(DataError, match=rf"{path} is compressed by gzip; unpack it first"):
-        read(path, SVMLIGHT, lenient=lenient)
+        read(path, variant, lenient=lenient)
 
 
 def test_numbers_begin_where_they_are_said_to(tmp_path):
@@ -300,29 +323,6 @@ def test_numbers_begin_where_they_are_said_to(tmp_path):
         read(path, Variant(False, 11, 5))
     with pytest.raises(DataError, match=rf"{path}:1: label 5 is not in \[6, 2147483653\)"):
         read(path, Variant(False, 10, 6))
-
-
-ERRORS_SVMLIGHT = {
-    "a header": ("2 5 4\n1 1:1\n", 1, "malformed feature '5'"),
-    "feature 0": ("1 1:1\n1 0:1\n", 2, r"feature 0 is not in \[1, 6\)"),
-    "feature above": ("# x\n\n1 5:1 6:1\n", 3, r"feature 6 is not in \[1, 6\)"),
-    "label above": ("1 1:1\n\n4 1:1\n", 3, r"label 4 is not in \[0, 4\)"),
-    "feature twice": ("1 1:1 2:1 1:1\n", 1, "feature 1 occurs more than once"),
-    "comment without a space": ("1 1:1# x\n", 1, "malformed feature '1:1#'"),
-    "comment in the labels": ("1#,2 1:1\n", 1, "malformed labels '1#,2'"),
-    "query number": ("1 qid:3 1:1\n", 1, "malformed feature 'qid:3'"),
-    "number for a label": ("0.5 1:1\n", 1, "malformed labels '0.5'"),
-    "web page": ("<!DOCTYPE html>\n", 1, "malformed labels '<!DOCTYPE'"),
-}
-
-
-@pytest.mark.parametrize("chunk_bytes", [3, 1 << 20])
-@pytest.mark.parametrize(("text", "line", "message"), ERRORS_SVMLIGHT.values(), ids=ERRORS_SVMLIGHT)
-def test_errors_name_the_line_and_the_value_svmlight(tmp_path, text, line, message, chunk_bytes):
-    path = tmp_path / "data.txt"
-    path.write_text(text)
-    with pytest.raises(DataError, match=rf"^{re.escape(str(path))}:{line}: .*{message}"):
-        read(path, SVMLIGHT, sizes=Sizes(None, 5, 4), chunk_bytes=chunk_bytes)
 
 
 def test_numbers_beyond_int32_are_errors(tmp_path):
@@ -431,12 +431,6 @@ def test_files_that_may_count_otherwise(tmp_path, first, line, said):
     variant = SVMLIGHT._replace(first_feature=first)
     with pytest.raises(DataError, match=said):
         list(read_text_blocks(tmp_path / "rows", variant, Sizes(features=5, labels=9)))
-
-
-def test_a_compressed_file_is_named(tmp_path):
-    (tmp_path / "rows.gz").write_bytes(gzip.compress(b"1 5 9\n0 1:1\n"))
-    with pytest.raises(DataError, match=r"rows.gz is compressed by gzip; unpack it first"):
-        list(read_text_blocks(tmp_path / "rows.gz", XMC))
 
 
 # Rows that are written as text are read back bit by bit.
