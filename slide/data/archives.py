@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from slide.utils.progress_bar import ProgressBar
 
+# 64 GiB and a million files: more is no data set, but an attack or a mistake.
 MAX_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
 COPIED_BYTES = 1 << 20
@@ -167,10 +168,8 @@ def _is_tar(stream: IO[bytes]) -> bool:
 
 
 def _path_of(member: str, paths: Collection[str]) -> str:
-    """Returns the path of a member, or the only path that ends in the same name.
-
-    Servers pack an archive again at times, and folders in it then get other names.
-    """
+    """Returns the path of a member, or the only path that ends in the same name."""
+    # Servers pack an archive again at times, and folders in it then get other names.
     alike = [path for path in paths if path.rpartition("/")[2] == member.rpartition("/")[2]]
     return alike[0] if member not in paths and len(alike) == 1 else member
 

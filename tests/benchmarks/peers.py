@@ -20,7 +20,7 @@ import scipy.sparse
 
 from slide import data as datasets
 from slide import runtime
-from slide.data import Batches, SparseDataset, Split, first_unknown, kind_of
+from slide.data import Batches, SparseDataset, Split, first_unseen, kind_of
 from slide.data.row_files import write_xmc
 from slide.sparse import CSR, Pattern
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
@@ -178,7 +178,7 @@ class Evaluation:
         self.split, kind = data.test.take(self.rows), kind_of(data.train)
         self.filtered, self.seen = kind != "other", Pattern.from_lists([[]] * count)
         if self.filtered:
-            self.seen = datasets.find_known(data.train, kind).of(self.split.features)
+            self.seen = datasets.find_seen(data.train, kind).of(self.split.features)
         self.left_out = np.diff(self.seen.indptr)
         self.depth = min(max(TOP) + int(self.left_out.max(initial=0)), data.num_labels)
         self.inverse = inverse_propensities(data.train.labels, data.num_labels, *data.propensity)
@@ -190,7 +190,7 @@ class Evaluation:
 
     def scores(self, ids: np.ndarray, filtered: bool = True) -> dict[str, float]:
         """P@k and PSP@k of the ids ``(rows, k)`` of labels, best first; -1: no more."""
-        found = first_unknown(ids, self.seen, max(TOP)) if filtered else ids
+        found = first_unseen(ids, self.seen, max(TOP)) if filtered else ids
         scores = {f"p_at_{k}": precision_at_k(found, self.split.labels, k) for k in TOP}
         return scores | {
             f"psp_at_{k}": psp_at_k(found, self.split.labels, k, self.inverse) for k in TOP
