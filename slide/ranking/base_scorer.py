@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from slide.data import KnownLabels, OwnItems, Split
+from slide.data import SeenItems, SeenLabels, Split
 from slide.kernels.evidence import rank_scores
 from slide.nn import SlideNetwork
 from slide.sparse import CSR, Pattern, row_bounds
@@ -98,7 +98,7 @@ class Training:
 
     train: Split
     kind: str
-    seen: KnownLabels | OwnItems | None
+    seen: SeenLabels | SeenItems | None
     held: Split | None
     slow: bool
     scorers: "dict[str, BaseScorer]"

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.data import KnownLabels, OwnItems, Split, find_known, kind_of
-from slide.data.transform_steps import keep_labels
+from slide.data import SeenItems, SeenLabels, Split, find_seen, kind_of
+from slide.data.row_transform import keep_labels
 from slide.kernels.trees import Trees
 from slide.nn import SlideNetwork
 from slide.ranking.base_scorer import (
@@ -173,7 +173,7 @@ class EnsembleRanker:
         self.all_scorers["linear"] = linear
         self.objective, self.known = objective, known
         self.frequency = self.inverse = np.empty(0)
-        self.seen: KnownLabels | OwnItems | None = None
+        self.seen: SeenLabels | SeenItems | None = None
         self.notes: list[str] = []
         self.final_ranker = FinalRanker([])
         self.kind = "other"
@@ -326,9 +326,9 @@ class EnsembleRanker:
         for name, scorer in self.scorers.items():
             numbers["scorers"][name], own = scorer.state()
             arrays |= {f"{name}.{key}": array for key, array in own.items()}
-        if isinstance(self.seen, OwnItems) and self.seen.items is not None:
+        if isinstance(self.seen, SeenItems) and self.seen.items is not None:
             arrays["seen.items"] = self.seen.items
-        if isinstance(self.seen, KnownLabels):
+        if isinstance(self.seen, SeenLabels):
             arrays |= {"seen.keys": self.seen.keys.view(np.int64), "seen.rows": self.seen.rows}
             arrays |= named_arrays("seen.labels", self.seen.labels)
         return numbers, arrays
@@ -351,11 +351,11 @@ class EnsembleRanker:
         if "final_ranker.roots" in arrays:
             ranker.final_ranker.trees = taken_arrays(Trees, "final_ranker", arrays)
         if numbers["excludes_seen"] and ranker.kind == "items":
-            ranker.seen = OwnItems(len(ranker.frequency), arrays.get("seen.items"))
+            ranker.seen = SeenItems(len(ranker.frequency), arrays.get("seen.items"))
         elif numbers["excludes_seen"]:
             keys = arrays["seen.keys"].view(np.uint64)
             labels = taken_arrays(Pattern, "seen.labels", arrays)
-            ranker.seen = KnownLabels.restored(keys, arrays["seen.rows"], labels)
+            ranker.seen = SeenLabels.restored(keys, arrays["seen.rows"], labels)
         return ranker
 
     def grown(self, labels: int = 0, features: int = 0) -> "EnsembleRanker":
@@ -372,7 +372,7 @@ class EnsembleRanker:
         large.all_scorers = self.all_scorers | {
             name: scorer.grown(labels, features) for name, scorer in self.scorers.items()
         }
-        if isinstance(self.seen, OwnItems) and labels:
+        if isinstance(self.seen, SeenItems) and labels:
             large.seen = self.seen.grown(labels)
         return large
 
@@ -387,11 +387,11 @@ class EnsembleRanker:
         small.all_scorers = self.all_scorers | {
             name: scorer.selected(kept, count) for name, scorer in self.scorers.items()
         }
-        if isinstance(self.seen, OwnItems):
+        if isinstance(self.seen, SeenItems):
             small.seen = self.seen.restricted(kept)
         elif self.seen is not None:
             labels = keep_labels(self.seen.labels, kept, count)
-            small.seen = KnownLabels.restored(self.seen.keys, self.seen.rows, labels)
+            small.seen = SeenLabels.restored(self.seen.keys, self.seen.rows, labels)
         return small
 
     def _lay_out(self, names: list[str] | None = None) -> None:
@@ -404,7 +404,7 @@ class EnsembleRanker:
     ) -> None:
         """Let the scorers learn from rows, and find seen labels in them."""
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
-        self.seen = find_known(train, self.kind) if exclude else None
+        self.seen = find_seen(train, self.kind) if exclude else None
         training = Training(train, self.kind, self.seen, held, slow, self.scorers, self.notes)
         for name in training.scorers:
             training.learnt(name)

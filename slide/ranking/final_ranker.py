@@ -146,7 +146,7 @@ class FinalRanker:
         Wolpert 1992, "Stacked generalization": each fold is scored by models of the others.
         """
         order = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
-        fold, trees, ranks = order[rows] % _FOLDS, *np.zeros((2, len(hits)))
+        fold, trees, ranks = order[rows] % _FOLDS, np.empty(len(hits)), np.empty(len(hits))
         for number in range(_FOLDS):
             own, other = fold == number, fold != number
             if min(hits[other].sum(), (~hits[other]).sum()) < 2 * _LEAST_HITS:

@@ -141,10 +141,10 @@ class LSHProposer(Proposer):
     ):
         super().__init__(in_features, out_features, seed=seed)
         if hashes_per_table is not None:
-            checks.whole("hashes_per_table", hashes_per_table, 1)
-        checks.whole("best", best, 1)
-        checks.whole("num_tables", num_tables, 1)
-        checks.whole("probes", probes, 0)
+            hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
+        best = checks.whole("best", best, 1)
+        num_tables = checks.whole("num_tables", num_tables, 1)
+        probes = checks.whole("probes", probes, 0)
         checks.within("probes", probes, 0, MOST_PROBES)
         self.hashes_per_table, self.num_tables = hashes_per_table, num_tables
         self.probes, self.best, self.family = probes, best, family
@@ -529,7 +529,8 @@ class LSHProposer(Proposer):
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`; and the share of the variance of inputs in the directions."""
         found = {"look_up/rows_seen": self.looked, "look_up/variance_held": self._held}
-        return found | self.tables.statistics()
+        # Nothing is in the tables where sketches rank all rows.
+        return found | (self.tables.statistics() if self.codes.shape[1] else {})
 
     def _settings(self) -> dict[str, Any]:
         """What tables and codes depend on."""

@@ -29,12 +29,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from report import RESULTS, table
-from rows import Row, Store, add_options, origin, parse
+from report import RESULTS, Row, Store, add_options, origin, parse, table
 
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
 from slide.data import Split
-from slide.data.formats.text_writer import write_xmc
+from slide.data.row_files import write_xmc
 from slide.nn import ActiveLoss
 
 # The program evaluates on so many batches.
@@ -181,7 +180,7 @@ def ours(case: str, settings: Settings, rows: Rows, points: int, seed: int) -> R
         optimizer.zero_grad()
         seconds += time.perf_counter() - begin if i >= 2 else 0.0  # These compile kernels.
         if i % rehash == rehash - 1:
-            retrieved.append(round(sampler.statistics().get("tables/retrieved", 0.0), 3))
+            retrieved.append(round(sampler.statistics().get("look_up/rows_seen", 0.0), 3))
             computed.append(active.mean_size())
     curve.append([iterations, precision(network, rows.test)])
     return {

@@ -210,18 +210,20 @@ def scored_rows(rows, seed):
 
 
 @pytest.mark.compiled_only
-def test_of_few_rows_the_ranks_count_beside_the_trees():
+def test_of_few_rows_the_ranks_count_beside_trees_that_know_little(monkeypatch):
     columns, hits, rows = scored_rows(200, 0)
+    monkeypatch.setitem(module._FEW, "max_iter", 2)
     alone = FinalRanker([-1] * SCORERS).fit(columns, hits)
     ranker = FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows)
-    assert alone.rank_share == 0 < ranker.rank_share
+    assert alone.rank_share == 0
+    assert ranker.rank_share > 0.5
     later, right, _ = scored_rows(1000, 1)
-    assert best_are_right(ranker, later, right) > best_are_right(alone, later, right)
     losses = [
         -np.log(np.where(right, p, 1 - p)).mean()
         for p in (each.probabilities(later) for each in (alone, ranker))
     ]
-    assert losses[1] < losses[0]
+    assert losses[1] < losses[0] - 0.02
+    assert best_are_right(ranker, later, right) > best_are_right(alone, later, right)
 
 
 @pytest.mark.compiled_only

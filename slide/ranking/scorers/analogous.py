@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data.dataset import take_labels
-from slide.data.transform_steps import keep_labels, mix_bits
+from slide.data.row_transform import keep_labels, mix_bits
 from slide.kernels.substitutes import Questions, ask_similar
 from slide.ranking.base_scorer import (
     FOR,

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slide.data.transform_steps import keep_labels
+from slide.data.row_transform import keep_labels
 from slide.kernels.label_counts import relate_candidates
 from slide.ranking.base_scorer import (
     FOR,

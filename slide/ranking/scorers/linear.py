@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slide.data import KnownLabels, OwnItems, labels_and_items
+from slide.data import SeenItems, SeenLabels, labels_and_items
 from slide.kernels.dual_descent import (
     DualScratch,
     Solver,
@@ -245,8 +245,8 @@ class LinearClassifiers(BaseScorer):
     def _right_or_seen(self, training: Training) -> Callable[[int, int], Pattern]:
         """For some training rows the labels that are no negatives."""
         train, seen = training.train, training.seen
-        right = labels_and_items(train) if isinstance(seen, OwnItems) else train.labels
-        if not isinstance(seen, KnownLabels):
+        right = labels_and_items(train) if isinstance(seen, SeenItems) else train.labels
+        if not isinstance(seen, SeenLabels):
             return right.slice
         # The labels of a row are among those of equal rows.
         return lambda begin, end: seen.of(train.features.slice(begin, end), _MOST_EQUAL)

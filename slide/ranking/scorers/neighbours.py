@@ -12,7 +12,7 @@ import numpy as np
 
 from slide.data import Split, labels_and_items
 from slide.data.kind import DENSE
-from slide.data.transform_steps import keep_labels
+from slide.data.row_transform import keep_labels
 from slide.kernels.evidence import look_up_lists
 from slide.kernels.ragged import select_rows
 from slide.ranking.base_scorer import (
@@ -32,7 +32,7 @@ from slide.search import column_lists, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
-from slide.utils.sizes import judged_places
+from slide.utils.sizes import validation_cutoffs
 
 # 10,000 labels or more with fewer than 10 training rows on average: only the nearest rows have such
 # labels. Of fewer labels or rows, all neighbours are needed for enough candidates.
@@ -498,7 +498,7 @@ class Neighbours(BaseScorer):
             self.count = num_near_rows(train, training.kind)
         # Files may be sorted, so the rows come from all of them.
         some = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-        trial, cut_offs, found = held.take(some), judged_places(train.num_labels), []
+        trial, cut_offs, found = held.take(some), validation_cutoffs(train.num_labels), []
         seen = None if training.seen is None else training.seen.of(trial.features)
         for weighted in (False, True):
             model = copy.copy(self)
