@@ -18,6 +18,7 @@ from slide.sampling import (
     Sampler,
     never,
 )
+from slide.utils.array_checks import Expected, Stored
 
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
 # What is built again, and from which numbers.
@@ -57,20 +58,24 @@ def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
     return proposer.projection()
 
 
-def restored_index(
-    settings: dict[str, Any], tensors: dict[str, Tensor], in_features: int, out_features: int
-) -> Sampler:
+def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampler:
     """A sampler with the index that had these `index_settings` and `index_tensors`.
 
     It is for prediction: its index does not follow changes of the weights.
+
+    Raises:
+        ValueError: for settings or tensors of no index.
     """
-    kind, names = _REBUILT[settings["proposer"]]
-    made = {name: settings[name] for name in names}
+    kind, names = _REBUILT[stored.one_of("proposer", _REBUILT)]
+    made = {name: stored.get(name) for name in names}
     if kind is LSHProposer:
-        made["family"] = partial(_FAMILIES[settings["family"]], **settings["options"])
+        family = _FAMILIES[stored.one_of("family", _FAMILIES)]
+        made["family"] = partial(family, **stored.mapping("options"))
     # No set is chosen: the size of a set must only be below the number of outputs.
-    options = {"active": 1, "rebuild": never, "seed": settings["seed"]}
+    options = {"active": 1, "rebuild": never, "seed": stored.get("seed")}
     sampler = ActiveSampler(in_features, out_features, partial(kind, **made), **options)
     if isinstance(sampler.proposer, LSHProposer):
-        sampler.proposer.project_by(**tensors)
+        own = sampler.proposer.projection()
+        shapes = {name: Expected(tuple(each.shape), "float32") for name, each in own.items()}
+        sampler.proposer.project_by(**{n: stored.tensor(n, each) for n, each in shapes.items()})
     return sampler

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
 from slide.sampling import FullSampler
 from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
 from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 
 # Rows of int8 have other names than weights, so that an older slide does not take them for these.
@@ -52,31 +52,43 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
     return found
 
 
-def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> SlideNetwork:
+def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
     """The network that had these `network_settings` and `network_tensors`, for prediction.
 
     The tensors become its weights as they are, but for hidden layers, which are small: these
     become float32. It computes all outputs; samplers are for training.
 
+    Args:
+        stored: settings and tensors.
+        finite: whether to read all weights and refuse those that are not finite.
+
     Raises:
-        ValueError: if a tensor is missing, or of another shape or type.
+        ValueError: for settings of no network, or if a tensor is missing, of another shape or type,
+            or not finite.
     """
-    *hidden, outputs = settings["widths"]
+    widths = [stored.count("features", 1), *stored.list_of("widths", whole=True)]
+    if len(widths) < 3:
+        raise ValueError("a network needs the widths of two layers at least")
+    *hidden, outputs = widths[1:]
+    names = ["first", *(f"hidden.{number}" for number in range(len(hidden) - 1)), "output"]
+    # Compared before layers of these widths are made, which take as much memory.
+    parts = {
+        name: _taken_layer(stored, name, fan, width, finite)
+        for name, fan, width in zip(names, widths, widths[1:], strict=False)
+    }
     # Made with one feature and one output, since drawing the first weights of all takes seconds,
     # and so does PyTorch's device "meta", which imports the compiler.
-    options = {name: settings[name] for name in _TRAINING if name in settings}
+    options = {name: stored.get(name) for name in _TRAINING if name in stored.numbers}
     network = SlideNetwork(1, hidden, 1, FullSampler, **options)
     first, output = network.first, network.output
-    first.in_features = settings["features"]
+    first.in_features = widths[0]
     output.out_features, output.sampler = outputs, FullSampler(hidden[-1], outputs)
-    stored = {"first": StoredInputLinear, "output": StoredLinear}
+    kinds = {"first": StoredInputLinear, "output": StoredLinear}
     precision = output.precision
     for place, layer in _places(network):
-        shape = layer.out_features, layer.in_features
-        rows = _taken_rows(tensors, f"{place}.weight", shape[::-1] if layer is first else shape)
-        bias = _taken(tensors, f"{place}.bias", shape[:1], torch.float32)
-        if isinstance(rows, QuantizedRows) and place in stored:
-            setattr(network, place, stored[place](rows, bias))
+        rows, bias = parts[place]
+        if isinstance(rows, QuantizedRows) and place in kinds:
+            setattr(network, place, kinds[place](rows, bias))
         else:
             layer.weight = nn.Parameter(rows.float(), requires_grad=False)
             layer.bias = nn.Parameter(bias, requires_grad=False)
@@ -92,24 +104,19 @@ def _places(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
     yield "output", network.output
 
 
-def _taken_rows(
-    tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]
-) -> Tensor | QuantizedRows:
-    """The tensor of that name, or the rows that are kept as short numbers under it."""
-    if f"{name}{_CODES}" in tensors:
-        codes = _taken(tensors, f"{name}{_CODES}", shape, torch.int8)
-        return QuantizedRows(codes, _taken(tensors, f"{name}{_SCALES}", shape[:1], torch.float32))
-    found = _taken(tensors, name, shape, torch.float32, torch.bfloat16)
-    return QuantizedRows(found) if found.dtype == torch.bfloat16 else found
-
-
-def _taken(
-    tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], *dtypes: torch.dtype
-) -> Tensor:
-    found = tensors.get(name)
-    if found is None or found.shape != shape:
-        given = "missing" if found is None else f"{tuple(found.shape)}"
-        raise ValueError(f"{name} must be {shape}, but is {given}")
-    if found.dtype not in dtypes:
-        raise ValueError(f"{name} must be {' or '.join(map(str, dtypes))}, but is {found.dtype}")
-    return found
+def _taken_layer(
+    stored: Stored, place: str, fan: int, width: int, finite: bool
+) -> tuple[Tensor | QuantizedRows, Tensor]:
+    """The weights of a layer, which may be kept as short numbers, and its biases."""
+    name, shape = f"{place}.weight", (width, fan)
+    if place == "first":  # Its rows are those of features.
+        shape = fan, width
+    bias = stored.tensor(f"{place}.bias", Expected((width,), "float32"))
+    if f"{name}{_CODES}" in stored:
+        codes = stored.tensor(f"{name}{_CODES}", Expected(shape, "int8"))
+        scales = stored.tensor(f"{name}{_SCALES}", Expected(shape[:1], "float32", 0))
+        return QuantizedRows(codes, scales), bias
+    short = str(getattr(stored.arrays.get(name), "dtype", "")) == "torch.bfloat16"
+    kind = "bfloat16" if short else "float32"
+    found = stored.tensor(name, Expected(shape, kind, finite=finite))
+    return QuantizedRows(found) if short else found, bias

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from slide.ranking import EnsembleRanker
 from slide.ranking.base_scorer import FIRST_FEATURES
+from slide.utils.array_checks import Stored
 
 # Where the numbers of earlier models are now; "." stands between a scorer and its number.
 _NUMBERS = {
@@ -62,18 +63,26 @@ def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tens
     return {**numbers, "same": same}, tensors
 
 
-def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> EnsembleRanker:
+def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> EnsembleRanker:
     """The ranker that had this `ranker_state`; the arrays are views.
 
+    Args:
+        stored: its numbers and arrays.
+        num_labels: N of the network.
+        num_features: D of the network.
+
     Raises:
-        ValueError: for a model of an earlier slide that ranked in another way.
+        ValueError: for a model of an earlier slide that ranked in another way, or numbers and
+            arrays that are not those of a ranker.
     """
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    if "scorers" not in settings:
-        settings, arrays = _renamed(settings, arrays)
-    for name, first in settings["same"].items():
+    numbers, arrays = stored.numbers, dict(stored.arrays)
+    if "scorers" not in numbers:
+        numbers, arrays = _renamed(numbers, arrays, num_labels, num_features)
+    for name, first in stored.of(numbers, arrays).mapping("same").items():
+        if first not in arrays:
+            stored.refuse_array(str(first), f"be there, as {name} is the same")
         arrays[name] = arrays[first]
-    return EnsembleRanker.restored(settings, arrays)
+    return EnsembleRanker.restored(stored.of(numbers, arrays), num_labels, num_features)
 
 
 def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
@@ -89,8 +98,8 @@ def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
 
 
 def _renamed(
-    settings: dict[str, Any], arrays: dict[str, np.ndarray]
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    settings: dict[str, Any], arrays: dict[str, Any], labels: int, features: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings and arrays of an earlier version by their present names."""
     if "judge.roots" not in arrays and "judge_trust" not in settings:
         raise ValueError(
@@ -98,8 +107,6 @@ def _renamed(
             "it again, or open it with that one"
         )
     settings = {"counts_items": False, "judge_slope": 1.0, "judge_trust": [1.0] * 4} | settings
-    labels = len(arrays["frequency"])
-    features = len(arrays["associations.unseen"])
     graph = settings["kind"] == "graph"
     found: dict[str, Any] = {
         "neighbours": {"num_labels": labels},
@@ -115,7 +122,7 @@ def _renamed(
     names = [name for name in FIRST_FEATURES if graph or not name.startswith("analogous")]
     final = found.pop("final_ranker")
     kept |= {"features": names, "final_ranker": final, "scorers": found, "same": {}}
-    moved: dict[str, np.ndarray] = {}
+    moved: dict[str, Any] = {}
     for name, array in arrays.items():
         prefix = next((each for each in _ARRAYS if name.startswith(each)), None)
         for new in (name,) if prefix is None else _ARRAYS[prefix]:

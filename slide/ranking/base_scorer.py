@@ -14,6 +14,7 @@ from slide.data import SeenItems, SeenLabels, Split
 from slide.kernels.evidence import rank_scores
 from slide.nn import SlideNetwork
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils.array_checks import Stored
 
 # Ranking features of a scorer: numbers that it says, and which only speak for a label if they are
 # larger (FOR) or may do both (ANY); and numbers that follow from its first one: how far a candidate
@@ -171,8 +172,12 @@ class BaseScorer:
         """Its numbers, as JSON can hold them, and its arrays, by name."""
         return {}, {}
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Take over what `state` returned; the arrays may be views of a file."""
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        """Take over what `state` returned; the arrays may be views of a file.
+
+        Raises:
+            ValueError: for a number or array that is not what `state` would return.
+        """
 
     def grown(self, labels: int, features: int) -> "BaseScorer":
         """The scorer with further labels and features, which come last and which no row had."""
@@ -190,6 +195,9 @@ class Layout:
         scorers: the scorers.
         names: of the features in their order; None: that of `FIRST_FEATURES`, and then others.
 
+    Raises:
+        ValueError: for names that are not those of the scorers.
+
     Attributes:
         names: of the features.
         signs: for each feature 1, -1 or 0: it only speaks for a label, only against it, or both.
@@ -203,6 +211,8 @@ class Layout:
         first = [name for name in FIRST_FEATURES if name in found]
         rest = [name for name in found if name not in FIRST_FEATURES]
         self.names = [*first, *rest] if names is None else list(names)
+        if sorted(self.names) != sorted(found):
+            raise ValueError(f"the ranking features must be {', '.join(found)}, in any order")
         self.signs = [_SIGNS[found[name]] for name in self.names]
         self.ranked: list[tuple[int, float]] = []
         columns, of_rank = {name: i for i, name in enumerate(self.names)}, {}
@@ -304,8 +314,3 @@ def padded(array: np.ndarray, count: int, value: float) -> np.ndarray:
 def named_arrays(prefix: str, arrays: Any) -> dict[str, np.ndarray]:
     """The arrays of a named tuple, as ``prefix.field``; for `BaseScorer.state`."""
     return {f"{prefix}.{name}": array for name, array in arrays._asdict().items()}
-
-
-def taken_arrays(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    """The named tuple of the type ``kind`` that `named_arrays` took apart."""
-    return kind(*(arrays[f"{prefix}.{name}"] for name in kind._fields))

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slide.data import SeenItems, SeenLabels, Split, find_seen, kind_of
+from slide.data.dataset import ROW_KINDS
 from slide.data.row_transform import keep_labels
-from slide.kernels.trees import Trees
 from slide.nn import SlideNetwork
 from slide.ranking.base_scorer import (
     BaseScorer,
@@ -19,16 +19,17 @@ from slide.ranking.base_scorer import (
     named_arrays,
     padded,
     ranking_features,
-    taken_arrays,
 )
 from slide.ranking.final_ranker import FinalRanker, load_learner
 from slide.ranking.scorers import SCORERS
 from slide.ranking.scorers.linear import LinearClassifiers
-from slide.sparse import CSR, Pattern, hits
+from slide.sparse import CSR, hits
 from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
 
 OBJECTIVES = ("p", "psp")
+KNOWN = ("auto", "exclude", "keep")
 ROWS_AT_ONCE = 1024
 # What is left out of the answers for each kind of data, and what shows the kind.
 _SEEN = {
@@ -156,7 +157,7 @@ class EnsembleRanker:
             if value is not None or name != "neighbours":
                 checks.whole(name, value, 1)
         checks.one_of("objective", objective, OBJECTIVES)
-        checks.one_of("known", known, ("auto", "exclude", "keep"))
+        checks.one_of("known", known, KNOWN)
         options = {
             "network": {"proposed": depth},
             "neighbours": {"count": neighbours, "proposed": voted},
@@ -334,28 +335,45 @@ class EnsembleRanker:
         return numbers, arrays
 
     @classmethod
-    def restored(cls, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> "EnsembleRanker":
-        """The ranker that had this `state`; its arrays are views of these."""
-        ranker = cls(objective=numbers["objective"], known=numbers["known"])
-        ranker.kind = numbers["kind"]
+    def restored(cls, stored: Stored, num_labels: int, num_features: int) -> "EnsembleRanker":
+        """The ranker that had this `state`; its arrays are views of those that are stored.
+
+        Args:
+            stored: numbers and arrays.
+            num_labels: N of the network.
+            num_features: D of the network.
+
+        Raises:
+            ValueError: for a number or array that is not what `state` would return.
+        """
+        known = stored.one_of("known", KNOWN)
+        ranker = cls(objective=stored.one_of("objective", OBJECTIVES), known=known)
+        ranker.kind = stored.one_of("kind", ROW_KINDS[1:])
+        scorers = stored.mapping("scorers")
         for name, scorer in ranker.scorers.items():
-            if name in numbers["scorers"]:
-                prefix = f"{name}."
-                own = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-                scorer.restore(numbers["scorers"][name], own)
+            if name in scorers or name == "network":
+                own = stored.part(name, scorers.get(name))
+                scorer.restore(own, num_labels, num_features)
             else:  # The model is of a version that did not have it.
                 del ranker.all_scorers[name]
-        ranker.frequency, ranker.inverse = arrays["frequency"], arrays["inverse"]
-        ranker._lay_out(numbers["features"])
-        vars(ranker.final_ranker).update(numbers["final_ranker"])
-        if "final_ranker.roots" in arrays:
-            ranker.final_ranker.trees = taken_arrays(Trees, "final_ranker", arrays)
-        if numbers["excludes_seen"] and ranker.kind == "items":
-            ranker.seen = SeenItems(len(ranker.frequency), arrays.get("seen.items"))
-        elif numbers["excludes_seen"]:
-            keys = arrays["seen.keys"].view(np.uint64)
-            labels = taken_arrays(Pattern, "seen.labels", arrays)
-            ranker.seen = SeenLabels.restored(keys, arrays["seen.rows"], labels)
+        ranker.frequency = stored.array("frequency", Expected((num_labels,), "int64", 0))
+        ranker.inverse = stored.array("inverse", Expected((num_labels,), "float", 0))
+        ranker._lay_out(stored.get("features"))
+        ranker.final_ranker.restore(stored.part("final_ranker", stored.get("final_ranker")))
+        seen = stored.part("seen", {})
+        if stored.flag("excludes_seen") and ranker.kind == "items":
+            items = None
+            if "items" in seen:
+                items = seen.array("items", Expected((num_labels,), "int", 0))
+                if (items[1:] <= items[:-1]).any():
+                    seen.refuse_array("items", "ascend")
+            ranker.seen = SeenItems(num_labels, items)
+        elif stored.flag("excludes_seen"):
+            labels = seen.pattern("labels", None, num_labels)
+            count = labels.num_rows
+            keys = seen.ascending("keys", Expected((count,), "int64"), "uint64").view(np.uint64)
+            rows = seen.array("rows", Expected((count,), "int64", 0, count - 1))
+            ranker.seen = SeenLabels.restored(keys, rows, labels)
         return ranker
 
     def grown(self, labels: int = 0, features: int = 0) -> "EnsembleRanker":

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from slide.kernels.trees import Splits, Trees, splits_of, sum_trees
+from slide.kernels.trees import LEAVES, Splits, Trees, splits_of, sum_trees
+from slide.utils.array_checks import Expected, Stored
 
 # 50 true labels among the candidates at least suffice to fit trees.
 _LEAST_HITS = 50
@@ -117,6 +118,20 @@ class FinalRanker:
             ranks = self._rank_log_odds(columns, self.rank_weights)
             log_odds = (1 - self.rank_share) * log_odds + self.rank_share * ranks
         return _sigmoid(log_odds)
+
+    def restore(self, stored: Stored) -> None:
+        """Take over numbers, and trees if there are any, that were stored.
+
+        Raises:
+            ValueError: for a number or array that no `fit` leaves, such as a node that leads back.
+        """
+        self.base, self.slope = stored.number("base"), stored.number("slope")
+        self.weights = stored.list_of("weights", len(self._ranks))
+        if "rank_share" in stored.numbers:  # Models of an earlier slide have trees alone.
+            self.rank_share = stored.number("rank_share", 0, 1)
+            self.rank_weights = stored.list_of("rank_weights", 1 + 2 * len(self._ranks))
+        if "roots" in stored:
+            self.trees = _stored_trees(stored, len(self.signs))
 
     def _grow(
         self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, most: int
@@ -259,3 +274,32 @@ def _mean_trees(models: list[Any]) -> Trees:
         right=np.where(leaf, 0, every["right"] + shift).astype(np.int32),
         values=(every["value"] / len(models)).astype(np.float32),
     )
+
+
+def _stored_trees(stored: Stored, num_columns: int) -> Trees:
+    """Trees of a file: each node has one parent in its tree, before it, so that no walk is endless.
+
+    Raises:
+        ValueError: for other nodes.
+    """
+    columns = stored.array("columns", Expected((None,), "int32", -1, num_columns - 1))
+    count, numbers = len(columns), np.arange(len(columns))
+    roots = stored.array("roots", Expected((None,), "int32", 0, count - 1))
+    if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
+        stored.refuse_array("roots", "rise from 0")
+    tree = np.searchsorted(roots, numbers, "right") - 1
+    inner, leaves = columns >= 0, np.bincount(tree[columns < 0], minlength=len(roots))
+    children = []
+    for name in ("left", "right"):
+        child = stored.array(name, Expected((count,), "int32", 0, count - 1))
+        children.append(child)
+        if (child[inner] <= numbers[inner]).any() or (tree[child] != tree)[inner].any():
+            stored.refuse_array(name, "name later nodes of the same tree")
+    named = np.sort(np.concatenate([child[inner] for child in children]))
+    if not np.array_equal(named, np.delete(numbers, roots)):
+        stored.refuse_array("left", "with right name each node but the roots once")
+    if leaves.max() > LEAVES:
+        stored.refuse_array("columns", f"have {LEAVES} leaves in a tree at most")
+    thresholds = stored.array("thresholds", Expected((count,), "float64"))
+    values = stored.array("values", Expected((count,), "float32"))
+    return Trees(roots, columns, thresholds, children[0], children[1], values)

@@ -1,6 +1,8 @@
 """Names of labels or features: any number of them, decoded only where they are asked for."""
 
-from collections.abc import Iterable, Sequence
+import codecs
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -8,6 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.utils.array_checks import Expected, Stored
+
+# A mebibyte is decoded at a time.
+_PIECE = 1 << 20
 _TYPES = {"text": str, "number": int}
 
 
@@ -109,9 +115,25 @@ class Names(Sequence):
         return {f"{prefix}.text": text, f"{prefix}.ends": torch.from_numpy(np.array(self.ends))}
 
     @classmethod
-    def restored(cls, tensors: dict[str, Tensor], prefix: str, kind: str) -> "Names":
-        """The object that had these `tensors`."""
-        return cls(tensors[f"{prefix}.text"].numpy(), tensors[f"{prefix}.ends"].numpy(), kind)
+    def restored(cls, stored: Stored, kind: str) -> "Names":
+        """The object that had these `tensors`.
+
+        Raises:
+            ValueError: for arrays of another type, or bytes that are no such names.
+        """
+        text = stored.array("text", Expected((None,), "uint8"))
+        names = cls(text, stored.array("ends", Expected((None,), "int64")), kind)
+        begins = np.concatenate([[0], names.ends[:-1]])[: len(names)]
+        if kind == "number":
+            numerals = b"-?[0-9]{1,4000}"
+            good = all(re.fullmatch(numerals, each) for each in _pieces(text, begins, names.ends))
+        else:
+            begins = text[begins[begins < len(text)]]
+            good = _is_utf8(text) and not ((begins & 0xC0) == 0x80).any()
+        if not good:
+            what = "UTF-8" if kind == "text" else "digits of whole numbers"
+            stored.refuse_array("text", f"hold {what} between any two ends")
+        return names
 
 
 def check_columns(what: str, found: Iterable[Any], known: Iterable[Any]) -> None:
@@ -142,3 +164,20 @@ def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndar
     words = [str(name).encode() for name in names]
     ends = np.cumsum([len(word) for word in words], dtype=np.int64)
     return np.frombuffer(b"".join(words), np.uint8), ends
+
+
+def _pieces(text: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
+    for begin, end in zip(begins, ends, strict=True):
+        yield text[begin:end].tobytes()
+
+
+def _is_utf8(text: np.ndarray) -> bool:
+    """Whether bytes are UTF-8; they are decoded in pieces, since there may be very many."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for begin in range(0, len(text), _PIECE):
+            decoder.decode(text[begin : begin + _PIECE].tobytes())
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -206,10 +206,15 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
         digest = content.pop("sha256")
         number = content["format"]
         files = {name: file["bytes"] for name, file in content["files"].items()}
+        if not isinstance(number, int) or not all(
+            isinstance(file["bytes"], int) and isinstance(file["sha256"], str)
+            for file in content["files"].values()
+        ):
+            raise TypeError("sizes and hashes")
+        wrote = dict(content.get("versions", {})).get("slide", "?")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} has changed since it was written: {error!r}") from error
     if number != kind.format and not 0 < kind.oldest <= number < kind.format:
-        wrote = content.get("versions", {}).get("slide", "?")
         raise ValueError(
             f"{path} is of format {number}, which slide {wrote} wrote; slide {VERSION} reads "
             f"format {kind.format}: use the former, or make the {kind.name} with the latter"
@@ -217,6 +222,10 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
     if digest != json_digest(content):
         raise ValueError(f"{path} has changed since it was written")
     for name, size in files.items():
+        if Path(name).name != name or (folder / name).is_symlink():
+            raise ValueError(
+                f"{path} names {name!r}, which must be a file of the folder itself, and no link"
+            )
         _check_size(kind, folder / name, size)
     return content
 

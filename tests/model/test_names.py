@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from slide.model import Names
+from slide.utils.array_checks import Stored
 
 WORDS = ["fruit", "", "Straße", "日本", "a b\n"]
 
@@ -16,7 +17,7 @@ def test_a_list_of_texts():
     assert names.number("tree") is None
     assert "tree" not in names
     assert Names.of(names) is names
-    again = Names.restored(names.tensors("it"), "it", names.kind)
+    again = Names.restored(Stored({}, names.tensors("it"), prefix="it."), names.kind)
     assert list(again) == WORDS
     with pytest.raises(IndexError, match=r"name 5 is not in \[0, 5\)"):
         names[5]

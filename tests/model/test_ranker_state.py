@@ -10,6 +10,7 @@ from slide import FullSampler, SlideNetwork
 from slide.data import divide, holdout
 from slide.model.ranker_state import _ARRAYS, _NUMBERS, ranker_state, restored_ranker
 from slide.ranking import EnsembleRanker
+from slide.utils.array_checks import Stored
 
 pytestmark = [pytest.mark.not_as_python, pytest.mark.usefixtures("one_thread")]
 
@@ -42,13 +43,21 @@ def earlier(settings, tensors):
     return old, found
 
 
+def restored(settings, tensors):
+    """The ranker of the numbers and tensors, whose numbers of labels and features follow."""
+    found = {"neighbours.feature_weights": "feature_weights"}
+    named = {found.get(name, name): each for name, each in tensors.items()}
+    sizes = len(named["frequency"]), len(named["feature_weights"])
+    return restored_ranker(Stored(settings, tensors), *sizes)
+
+
 def without_trees(tensors):
     return {n: each for n, each in tensors.items() if not n.startswith(("judge.", "final_ranker."))}
 
 
 def test_it_ranks_as_before(fitted):
     data, network, ranker = fitted
-    other = restored_ranker(*ranker_state(ranker))
+    other = restored(*ranker_state(ranker))
     one, two = (each.rank(network, data.test.features, 5) for each in (ranker, other))
     np.testing.assert_array_equal(one.ids, two.ids)
     np.testing.assert_array_equal(one.scores, two.scores)
@@ -67,7 +76,7 @@ def of_graph():
 def test_answers_to_similar_questions_are_kept(of_graph):
     graph, network, ranker = of_graph
     assert not ranker.scorers["analogous"].empty
-    other = restored_ranker(*ranker_state(ranker))
+    other = restored(*ranker_state(ranker))
     for search in ("exact", "index"):
         one, two = (each.rank(network, graph.features, 5, search) for each in (ranker, other))
         np.testing.assert_array_equal(one.ids, two.ids)
@@ -80,11 +89,11 @@ def test_models_of_the_version_before_answer_as_before(request, which):
     features = rows.features if which == "of_graph" else rows.test.features
     settings, tensors = ranker_state(ranker)
     settings["final_ranker"]["rank_share"] = 0.0  # Trees alone counted.
-    ranker = restored_ranker(settings, tensors)
+    ranker = restored(settings, tensors)
     settings, tensors = earlier(settings, tensors)
     assert {"judge_base", "idf", "excludes_known"} < settings.keys()
     assert {"judge.roots", "row_labels.indptr", "associations.unseen"} < tensors.keys()
-    other = restored_ranker(settings, tensors)
+    other = restored(settings, tensors)
     one, two = (each.rank(network, features, 5) for each in (ranker, other))
     np.testing.assert_array_equal(one.ids, two.ids)
     np.testing.assert_array_equal(one.scores, two.scores)
@@ -102,7 +111,7 @@ def test_a_graph_of_an_earlier_version_knows_no_analogous_queries(of_graph):
     old = {
         n: each for n, each in tensors.items() if not n.startswith(("substitutes.", "questions."))
     }
-    other = restored_ranker(settings, old)
+    other = restored(settings, old)
     assert other.scorers["analogous"].empty
     assert other.rank(network, graph.features, 5).ids.shape == (len(graph), 5)
 
@@ -112,17 +121,17 @@ def test_it_is_kept_whether_values_count(fitted, items):
     _, _, ranker = fitted
     settings, tensors = ranker_state(ranker)
     settings["scorers"]["linear"]["counts_items"] = items
-    assert restored_ranker(settings, tensors).scorers["linear"].counts_items == items
+    assert restored(settings, tensors).scorers["linear"].counts_items == items
     settings, tensors = earlier(settings, tensors)
     del settings["counts_items"]
-    assert not restored_ranker(settings, tensors).scorers["linear"].counts_items
+    assert not restored(settings, tensors).scorers["linear"].counts_items
 
 
 def test_weights_of_a_final_ranker_without_trees_are_kept(fitted):
     _, _, ranker = fitted
     settings, tensors = ranker_state(ranker)
     settings["final_ranker"]["weights"] = [0.5, 0.25, 0.125, 1.0]
-    other = restored_ranker(settings, without_trees(tensors))
+    other = restored(settings, without_trees(tensors))
     assert other.final_ranker.trees is None
     assert list(other.final_ranker.weights) == [0.5, 0.25, 0.125, 1.0]
 
@@ -131,9 +140,9 @@ def test_an_earlier_model_without_trees_is_refused(fitted):
     _, _, ranker = fitted
     settings, tensors = earlier(*ranker_state(ranker))
     del settings["judge_trust"]
-    restored_ranker(settings, tensors)  # With trees it had the same answers.
+    restored(settings, tensors)  # With trees it had the same answers.
     with pytest.raises(ValueError, match="of an earlier slide, which ranked in another way"):
-        restored_ranker(settings, without_trees(tensors))
+        restored(settings, without_trees(tensors))
 
 
 def test_a_ranker_that_is_not_trained_has_no_state():

@@ -16,13 +16,13 @@ from slide.ranking.base_scorer import (
     Training,
     more_rows,
     named_arrays,
-    taken_arrays,
 )
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import shortened
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
 
 # Number of similar features of each feature.
 MOST_SIMILAR = 512
@@ -198,14 +198,18 @@ class AnalogousQueries(BaseScorer):
         arrays |= named_arrays("labels", self.labels) | {"rests": self.rests.view(np.int64)}
         return {"num_labels": self.num_labels}, arrays
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        if "rests" not in arrays:  # A model of an earlier slide has none.
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        if "rests" not in stored:  # A model of an earlier slide has none.
             return
-        self.num_labels = numbers["num_labels"]
-        self.similar = taken_arrays(CSR, "similar", arrays)
-        self.questions = taken_arrays(Questions, "questions", arrays)
-        self.labels = taken_arrays(Pattern, "labels", arrays)
-        self.rests = arrays["rests"].view(np.uint64)
+        self.num_labels = stored.exactly("num_labels", num_labels)
+        self.similar = stored.csr("similar", num_features, num_features, least=0)
+        self.labels = stored.pattern("labels", None, num_labels)
+        rests = stored.ascending("rests", Expected((None,), "int64"), "uint64")
+        fields = "indptr", "features"
+        beside = stored.pattern("questions", len(rests), num_features, fields)
+        expected = Expected(beside.indices.shape, "int32", 0, self.labels.num_rows - 1)
+        self.questions = Questions(*beside, stored.array("questions.rows", expected))
+        self.rests = rests.view(np.uint64)
 
     def grown(self, labels: int, features: int) -> "AnalogousQueries":
         if self.empty:

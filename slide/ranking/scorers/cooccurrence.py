@@ -18,13 +18,13 @@ from slide.ranking.base_scorer import (
     more_rows,
     named_arrays,
     padded,
-    taken_arrays,
 )
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
 
 # Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
 # added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for
@@ -32,6 +32,9 @@ from slide.utils import checks
 _PRIOR = 3
 # Number of labels of a feature that are kept.
 MOST_LABELS = 512
+# Shares of less than a ten-billionth need more rows than a matrix can have; the kernel divides by
+# products of two of them, which float32 holds.
+_LEAST_SHARE = 1e-10
 _NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
@@ -169,11 +172,14 @@ class Cooccurrence(BaseScorer):
         names = "longest", "proposed", "num_rows"
         return {name: getattr(self, name) for name in names}, arrays
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        vars(self).update(numbers)
-        self.lists = taken_arrays(CSR, "lists", arrays)
-        self.unseen, self.label_shares = arrays["unseen"], arrays["label_shares"]
-        self.num_labels = len(self.label_shares)
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        self.longest, self.proposed = stored.count("longest", 1), stored.count("proposed", 1)
+        self.num_labels, self.num_rows = num_labels, stored.count("num_rows")
+        self.lists = stored.csr("lists", num_features, num_labels, least=0)
+        expected = Expected((num_features,), "float32", _LEAST_SHARE, 1)
+        self.unseen = stored.array("unseen", expected)
+        expected = Expected((num_labels,), "float32", _LEAST_SHARE)
+        self.label_shares = stored.array("label_shares", expected)
 
     def grown(self, labels: int, features: int) -> "Cooccurrence":
         large = copy.copy(self)

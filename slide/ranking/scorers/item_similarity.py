@@ -19,7 +19,6 @@ from slide.ranking.base_scorer import (
     Training,
     more_rows,
     named_arrays,
-    taken_arrays,
 )
 from slide.ranking.row_blocks import count_together
 from slide.ranking.scorers.linear import num_sharing
@@ -27,6 +26,7 @@ from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
 
 
 class ItemSimilarity(BaseScorer):
@@ -144,9 +144,11 @@ class ItemSimilarity(BaseScorer):
         arrays = named_arrays("cosines", self.cosines) | {"shared": self.shared}
         return {name: getattr(self, name) for name in names}, arrays
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        vars(self).update(numbers)
-        self.cosines, self.shared = taken_arrays(CSR, "cosines", arrays), arrays["shared"]
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        self.shrink, self.proposed = stored.number("shrink", 0), stored.count("proposed", 1)
+        self.num_features = stored.exactly("num_features", num_features)
+        self.cosines = stored.csr("cosines", num_labels, num_features)
+        self.shared = stored.array("shared", Expected(self.cosines.values.shape, "float32", 0))
 
     def grown(self, labels: int, features: int) -> "ItemSimilarity":
         assert self.cosines is not None

@@ -39,13 +39,13 @@ from slide.ranking.base_scorer import (
     Training,
     more_rows,
     named_arrays,
-    taken_arrays,
 )
 from slide.ranking.row_blocks import collect_rows, count_together, sums_over
 from slide.runtime import num_threads
 from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
+from slide.utils.array_checks import Stored
 
 # A thread copies the rows of a label side by side, up to a million entries (8 MB).
 MOST_COPIED = 1 << 20
@@ -260,12 +260,13 @@ class LinearClassifiers(BaseScorer):
         }
         return {**numbers, "bias": self.solver.bias}, named_arrays("weights", self.weights)
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        numbers = dict(numbers)
-        self.nothing = numbers.pop("bias")
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        self.nothing = float(stored.number("bias", -1, 0))
         self.solver = self.solver._replace(bias=self.nothing)
-        vars(self).update(numbers)
-        self.weights = taken_arrays(CSR, "weights", arrays)
+        self.negatives = stored.count("negatives", 1)
+        self.counts_items = stored.flag("counts_items")
+        self.num_features = stored.exactly("num_features", num_features)
+        self.weights = stored.csr("weights", num_labels, num_features)
 
     def grown(self, labels: int, features: int) -> "LinearClassifiers":
         large = copy.copy(self)

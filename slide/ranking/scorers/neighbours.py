@@ -25,12 +25,12 @@ from slide.ranking.base_scorer import (
     Queries,
     Training,
     named_arrays,
-    taken_arrays,
 )
 from slide.runtime import library_threads
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
 from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
 from slide.utils.sizes import validation_cutoffs
 
@@ -45,6 +45,8 @@ _TRIAL_ROWS = 1000
 WORK = 16_384
 # 8,192 for negatives: they need not be as exact, and there is a search for each training row.
 _OWN_WORK = 8192
+# 65,536 neighbours at most, if there are not as many rows, in a model that is opened.
+_MOST_NEAR = 65_536
 # 8,192 training rows are looked at a time.
 BLOCK = 8192
 # An eighth of the features in a row on average makes rows dense where lists would be cut off.
@@ -89,7 +91,7 @@ class ListSearch:
         lists: CSR ``(D, R)`` of rows with weighted features, at length 1.
     """
 
-    weighting, ARRAYS = "weighted by idf", CSR._fields
+    weighting = "weighted by idf"
 
     def __init__(self, features: CSR, num_features: int, weighted: bool):
         self.num_rows, self.weighted = features.num_rows, weighted
@@ -104,11 +106,16 @@ class ListSearch:
 
     @classmethod
     def restored(
-        cls, state: dict[str, np.ndarray], weights: np.ndarray, num_rows: int, weighted: bool
+        cls, stored: Stored, num_features: int, num_rows: int, weighted: bool
     ) -> "ListSearch":
         """The search that had this `state` and these attributes, without the rows themselves."""
+        weights = stored.array("feature_weights", Expected((num_features,), "float32", 0))
+        return cls._of(stored.csr("search", num_features, num_rows), weights, num_rows, weighted)
+
+    @classmethod
+    def _of(cls, lists: CSR, weights: np.ndarray, num_rows: int, weighted: bool) -> "ListSearch":
         search = cls.__new__(cls)
-        search.lists, search.weights, search.rows = CSR(**state), weights, None
+        search.lists, search.weights, search.rows = lists, weights, None
         search.num_rows, search.weighted = num_rows, weighted
         return search
 
@@ -121,8 +128,8 @@ class ListSearch:
         unseen = np.log(1 + self.num_rows) if self.weighted else 1.0
         weights = np.pad(self.weights, (0, features), constant_values=unseen)
         indptr = np.pad(self.lists.indptr, (0, features), mode="edge")
-        state = self.lists._replace(indptr=indptr)._asdict()
-        return self.restored(state, weights, self.num_rows, self.weighted)
+        lists = self.lists._replace(indptr=indptr)
+        return self._of(lists, weights, self.num_rows, self.weighted)
 
     def nearest(self, features: CSR, count: int) -> Near:
         """The ``count`` nearest training rows of each of B rows."""
@@ -212,7 +219,7 @@ class DenseSearch:
         index: of FAISS, over rows of length 1.
     """
 
-    weighting, ARRAYS = "standardised", ("means", "index")
+    weighting = "standardised"
 
     def __init__(self, features: CSR, num_features: int, weighted: bool):
         import faiss  # Imported here: it loads slowly, and few data sets need it.
@@ -240,14 +247,26 @@ class DenseSearch:
 
     @classmethod
     def restored(
-        cls, state: dict[str, np.ndarray], weights: np.ndarray, num_rows: int, weighted: bool
+        cls, stored: Stored, num_features: int, num_rows: int, weighted: bool
     ) -> "DenseSearch":
         """The search that had this `state` and these attributes, without the rows themselves."""
         import faiss
 
         search = cls.__new__(cls)
-        search.means, search.weights, search.features = state["means"], weights, None
-        search.index = faiss.deserialize_index(state["index"])
+        search.weights = stored.array("feature_weights", Expected((None,), "float32", 0))
+        search.means = stored.array("search.means", Expected(search.weights.shape, "float32"))
+        search.features, width = None, len(search.weights)
+        # FAISS checks little of its own bytes.
+        index: Any = stored.array("search.index", Expected((None,), "uint8"))
+        try:
+            index = search.index = faiss.deserialize_index(index)
+        except RuntimeError:
+            stored.refuse_array("search.index", "be an index of FAISS")
+        kinds = faiss.IndexFlatIP, faiss.IndexIVFFlat
+        if not isinstance(index, kinds) or (index.d, index.ntotal) != (width, num_rows):
+            stored.refuse_array("search.index", f"hold {num_rows} rows of {width} features")
+        if width > num_features:  # Features that came later do not count.
+            stored.refuse_array("feature_weights", f"be {num_features} at most")
         search.num_rows, search.weighted = num_rows, weighted
         return search
 
@@ -291,7 +310,7 @@ class DenseSearch:
         lists = hasattr(self.index, "nprobe")
         options = faiss.SearchParametersIVF(nprobe=visited) if lists else None  # pyright: ignore[reportCallIssue]
         scores, ids = self.index.search(rows, count, params=options)
-        none = (scores <= 0) | (ids < 0)
+        none = (scores <= 0) | (ids < 0) | (ids >= self.num_rows)
         scores[none], ids[none] = 0, -1
         return Near(scores, ids.astype(np.int32))
 
@@ -538,15 +557,15 @@ class Neighbours(BaseScorer):
         }
         return {**numbers, "num_rows": search.num_rows}, arrays
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        numbers = dict(numbers)
-        num_rows = numbers.pop("num_rows")
-        vars(self).update(numbers, _found=False)
-        search = DenseSearch if "search.index" in arrays else ListSearch
-        state = {name: arrays[f"search.{name}"] for name in search.ARRAYS}
-        weights = arrays["feature_weights"]
-        self.search = search.restored(state, weights, num_rows, self.weighted)
-        indptr, indices = taken_arrays(Pattern, "labels", arrays)
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        num_rows, self._found = stored.count("num_rows", 1), False
+        # Each neighbour takes memory in an answer; there may be fewer rows than neighbours.
+        self.count = stored.count("count", 1, max(num_rows, _MOST_NEAR))
+        self.proposed, self.weighted = stored.count("proposed", 1), stored.flag("weighted")
+        self.num_labels = stored.exactly("num_labels", num_labels)
+        search = DenseSearch if "search.index" in stored else ListSearch
+        self.search = search.restored(stored, num_features, num_rows, self.weighted)
+        indptr, indices = stored.pattern("labels", num_rows, num_labels)
         self.labels = CSR(indptr, indices, np.ones(len(indices), np.float32))
 
     def grown(self, labels: int, features: int) -> "Neighbours":

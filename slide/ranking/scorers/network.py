@@ -24,6 +24,7 @@ from slide.ranking.base_scorer import (
 )
 from slide.sparse import Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Stored
 
 # A row is asked for 16, 64, 256, ... labels more, the first number not below that of its seen
 # labels: so the number depends on the row alone, and there are few different ones.
@@ -69,8 +70,8 @@ class Network(BaseScorer):
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return {"proposed": self.proposed}, {}
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        self.proposed = numbers["proposed"]
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        self.proposed = stored.count("proposed", 1)
 
 
 def best_unknown(

@@ -7,6 +7,7 @@ from slide.ranking.base_scorer import Candidates, Queries
 from slide.ranking.scorers import linear
 from slide.ranking.scorers.item_similarity import ItemSimilarity
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils.array_checks import Stored
 
 ITEMS = 30
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -83,7 +84,7 @@ def test_it_grows_and_selects_and_is_kept(baskets):
         assert not found[:, ITEMS:].any()
     assert large.num_features == ITEMS + 1
     other = ItemSimilarity()
-    other.restore(*model.state())
+    other.restore(Stored(*model.state()), ITEMS, model.num_features)
     assert other.shrink == 3.0
     np.testing.assert_array_equal(other.scores(rows, np.zeros((200, 1), int))[0], whole[0][:, :1])
 
