@@ -65,7 +65,9 @@ def _restored(folder: Path, content: dict[str, Any], verify: bool) -> Model:
         arrays = read_tensors(folder, name) if file in content["files"] else {}
         return Stored(numbers, arrays, f"{folder / MODEL_FILE}", f"{folder / file}")
 
-    network = restored_network(stored("network", content["network"]), finite=verify)
+    if verify:  # By a mapping that is closed again: pages that were only checked are not kept.
+        restored_network(stored("network", content["network"]))
+    network = restored_network(stored("network", content["network"]), finite=False)
     sizes = network.output.out_features, network.first.in_features
     if content["index"] is not None:
         index = stored("index", content["index"])
