@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from slide.backend import device_of, on_host
-from slide.kernels import pattern_products as kernels
+from slide.ops.backend import device_of, on_host
+from slide.ops.kernels import pattern_products as kernels
 from slide.runtime import profiled
 from slide.scratch import Scratch
 from slide.sparse import Pattern, check_pattern

@@ -23,7 +23,7 @@ from helpers import damage
 from numba.core import config as numba_config
 
 from slide import runtime
-from slide.backend import plain
+from slide.ops.backend import plain
 from slide.ranking import judge
 
 COMPILED = not numba_config.DISABLE_JIT
@@ -37,8 +37,8 @@ KERNEL_TESTS = (
     "data/test_dataset.py",
     "functional",
     "hashing",
-    "kernels",
     "nn",
+    "ops",
     "optim",
     "ranking",
     "sampling",

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GROUND = (
-    *("backend", "bars", "checks", "compilation", "files", "inputs", "limits", "names"),
+    *("bars", "checks", "compilation", "files", "inputs", "limits", "names"),
     *("runtime", "sizes", "sparse", "states", "stored_rows", "tables", "tensor_folder"),
 )
 STRUCTURES = ("active_set", "row_gradients", "row_numbers", "scratch", "shared_parameters")
@@ -19,22 +19,21 @@ STRUCTURES = ("active_set", "row_gradients", "row_numbers", "scratch", "shared_p
 # counts as its group: ground, structures, testing.
 ROOMS = {
     "ground": "",
-    "kernels": "ground",
-    "plain": "ground kernels",
-    "structures": "ground kernels plain",
-    "hashing": "ground kernels plain",
-    "functional": "ground kernels plain structures",
-    "optim": "ground kernels plain structures",
-    "data": "ground kernels",
-    "search": "ground kernels structures functional",
-    "sampling": "ground kernels plain structures hashing search",
+    "ops": "ground",
+    "structures": "ground ops",
+    "hashing": "ground ops",
+    "functional": "ground ops structures",
+    "optim": "ground ops structures",
+    "data": "ground ops",
+    "search": "ground ops structures functional",
+    "sampling": "ground ops structures hashing search",
     "testing": "ground structures hashing sampling",
-    "nn": "ground structures functional optim sampling search",
-    "distributed": "ground plain structures functional sampling nn",
-    "check": "ground kernels plain structures functional hashing optim data sampling search",
-    "ranking": "ground kernels data search nn",
-    "model": "ground kernels hashing functional optim data sampling nn ranking",
-    "training": "ground structures data optim search nn distributed ranking",
+    "nn": "ground ops structures functional optim sampling search",
+    "distributed": "ground ops structures functional sampling nn",
+    "check": "ground ops structures functional hashing optim data sampling search",
+    "ranking": "ground ops data search nn",
+    "model": "ground ops hashing functional optim data sampling nn ranking",
+    "training": "ground ops structures data optim search nn distributed ranking",
     "predict": "ground data model training",
     "report": "ground",
     "compare": "ground report",
@@ -51,7 +50,7 @@ DATA_ROOMS = {
 }
 # Who alone may import these packages; (): nobody in the library.
 ONLY = {
-    "numba": ("slide.kernels", "slide.runtime", "slide.compilation"),
+    "numba": ("slide.ops.kernels", "slide.runtime", "slide.compilation"),
     "tqdm": ("slide.bars",),
     "faiss": ("slide.sampling.faiss_proposer", "slide.ranking.dense_search"),
     "tensorboard": (),
@@ -190,13 +189,13 @@ def test_packages_have_one_importer(package):
 @pytest.mark.parametrize("word", ["njit", "fastmath"])
 def test_compiler_flags_are_set_in_one_place(word):
     using = {m for m, path in MODULES.items() if word in path.read_text()}
-    assert using == {"slide.kernels.compile"}
+    assert using == {"slide.ops.kernels.compile"}
 
 
 def test_kernels_know_no_classes_and_no_globals():
     """Functions, named tuples and constants, that is."""
     for module, path in MODULES.items():
-        if not within(module, ["slide.kernels"]):
+        if not within(module, ["slide.ops.kernels"]):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             assert not isinstance(node, ast.Global | ast.Nonlocal)

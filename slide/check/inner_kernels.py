@@ -8,18 +8,18 @@ from slide.active_set import ActiveSet
 from slide.check.comparing import Test, equal, gradient, near, random_csr
 from slide.functional import active_linear, loss_on_active, relu_dropout
 from slide.hashing import HashTables
-from slide.kernels.dual_descent import (
+from slide.ops.kernels.dual_descent import (
     DualScratch,
     Solver,
     TrainingRows,
     fit_classifiers,
 )
-from slide.kernels.label_counts import count_labels
-from slide.kernels.nonzeros import count_nonzeros, take_nonzeros
-from slide.kernels.ragged import RowRoom
-from slide.kernels.random import random_below, random_bits
-from slide.kernels.read_numbers import read_index, read_number
-from slide.kernels.trees import Trees, splits_of, sum_trees
+from slide.ops.kernels.label_counts import count_labels
+from slide.ops.kernels.nonzeros import count_nonzeros, take_nonzeros
+from slide.ops.kernels.ragged import RowRoom
+from slide.ops.kernels.random import random_below, random_bits
+from slide.ops.kernels.read_numbers import read_index, read_number
+from slide.ops.kernels.trees import Trees, splits_of, sum_trees
 from slide.optim import RowSparseAdam
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern

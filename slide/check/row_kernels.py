@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from slide.check.comparing import Test, equal, near, random_csr
-from slide.kernels.dual_descent import list_training_rows
-from slide.kernels.linear_scores import score_labels
-from slide.kernels.pattern_products import group_entries
-from slide.kernels.ragged import clear_rows, gather_entries
+from slide.ops.kernels.dual_descent import list_training_rows
+from slide.ops.kernels.linear_scores import score_labels
+from slide.ops.kernels.pattern_products import group_entries
+from slide.ops.kernels.ragged import clear_rows, gather_entries
 from slide.search import shortened
 from slide.sparse import Pattern
 

@@ -10,8 +10,8 @@ import numpy as np
 from slide import checks
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
-from slide.kernels.ragged import select_rows
 from slide.names import Names
+from slide.ops.kernels.ragged import select_rows
 from slide.sparse import CSR, Pattern
 
 __all__ = ["PROPENSITY", "ROW_KINDS", "Block", "SparseDataset", "Split", "holdout"]

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host
 from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
@@ -19,6 +18,7 @@ from slide.functional.linear import LinearOptions
 from slide.inputs import as_pattern
 from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory
+from slide.ops.backend import on_device, on_host
 from slide.runtime import random_key, untraced
 from slide.sampling import ActiveSampler, Sampler
 from slide.shared_parameters import mark_shared

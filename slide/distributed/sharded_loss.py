@@ -12,7 +12,6 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet, check_targets
-from slide.backend import on_device, plain
 from slide.distributed.group import Group
 from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
 from slide.functional.first_derivatives import FirstDerivatives
@@ -21,6 +20,7 @@ from slide.functional.linear import LinearOptions, linear_on_set
 from slide.functional.linear_loss import linear_loss_on_set
 from slide.functional.plain_loss import aimed_at, score_matrix
 from slide.nn import ActiveLoss
+from slide.ops.backend import on_device, plain
 from slide.row_gradients import hand_over, take_row_gradients
 
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from slide.backend import on_device
 from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.channels import (
@@ -32,6 +31,7 @@ from slide.functional.channels import (
 )
 from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
+from slide.ops.backend import on_device
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import untraced
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import on_device, plain
 from slide.functional.autocast import outside_autocast
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.plain_csr_product import PlainMatrix, PlainProduct
-from slide.kernels import pattern_products as kernels
-from slide.kernels.ragged import gather_entries
+from slide.ops.backend import on_device, plain
+from slide.ops.kernels import pattern_products as kernels
+from slide.ops.kernels.ragged import gather_entries
 from slide.runtime import array_view, check_together, untraced
 from slide.sparse import CSR, check_pattern
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import CPU, on_device
+from slide.ops.backend import CPU, on_device
 
 
 def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:

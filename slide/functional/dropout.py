@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import KERNEL_DTYPES, plain
 from slide.functional.first_derivatives import FirstDerivatives
-from slide.kernels import relu_dropout as kernels
-from slide.plain.relu_dropout import relu_dropout_forward
+from slide.ops.backend import KERNEL_DTYPES, plain
+from slide.ops.kernels import relu_dropout as kernels
+from slide.ops.reference.relu_dropout import relu_dropout_forward
 from slide.runtime import array_view, random_key, untraced
 
 

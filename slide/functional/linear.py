@@ -8,7 +8,6 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet, check_sets
-from slide.backend import device_of, on_device, plain
 from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.drawn_ids import check_drawn, drawn_ids
@@ -16,8 +15,9 @@ from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import rows_to_visit, scatter_rows
 from slide.functional.plain_products import PlainPerSampleLinear, exact
-from slide.kernels import pattern_products as kernels
-from slide.kernels.ragged import select_rows
+from slide.ops.backend import device_of, on_device, plain
+from slide.ops.kernels import pattern_products as kernels
+from slide.ops.kernels.ragged import select_rows
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
 from slide.runtime import array_view, check_together, has_bfloat16, num_threads, profiled, untraced
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet, check_targets
-from slide.backend import plain
 from slide.functional.active_loss import loss_on_active, loss_rows, mean_loss
 from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
@@ -19,6 +18,7 @@ from slide.functional.linear import LinearOptions, check_active, gather_rows, li
 from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import scatter_rows
+from slide.ops.backend import plain
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.runtime import profiled, untraced
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from slide.active_set import Transposed
-from slide.backend import plain
-from slide.kernels import nonzeros as kernels
-from slide.kernels.pattern_products import group_entries, weighted_sum
+from slide.ops.backend import plain
+from slide.ops.kernels import nonzeros as kernels
+from slide.ops.kernels.pattern_products import group_entries, weighted_sum
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient
 from slide.runtime import array_view
 from slide.scratch import Scratch
@@ -33,7 +33,7 @@ def nonzeros(gradient: Tensor) -> CSR | None:
 
     Returns:
         The entries, or None if their share is above `DENSE_ENTRY_SHARE`, the gradient is empty, its
-        type is bfloat16, which kernels do not read, or it is not for kernels (`slide.backend`).
+        type is bfloat16, which kernels do not read, or it is not for kernels (`slide.ops.backend`).
     """
     if plain(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None

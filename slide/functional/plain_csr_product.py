@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from slide.functional.first_derivatives import FirstDerivatives
-from slide.plain.pattern_products import sampled_product, samples_of, weighted_sum
+from slide.ops.reference.pattern_products import sampled_product, samples_of, weighted_sum
 
 
 class PlainMatrix(NamedTuple):

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import on_device
 from slide.functional.hard_samples import hardest_count
 from slide.functional.losses import Loss
+from slide.ops.backend import on_device
 from slide.sparse import Pattern
 
 

@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import on_device
 from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
-from slide.plain.pattern_products import row_gradient, sampled_product, samples_of, weighted_sum
+from slide.ops.backend import on_device
+from slide.ops.reference.pattern_products import (
+    row_gradient,
+    sampled_product,
+    samples_of,
+    weighted_sum,
+)
 from slide.row_gradients import RowGradient, hand_over
 from slide.runtime import profiled
 from slide.sparse import CSR

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
-from slide.backend import KERNEL_DTYPES, on_device, on_host
 from slide.functional.autocast import outside_autocast
 from slide.functional.channels import (
     Channels,
@@ -24,6 +23,7 @@ from slide.functional.channels import (
 from slide.nn.activation import Activation
 from slide.nn.place import check_dtype
 from slide.nn.sampled_layer import SampledLayer
+from slide.ops.backend import KERNEL_DTYPES, on_device, on_host
 from slide.runtime import untraced
 from slide.sampling import Sampler
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import CPU, on_host
 from slide.functional.averaged_weights import check_not_averaged
 from slide.inputs import as_pattern
 from slide.nn.predicting import learns
+from slide.ops.backend import CPU, on_host
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR
 

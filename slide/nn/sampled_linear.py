@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import CPU, plain
 from slide.functional.autocast import outside_autocast
 from slide.functional.host_rows import fetch_set
 from slide.functional.linear import (
@@ -25,6 +24,7 @@ from slide.nn.activation import Activation
 from slide.nn.losses import ActiveLoss
 from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.searched_layer import SearchedLayer
+from slide.ops.backend import CPU, plain
 from slide.runtime import untraced
 from slide.sampling import Sampler
 
@@ -46,7 +46,7 @@ class SampledLinear(SearchedLayer):
         init_scale: scale of the first weights. Small first weights help if most outputs are rarely
             learnt: these outputs then add less noise to the gradients of other layers.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            plain torch (`slide.backend`).
+            plain torch (`slide.ops.backend`).
         host_rows: whether weight and bias stay on the CPU wherever the layer is moved, so that they
             may be larger than a device's memory. The layer computes on the device of its inputs,
             with the rows of the active set, and the optimizer updates rows on the CPU. Sets are

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import CPU, on_host
 from slide.functional.autocast import outside_autocast
 from slide.functional.linear import active_linear, check_linear
 from slide.nn.sampled_layer import SampledLayer
+from slide.ops.backend import CPU, on_host
 from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k

@@ -8,12 +8,12 @@ from torch import nn
 
 from slide import checks
 from slide import functional as F
-from slide.backend import CPU, KERNEL_DTYPES, plain
 from slide.functional.host_rows import fetch_features
 from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.sampled_layer import SampledLayer
+from slide.ops.backend import CPU, KERNEL_DTYPES, plain
 from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.sparse import check_pattern
@@ -38,7 +38,7 @@ class SparseInputLinear(SampledLayer):
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            plain torch (`slide.backend`).
+            plain torch (`slide.ops.backend`).
         host_rows: whether the weight stays on the CPU wherever the layer is moved; see
             `slide.SampledLinear`. The layer computes on the device of its bias.
         dtype: type of weight and bias: float32 or float64; None: PyTorch's default.

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from slide import functional as F
-from slide.backend import KERNEL_DTYPES, on_host
 from slide.nn.place import check_dtype
+from slide.ops.backend import KERNEL_DTYPES, on_host
 from slide.sparse import CSR
 
 

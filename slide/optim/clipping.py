@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import CPU
+from slide.ops.backend import CPU
 from slide.row_gradients import FactoredRowGradient, RowGradient, take_row_gradients
 from slide.shared_parameters import sharing_group
 

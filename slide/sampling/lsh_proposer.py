@@ -11,15 +11,15 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.probing import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
-from slide.kernels.votes import RankedIds
-from slide.plain.random import random_rows
-from slide.plain.sketches import rank_all
+from slide.ops.backend import on_device, on_host, plain
+from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
+from slide.ops.kernels.votes import RankedIds
+from slide.ops.reference.random import random_rows
+from slide.ops.reference.sketches import rank_all
 from slide.runtime import array_view, profiled, random_key
 from slide.sampling.best_ids import best_of_voted, dense, in_turns
 from slide.sampling.protocol import Proposer, Queries, num_queries
@@ -292,7 +292,7 @@ class LSHProposer(Proposer):
         return out
 
     def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.kernels.sketches`."""
+        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias) - self._offset
         rows, prior = projected[:, :-1], projected[:, -1]
         lengths = rows.abs().amax(1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_host
+from slide.ops.backend import on_host
 from slide.runtime import profiled
 from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.backend import on_host, plain
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
-from slide.kernels.votes import RankedIds, vote_per_sample
+from slide.ops.backend import on_host, plain
+from slide.ops.kernels.votes import RankedIds, vote_per_sample
 from slide.runtime import num_threads, profiled, random_key
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries

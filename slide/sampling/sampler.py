@@ -11,9 +11,9 @@ from torch import Tensor
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import CPU, on_host
 from slide.compilation import clock
-from slide.kernels.votes import RankedIds
+from slide.ops.backend import CPU, on_host
+from slide.ops.kernels.votes import RankedIds
 from slide.runtime import profiled, random_key
 from slide.sampling import schedules, set_ids
 from slide.sampling.full import FullSampler

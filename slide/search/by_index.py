@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host
 from slide.functional import active_linear
+from slide.ops.backend import on_device, on_host
 from slide.sparse import Pattern, check_pattern
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from slide.backend import plain
-from slide.kernels.largest import keep_largest
+from slide.ops.backend import plain
+from slide.ops.kernels.largest import keep_largest
 from slide.runtime import array_view, has_bfloat16
 from slide.search.rounded import rounded_top_k
 from slide.stored_rows import StoredRows, weight_rows

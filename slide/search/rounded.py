@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.kernels.largest import keep_largest_bounds
-from slide.kernels.pattern_products import sampled_product
+from slide.ops.kernels.largest import keep_largest_bounds
+from slide.ops.kernels.pattern_products import sampled_product
 from slide.runtime import array_view
 from slide.sparse import row_bounds
 from slide.stored_rows import StoredRows, TensorRows, weight_rows

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from slide import checks
-from slide.backend import on_host
 from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SlideNetwork
 from slide.nn.searched_layer import SEARCHES
+from slide.ops.backend import on_host
 from slide.ranking import EnsembleRanker, Ranked
 from slide.training import metrics
 

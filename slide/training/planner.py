@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from slide.backend import on_host
 from slide.bars import Bar, say
 from slide.compilation import clock
 from slide.data import Batches, Split, find_known, first_unknown
 from slide.data.dataset import take_labels
 from slide.distributed import Group
 from slide.nn import SlideNetwork
+from slide.ops.backend import on_host
 from slide.ranking.unknown_labels import best_unknown, rows_by_depth
 from slide.sizes import judged_places
 from slide.sparse import Pattern

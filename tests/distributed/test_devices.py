@@ -14,12 +14,12 @@ import torch.distributed as dist
 from helpers.matrices import make_csr
 
 import slide
-from slide.backend import backend
 from slide.config.compose import read_config
 from slide.config.ranks import join_ranks
 from slide.distributed import Group, ShardedNetwork, ShardedSampledLinear
 from slide.distributed.launch import Place, find_rank_device
 from slide.functional.losses import LOSSES
+from slide.ops.backend import backend
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 UNIFORM = partial(slide.ActiveSampler, active=12)

@@ -9,7 +9,7 @@ from helpers import naive_hashing
 from helpers.matrices import make_csr, to_dense, z_score
 
 from slide.hashing.dwta import DWTA
-from slide.kernels.hash_codes import MAX_DENSIFY_ATTEMPTS
+from slide.ops.kernels.hash_codes import MAX_DENSIFY_ATTEMPTS
 from slide.sparse import CSR
 
 

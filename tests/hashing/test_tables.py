@@ -6,9 +6,9 @@ import torch
 from helpers import naive, naive_hashing
 from helpers.buckets import as_codes, contents, draw_codes
 
-from slide.backend import backend, plain
 from slide.hashing import tables as tables_module
 from slide.hashing.tables import HashTables
+from slide.ops.backend import backend, plain
 from slide.runtime import random_key
 
 POLICIES = ["fifo", "reservoir"]

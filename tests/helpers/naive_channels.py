@@ -1,4 +1,4 @@
-"""Looped twins of `slide.kernels.channels`."""
+"""Looped twins of `slide.ops.kernels.channels`."""
 
 
 def take_pixels(pixels, places, out):

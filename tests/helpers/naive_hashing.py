@@ -1,4 +1,4 @@
-"""Looped twins of `slide.kernels.hash_codes`, `slide.kernels.probes`, `slide.kernels.sketches`."""
+"""Looped twins of the kernels of hash codes, of further buckets and of sketches."""
 
 import math
 from itertools import combinations

@@ -9,11 +9,11 @@ from helpers.matrices import make_csr
 from helpers.sparse_layers import B, D, N, draw_labels, every_mode, every_output, make_layer
 from torch.utils.checkpoint import checkpoint
 
-from slide.backend import backend, plain
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.ops.backend import backend, plain
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler

@@ -13,8 +13,8 @@ from helpers.buckets import contents
 from helpers.matrices import make_csr
 
 import slide
-from slide.backend import backend, plain
 from slide.functional.losses import LOSSES
+from slide.ops.backend import backend, plain
 from slide.sampling import lsh_proposer
 
 RECENT = partial(slide.RecentProposer, recent=3, best=2)

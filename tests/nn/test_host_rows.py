@@ -13,8 +13,8 @@ import torch
 from helpers.matrices import make_csr
 
 import slide
-from slide.backend import backend
 from slide.distributed import Group, ShardedNetwork, ShardedOutputLinear, Shares
+from slide.ops.backend import backend
 
 UNIFORM = partial(slide.ActiveSampler, active=12)
 LSH = partial(UNIFORM, proposer=slide.LSHProposer)

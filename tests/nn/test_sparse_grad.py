@@ -20,11 +20,11 @@ from helpers.sparse_layers import (
 from torch import nn
 
 from slide import row_gradients
-from slide.backend import plain
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.ops.backend import plain
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from slide.backend import backend
+from slide.ops.backend import backend
 from slide.search.exact import exact_top_k
 
 

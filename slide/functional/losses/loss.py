@@ -16,7 +16,7 @@ class Loss:
 
     Attributes:
         name: the name by which a configuration and `slide.ActiveLoss` find the loss.
-        kernel: numba kernel ``(rows, losses, gradient)`` over `slide.kernels.loss_rows.Rows`.
+        kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.loss_rows.Rows`.
         dense: the same loss in plain torch, for autograd. It is called as
             ``dense(scores, targets, log_weights)`` with ``(B, A)`` floats, ``(B, A)`` bools, and
             None or ``(B, A)`` or ``(A,)`` floats that are 0 at targets. It returns ``(B,)`` losses.

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from slide.functional.losses.loss import Loss, target_share
-from slide.kernels.compile import parallel, prange
-from slide.kernels.loss_rows import add_weights, normalise, score_row
+from slide.ops.kernels.compile import parallel, prange
+from slide.ops.kernels.loss_rows import add_weights, normalise, score_row
 
 
 @parallel

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from slide.functional.losses.loss import Loss
-from slide.kernels.compile import parallel, prange
-from slide.kernels.loss_rows import hinge, score_row
+from slide.ops.kernels.compile import parallel, prange
+from slide.ops.kernels.loss_rows import hinge, score_row
 
 
 @parallel

@@ -1,0 +1,1 @@
+"""Each operation as numba kernel and as torch reference."""
