@@ -9,10 +9,18 @@ from torch.nn import functional as F
 from slide.check.comparing import Test, equal, near, random_csr
 from slide.hashing import DWTA, HashTables
 from slide.hashing.tables import fold
-from slide.ops.kernels.assemble_sets import count_distinct, stratified_log_weights
+from slide.ops.kernels.active_sets import (
+    CODES,
+    PRIOR,
+    SCALE,
+    WIDTH,
+    RankedIds,
+    count_distinct,
+    rank_buckets,
+    stratified_log_weights,
+    vote_per_sample,
+)
 from slide.ops.kernels.largest import keep_largest_bounds
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
-from slide.ops.kernels.votes import RankedIds, vote_per_sample
 from slide.ops.reference import buckets as plain_buckets
 from slide.sampling.best_ids import best_of_voted
 from slide.sparse import Pattern

@@ -6,16 +6,13 @@ import numpy as np
 import torch
 
 from slide.check.comparing import Test, equal, near, random_csr
-from slide.ops.kernels import format_rows as formatting
+from slide.ops.kernels import text_rows as formatting
+from slide.ops.kernels.base_scorers import Questions, ask_similar, regress_items, relate_candidates
 from slide.ops.kernels.evidence import fill_evidence
-from slide.ops.kernels.item_regressions import regress_items
-from slide.ops.kernels.label_counts import relate_candidates
-from slide.ops.kernels.parse_rows import Columns, parse_rows
 from slide.ops.kernels.ragged import RowRoom
 from slide.ops.kernels.random import random_bits
-from slide.ops.kernels.subsample_words import subsample_words
-from slide.ops.kernels.substitutes import Questions, ask_similar
-from slide.ops.kernels.synthetic_rows import draw_features, draw_labels
+from slide.ops.kernels.sources import draw_features, draw_labels, subsample_words
+from slide.ops.kernels.text_rows import Columns, parse_rows
 from slide.search import top_votes
 from slide.sparse import CSR, Pattern
 

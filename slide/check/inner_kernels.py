@@ -8,17 +8,16 @@ from slide.active_set import ActiveSet
 from slide.check.comparing import Test, equal, gradient, near, random_csr
 from slide.functional import active_linear, loss_on_active, relu_dropout
 from slide.hashing import HashTables
-from slide.ops.kernels.dual_descent import (
+from slide.ops.kernels.base_scorers import count_labels
+from slide.ops.kernels.linear_classifiers import (
     DualScratch,
     Solver,
     TrainingRows,
     fit_classifiers,
 )
-from slide.ops.kernels.label_counts import count_labels
-from slide.ops.kernels.nonzeros import count_nonzeros, take_nonzeros
-from slide.ops.kernels.ragged import RowRoom
+from slide.ops.kernels.ragged import RowRoom, count_nonzeros, take_nonzeros
 from slide.ops.kernels.random import random_below, random_bits
-from slide.ops.kernels.read_numbers import read_index, read_number
+from slide.ops.kernels.text_rows import read_index, read_number
 from slide.ops.kernels.trees import Trees, splits_of, sum_trees
 from slide.optim import RowSparseAdam
 from slide.search import column_lists, sparse_top_k

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from slide.check.comparing import Test, equal, near, random_csr
-from slide.ops.kernels.dual_descent import list_training_rows
-from slide.ops.kernels.linear_scores import score_labels
+from slide.ops.kernels.linear_classifiers import list_training_rows, score_labels
 from slide.ops.kernels.pattern_products import group_entries
 from slide.ops.kernels.ragged import clear_rows, gather_entries
 from slide.search import shortened

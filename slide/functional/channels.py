@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slide import checks
 from slide.ops.backend import KERNEL_DTYPES, on_device, plain
-from slide.ops.kernels import channels as kernels
+from slide.ops.kernels import layers as kernels
 from slide.runtime import array_view, check_together
 
 Channels = np.ndarray | Tensor | None

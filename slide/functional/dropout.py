@@ -9,7 +9,7 @@ from torch import Tensor
 from slide import checks
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.ops.backend import KERNEL_DTYPES, plain
-from slide.ops.kernels import relu_dropout as kernels
+from slide.ops.kernels import layers as kernels
 from slide.ops.reference.relu_dropout import relu_dropout_forward
 from slide.runtime import array_view, random_key, untraced
 

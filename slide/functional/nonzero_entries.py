@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slide.active_set import Transposed
 from slide.ops.backend import plain
-from slide.ops.kernels import nonzeros as kernels
+from slide.ops.kernels import ragged as kernels
 from slide.ops.kernels.pattern_products import group_entries, weighted_sum
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient
 from slide.runtime import array_view

@@ -11,7 +11,7 @@ from slide.hashing import probing
 from slide.hashing.family import check_shape, check_width
 from slide.ops.backend import CPU, native, on_device, plain
 from slide.ops.kernels import hash_codes as kernels
-from slide.ops.kernels import probes as probe_kernels
+from slide.ops.kernels import hash_codes as probe_kernels
 from slide.ops.reference import hash_codes as plain_codes
 from slide.ops.reference import probes as plain_probes
 from slide.runtime import array_view, random_key

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slide.ops.backend import native, on_device, on_host, plain
-from slide.ops.kernels import probes as kernels
+from slide.ops.kernels import hash_codes as kernels
 from slide.ops.reference import probes as plain_probes
 from slide.runtime import array_view
 from slide.sparse import Pattern

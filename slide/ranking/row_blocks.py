@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from slide.bars import Bar
-from slide.ops.kernels.label_counts import count_labels
+from slide.ops.kernels.base_scorers import count_labels
 from slide.ops.kernels.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, row_bounds

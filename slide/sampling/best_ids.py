@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from slide.ops.backend import KERNEL_DTYPES, on_device, on_host, plain
-from slide.ops.kernels.best_of_lists import best_of_lists
+from slide.ops.kernels.active_sets import RankedIds, best_of_lists
 from slide.ops.kernels.largest import keep_largest
-from slide.ops.kernels.votes import RankedIds
 from slide.runtime import array_view
 from slide.search import index_top_k
 from slide.sparse import CSR, Pattern, hits

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slide import checks
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import RankedIds
 from slide.runtime import array_view, check_on_cpu, library_threads
 from slide.sampling.best_ids import dense, ranked
 from slide.sampling.protocol import Proposer, Queries

@@ -16,8 +16,7 @@ from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.probing import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
 from slide.ops.backend import on_device, on_host, plain
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE, WIDTH, RankedIds, rank_buckets
 from slide.ops.reference.random import random_rows
 from slide.ops.reference.sketches import rank_all
 from slide.runtime import array_view, profiled, random_key
@@ -292,7 +291,7 @@ class LSHProposer(Proposer):
         return out
 
     def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
+        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.active_sets`."""
         projected = self._projected(weight, bias) - self._offset
         rows, prior = projected[:, :-1], projected[:, -1]
         lengths = rows.abs().amax(1)

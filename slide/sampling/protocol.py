@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import RankedIds
 from slide.sparse import CSR, Pattern, check_pattern
 
 Queries = Tensor | CSR

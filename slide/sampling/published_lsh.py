@@ -12,7 +12,7 @@ from slide import checks
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
 from slide.ops.backend import on_host, plain
-from slide.ops.kernels.votes import RankedIds, vote_per_sample
+from slide.ops.kernels.active_sets import RankedIds, vote_per_sample
 from slide.runtime import num_threads, profiled, random_key
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries

@@ -9,7 +9,7 @@ from torch import Tensor
 from slide import checks
 from slide.active_set import ActiveSet
 from slide.ops.backend import on_device, plain
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import RankedIds
 from slide.runtime import profiled
 from slide.sampling.best_ids import (
     best_of_pool,

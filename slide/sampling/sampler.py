@@ -13,7 +13,7 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.compilation import clock
 from slide.ops.backend import CPU, on_host
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import RankedIds
 from slide.runtime import profiled, random_key
 from slide.sampling import schedules, set_ids
 from slide.sampling.full import FullSampler

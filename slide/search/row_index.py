@@ -8,9 +8,8 @@ from torch import Tensor
 
 from slide import checks
 from slide.ops.backend import KERNEL_DTYPES
-from slide.ops.kernels.largest import scan_lists
+from slide.ops.kernels.largest import RowLists, scan_lists
 from slide.ops.kernels.pattern_products import sampled_product
-from slide.ops.kernels.row_lists import RowLists
 from slide.runtime import array_view, check_on_cpu, has_bfloat16
 from slide.search.changes import kept_state, tensors_of, unchanged
 from slide.search.clusters import WeightRows

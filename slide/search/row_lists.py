@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from slide.ops.kernels.row_lists import ChangedRows, RowLists, put_rows
+from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows
 from slide.runtime import array_view
 from slide.search.clusters import READ_AT_ONCE, WeightRows, near_rows
 

@@ -1,4 +1,4 @@
-"""Looped twins of `slide.ops.kernels.channels`."""
+"""Looped twins of `slide.ops.kernels.layers`."""
 
 
 def take_pixels(pixels, places, out):

@@ -9,13 +9,12 @@ from helpers.products import SHAPES, draw_product
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.inputs import as_csr
 from slide.ops.backend import backend
+from slide.ops.kernels import active_sets as set_kernels
 from slide.ops.kernels import adam as adam_kernels
-from slide.ops.kernels import assemble_sets as set_kernels
 from slide.ops.kernels import pattern_products as product_kernels
+from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE, WIDTH, RankedIds, rank_buckets
 from slide.ops.kernels.adam import AdamHyper, AdamRows
 from slide.ops.kernels.random import random_below as kernel_below
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
-from slide.ops.kernels.votes import RankedIds
 from slide.ops.reference import sketches as plain_sketches
 from slide.ops.reference.adam import AdamTensors, adam_rows
 from slide.ops.reference.assemble_sets import assemble, stratified_log_weights

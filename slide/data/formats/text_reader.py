@@ -16,7 +16,7 @@ from slide import checks
 from slide.bars import Bar
 from slide.data.dataset import Block
 from slide.data.errors import DataError, check_not_compressed, out_of_range
-from slide.ops.kernels import parse_rows as parse
+from slide.ops.kernels import text_rows as parse
 from slide.sparse import CSR, Pattern
 
 __all__ = [

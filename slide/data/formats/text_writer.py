@@ -13,7 +13,7 @@ import numpy as np
 from slide.data.dataset import Split
 from slide.data.formats.text_reader import text_variant
 from slide.files import write_atomic
-from slide.ops.kernels import format_rows as kernel
+from slide.ops.kernels import text_rows as kernel
 
 __all__ = ["write_xmc"]
 

@@ -17,7 +17,7 @@ from slide import checks
 from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
-from slide.ops.kernels.synthetic_rows import draw_features, draw_labels
+from slide.ops.kernels.sources import draw_features, draw_labels
 from slide.sparse import CSR, Pattern, row_bounds
 
 __all__ = ["synthetic"]

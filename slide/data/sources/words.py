@@ -16,7 +16,7 @@ import numpy as np
 
 from slide.bars import Bar
 from slide.data.errors import DataError
-from slide.ops.kernels.subsample_words import subsample_words
+from slide.ops.kernels.sources import subsample_words
 
 __all__ = ["Vocabulary", "count_vocabulary", "find_border", "read_words", "subsampled_ids"]
 

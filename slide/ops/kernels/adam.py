@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
-from slide.ops.kernels.prefetch import AHEAD, prefetch_row
+from slide.ops.kernels.compile import AHEAD, parallel, prange, prefetch_row, serial
 
 
 class AdamRows(NamedTuple):

@@ -41,8 +41,8 @@ def fill_evidence(
         starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``columns``.
         network, linear: ``(B, K)`` float32, scores of the candidates.
         votes: ids ``(B, V)`` int32, shares and sharp shares ``(B, V)`` float32.
-        related: ``(pairs, 3)`` float32, see `slide.ops.kernels.label_counts.relate_candidates`.
-        answered: ``(pairs, 2)`` float32, see `slide.ops.kernels.substitutes.ask_similar`.
+        related: ``(pairs, 3)`` float32, see `slide.ops.kernels.base_scorers.relate_candidates`.
+        answered: ``(pairs, 2)`` float32, see `slide.ops.kernels.base_scorers.ask_similar`.
         frequency: ``(N,)`` int64.
         of_row: ``(B, 3)`` float32, the columns from the 15th on, which are those of a row.
         columns: ``(pairs, 20)`` float32 output.

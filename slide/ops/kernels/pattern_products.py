@@ -14,8 +14,15 @@ product takes time proportional to N.
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
-from slide.ops.kernels.prefetch import AHEAD, AHEAD_ENTRIES, ask_for, prefetch_row
+from slide.ops.kernels.compile import (
+    AHEAD,
+    AHEAD_ENTRIES,
+    ask_for,
+    parallel,
+    prange,
+    prefetch_row,
+    serial,
+)
 
 # Bits of an id by which a pass of a radix sort orders: its counters stay in the first-level cache.
 _DIGIT_BITS = 11

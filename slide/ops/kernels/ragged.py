@@ -1,4 +1,4 @@
-"""Operations on rows of a ragged array: copy, clear, shorten, find those with non-zero entries."""
+"""Operations on rows of a ragged array: copy, clear, shorten, find entries that are not zero."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,6 @@ import numpy as np
 
 from slide.ops.kernels.compile import parallel, prange, serial
 from slide.sparse import row_bounds
-
-__all__ = [
-    "RowRoom",
-    "clear_rows",
-    "gather_entries",
-    "gather_ragged",
-    "mark_nonzero_rows",
-    "select_rows",
-    "shorten",
-    "shorten_rows",
-]
 
 # Entries that are read before the next decision whether to stop; without blocks, the compiler makes
 # no vector code.
@@ -184,3 +173,37 @@ def shorten_rows(rows, out, num_tasks):
                 _copy(indices, values, out, first)
             elif stop > first:
                 shorten(indices, values, out.indices[first:stop], out.values[first:stop])
+
+
+@parallel
+def count_nonzeros(matrix, counts):
+    """Write the number of non-zero entries of each row; NaN is not zero.
+
+    Args:
+        matrix: ``(B, A)`` floats.
+        counts: ``(B,)`` int64 output.
+    """
+    for b in prange(len(matrix)):
+        found = 0
+        for j in range(matrix.shape[1]):
+            found += matrix[b, j] != 0
+        counts[b] = found
+
+
+@parallel
+def take_nonzeros(matrix, indptr, columns, values):
+    """Write columns and values of the non-zero entries, row after row.
+
+    Args:
+        matrix: ``(B, A)`` floats.
+        indptr: ``(B + 1,)`` int64 bounds of the rows, from the counts of `count_nonzeros`.
+        columns: ``(nnz,)`` int32 output, ascending in a row.
+        values: ``(nnz,)`` output of the type of ``matrix``.
+    """
+    for b in prange(len(matrix)):
+        p = indptr[b]
+        for j in range(matrix.shape[1]):
+            if matrix[b, j] != 0:
+                columns[p] = j
+                values[p] = matrix[b, j]
+                p += 1

@@ -1,4 +1,4 @@
-"""`slide.ops.kernels.assemble_sets` in torch: from proposed ids to active sets.
+"""`slide.ops.kernels.active_sets` in torch: from proposed ids to active sets.
 
 The uniform ids are those of the kernels, draw by draw, unless a set is more than a quarter of all
 outputs.

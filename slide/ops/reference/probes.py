@@ -1,4 +1,4 @@
-"""`slide.ops.kernels.probes` in torch: codes of further buckets."""
+"""`slide.ops.kernels.hash_codes` in torch: codes of further buckets."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ def dwta_runners(
 ) -> tuple[Tensor, Tensor]:
     """What the second-largest coordinate of each bin would change: costs and flips.
 
-    See `slide.ops.kernels.probes.dwta_runners`; both are ``(n, L * K)``, floats and int32.
+    See `slide.ops.kernels.hash_codes.dwta_runners`; both are ``(n, L * K)``, floats and int32.
     """
     values = vectors[:, coordinates]
     largest = values.max(2).values

@@ -1,4 +1,4 @@
-"""`slide.ops.kernels.relu_dropout` in torch, with the same draws; autograd goes backward."""
+"""`slide.ops.kernels.layers` in torch, with the same draws; autograd goes backward."""
 
 import torch
 from torch import Tensor

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE
+from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE
 
 # Numbers of rows and queries whose scores are held at a time.
 _SCORES = 2**24
@@ -14,7 +14,7 @@ def rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: int) -> 
 
     Args:
         queries: ``(B, CODES)`` float32 inputs in few directions.
-        sketches: ``(N, WIDTH)`` int8; see `slide.ops.kernels.sketches`.
+        sketches: ``(N, WIDTH)`` int8; see `slide.ops.kernels.active_sets`.
         left_out: ``(n, 2)`` int64, pairs of a query and a row that it does not get.
         most: number of rows of a query.
 

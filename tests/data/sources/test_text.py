@@ -10,7 +10,7 @@ from helpers.naive_skip_grams import naive_border, naive_rows, naive_vocabulary,
 from slide import runtime
 from slide.data import DataError, text
 from slide.data.sources import skip_grams, words
-from slide.ops.kernels.subsample_words import subsample_words
+from slide.ops.kernels.sources import subsample_words
 
 SOME = "a rose is a rose is a rose and so is this one , said a rose is a rose "
 

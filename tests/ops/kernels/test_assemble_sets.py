@@ -5,8 +5,8 @@ import pytest
 from helpers import naive
 from helpers.matrices import chi_square_p, make_pattern
 
-from slide.ops.kernels import assemble_sets as kernels
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels import active_sets as kernels
+from slide.ops.kernels.active_sets import RankedIds
 from slide.runtime import random_key
 from slide.sparse import Pattern
 

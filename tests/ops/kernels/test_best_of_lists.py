@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_ranking
 
-from slide.ops.kernels.best_of_lists import best_of_lists
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import RankedIds, best_of_lists
 from slide.sparse import Pattern
 
 

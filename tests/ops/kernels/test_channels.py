@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_channels
 
-from slide.ops.kernels import channels as kernels
+from slide.ops.kernels import layers as kernels
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

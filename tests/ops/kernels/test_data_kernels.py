@@ -7,9 +7,8 @@ from helpers.matrices import make_csr, make_pattern
 from helpers.naive import rows_of
 
 from slide import runtime
-from slide.ops.kernels import format_rows as formatting
-from slide.ops.kernels.subsample_words import subsample_words
-from slide.ops.kernels.synthetic_rows import draw_features, draw_labels
+from slide.ops.kernels import text_rows as formatting
+from slide.ops.kernels.sources import draw_features, draw_labels, subsample_words
 from slide.sparse import CSR, Pattern
 
 EXTREMES = [0.0, -0.0, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 1.0, 1e5, 1e6]

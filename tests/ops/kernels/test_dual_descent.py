@@ -5,8 +5,8 @@ import pytest
 from helpers import naive_ranking
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.ops.kernels import dual_descent as kernels
-from slide.ops.kernels.dual_descent import DualScratch, Solver, TrainingRows
+from slide.ops.kernels import linear_classifiers as kernels
+from slide.ops.kernels.linear_classifiers import DualScratch, Solver, TrainingRows
 from slide.ops.kernels.ragged import RowRoom
 from slide.sparse import Pattern
 

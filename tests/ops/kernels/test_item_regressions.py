@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_experts
 
-from slide.ops.kernels.item_regressions import regress_items
+from slide.ops.kernels.base_scorers import regress_items
 from slide.ops.kernels.ragged import RowRoom
 from slide.sparse import CSR
 

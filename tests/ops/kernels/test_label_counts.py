@@ -5,7 +5,7 @@ import pytest
 from helpers import naive_ranking
 from helpers.matrices import make_csr, make_pattern
 
-from slide.ops.kernels.label_counts import count_labels, relate_candidates
+from slide.ops.kernels.base_scorers import count_labels, relate_candidates
 from slide.ops.kernels.ragged import RowRoom
 from slide.sparse import Pattern
 

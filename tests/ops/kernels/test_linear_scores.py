@@ -5,7 +5,7 @@ import pytest
 from helpers import naive_ranking
 from helpers.matrices import make_csr, to_dense
 
-from slide.ops.kernels.linear_scores import score_labels
+from slide.ops.kernels.linear_classifiers import score_labels
 
 NUM_ROWS, NUM_COLUMNS = 25, 7
 

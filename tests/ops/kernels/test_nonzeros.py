@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_arrays
 
-from slide.ops.kernels import nonzeros as kernels
+from slide.ops.kernels import ragged as kernels
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_arrays
 
-from slide.ops.kernels.prefetch import prefetch_entries, prefetch_row
+from slide.ops.kernels.compile import prefetch_entries, prefetch_row
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 0), (3, 3), (0, 1), (5, 70), (69, 70)])

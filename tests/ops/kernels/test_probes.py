@@ -5,7 +5,7 @@ import pytest
 from helpers import naive_hashing
 
 from slide.hashing.probing import flip_sets
-from slide.ops.kernels import probes as kernels
+from slide.ops.kernels import hash_codes as kernels
 
 
 @pytest.mark.parametrize(("tables", "k", "count"), [(1, 1, 4), (3, 4, 5), (2, 6, 0)])

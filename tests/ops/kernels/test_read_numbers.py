@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import naive_numbers as naive
 
-from slide.ops.kernels import read_numbers as kernels
+from slide.ops.kernels import text_rows as kernels
 
 INDICES = ["0", "7", "0012", "-0", "-3", "2147483648", "9" * 12, "", "-", "x", "12x", "-5,6", "+1"]
 NUMBERS = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_arrays
 
-from slide.ops.kernels import relu_dropout as kernels
+from slide.ops.kernels import layers as kernels
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.naive_arrays import round_list
 
-from slide.ops.kernels.row_lists import ChangedRows, RowLists, put_rows
+from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows
 
 STARTS, WIDTH = np.array([0, 1, 20, 23, 60]), 7
 N = STARTS[-1]

@@ -5,7 +5,7 @@ import pytest
 from helpers import naive_hashing
 
 from slide.hashing.tables import HashTables
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
+from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.sparse import Pattern
 
 ROWS, TABLES, BUCKETS, QUERIES = 150, 4, 6, 9

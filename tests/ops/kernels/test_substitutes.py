@@ -5,7 +5,7 @@ import pytest
 from helpers import naive_experts
 from helpers.matrices import make_csr, make_pattern
 
-from slide.ops.kernels.substitutes import Questions, ask_similar
+from slide.ops.kernels.base_scorers import Questions, ask_similar
 from slide.sparse import CSR
 
 FEATURES, LABELS, GROUPS, ROWS = 20, 9, 6, 14

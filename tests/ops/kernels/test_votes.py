@@ -5,8 +5,8 @@ import pytest
 from helpers import naive
 
 from slide.hashing.tables import HashTables
-from slide.ops.kernels import votes as kernels
-from slide.ops.kernels.votes import RankedIds
+from slide.ops.kernels import active_sets as kernels
+from slide.ops.kernels.active_sets import RankedIds
 from slide.runtime import random_key
 
 NUM_ROWS = 30

@@ -1,10 +1,11 @@
-"""Synthetic rows from random numbers that were drawn before."""
+"""Kernels of data sources: synthetic rows, and the subsampling of the words of a text."""
 
 import math
 
-from slide.ops.kernels.compile import serial
+import numpy as np
 
-__all__ = ["draw_features", "draw_labels"]
+from slide.ops.kernels.compile import serial
+from slide.ops.kernels.random import random_bits
 
 
 @serial
@@ -107,3 +108,33 @@ def draw_features(
             indices[k] = rank
             values[k] = 1.0
         _weigh_row(begin, end, idf, names, places, indices, values)
+
+
+_S11 = np.uint64(11)
+
+
+@serial
+def subsample_words(words, first, key, keep, out):
+    """Copies the words that stay, in their order.
+
+    Word i stays if a uniform number in [0, 1), of the counter ``first + i``, is below its ``keep``.
+
+    Args:
+        words: ``(n,)`` int32 in ``[0, V)``; -1: this word never stays.
+        first: number of words before these.
+        key: uint64 of the random numbers.
+        keep: ``(V,)`` float64 probability of each word to stay.
+        out: ``(n,)`` int32 output.
+
+    Returns:
+        How many words stay.
+    """
+    kept = 0
+    for i in range(len(words)):
+        word = words[i]
+        if word >= 0:
+            uniform = np.float64(random_bits(key, first + i) >> _S11) * 2.0**-53
+            if uniform < keep[word]:
+                out[kept] = word
+                kept += 1
+    return kept
