@@ -27,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from slide.active_set import Transposed
 from slide.ops.backend import on_device, plain
 from slide.ops.kernels import pattern_products as kernels
-from slide.ops.reference.pattern_products import total_rows
+from slide.ops.reference.products import total_rows
 from slide.runtime import array_view
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
@@ -45,7 +45,7 @@ class RowGradient:
             on the device of the rows. None: all rows, in order.
         rows: ``(R, D)`` floats, their gradients.
         first: ``(R,)`` bools if ids may repeat: true for the first of equal ids, whose rows are
-            equal (`slide.ops.reference.pattern_products.TotalRows`). None: ids are distinct.
+            equal (`slide.ops.reference.products.TotalRows`). None: ids are distinct.
     """
 
     ids: Any

@@ -21,7 +21,7 @@ from slide.ops.kernels.active_sets import (
     vote_per_sample,
 )
 from slide.ops.kernels.largest import keep_largest_bounds
-from slide.ops.reference import buckets as plain_buckets
+from slide.ops.reference import hashing as plain_buckets
 from slide.sampling.best_ids import best_of_voted
 from slide.sparse import Pattern
 

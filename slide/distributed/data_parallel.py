@@ -12,7 +12,7 @@ from slide.active_set import ActiveSet
 from slide.distributed.group import Group
 from slide.distributed.output_linear import ShardedOutputLinear
 from slide.distributed.shares import Shares
-from slide.functional.autocast import outside_autocast
+from slide.functional.autograd import outside_autocast
 from slide.functional.linear import DTYPES, check_linear
 from slide.inputs import as_pattern
 from slide.nn import ActiveLoss

@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 
 from slide.distributed.group import Group
 from slide.ops.backend import on_device
-from slide.ops.reference.pattern_products import samples_of
+from slide.ops.reference.products import samples_of
 from slide.sparse import Pattern
 
 

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.functional.plain_products import samples_on
 from slide.ops.backend import on_device
+from slide.ops.reference.products import samples_on
 from slide.runtime import untraced
 
 

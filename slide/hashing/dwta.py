@@ -12,8 +12,8 @@ from slide.hashing.family import check_shape, check_width
 from slide.ops.backend import CPU, native, on_device, plain
 from slide.ops.kernels import hash_codes as kernels
 from slide.ops.kernels import hash_codes as probe_kernels
-from slide.ops.reference import hash_codes as plain_codes
-from slide.ops.reference import probes as plain_probes
+from slide.ops.reference import hashing as plain_codes
+from slide.ops.reference import hashing as plain_probes
 from slide.runtime import array_view, random_key
 from slide.sparse import CSR, check_pattern
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slide.ops.backend import native, on_device, on_host, plain
 from slide.ops.kernels import hash_codes as kernels
-from slide.ops.reference import probes as plain_probes
+from slide.ops.reference import hashing as plain_probes
 from slide.runtime import array_view
 from slide.sparse import Pattern
 

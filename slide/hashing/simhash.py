@@ -9,7 +9,7 @@ from slide.hashing import probing
 from slide.hashing.family import check_shape, check_width
 from slide.ops.backend import CPU, native, on_device, plain
 from slide.ops.kernels import hash_codes as kernels
-from slide.ops.reference import hash_codes as plain_codes
+from slide.ops.reference import hashing as plain_codes
 from slide.runtime import array_view, has_bfloat16
 from slide.sparse import CSR, check_pattern
 

@@ -9,8 +9,8 @@ from slide import checks
 from slide.ops.backend import device_of, native, on_device, on_host, plain
 from slide.ops.kernels import buckets as kernels
 from slide.ops.kernels.buckets import Buckets
-from slide.ops.reference import buckets as plain_buckets
-from slide.ops.reference.buckets import BucketTensors
+from slide.ops.reference import hashing as plain_buckets
+from slide.ops.reference.hashing import BucketTensors
 from slide.runtime import random_key
 from slide.sparse import Pattern
 

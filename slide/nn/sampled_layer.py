@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.functional.averaged_weights import check_not_averaged
+from slide.functional.autograd import check_not_averaged
 from slide.inputs import as_pattern
 from slide.nn.predicting import learns
 from slide.ops.backend import CPU, on_host

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.functional.autocast import outside_autocast
+from slide.functional.autograd import outside_autocast
 from slide.functional.host_rows import fetch_set
 from slide.functional.linear import (
     DTYPES,

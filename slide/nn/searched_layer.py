@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from slide import checks
 from slide.active_set import ActiveSet
-from slide.functional.autocast import outside_autocast
+from slide.functional.autograd import outside_autocast
 from slide.functional.linear import active_linear, check_linear
 from slide.nn.sampled_layer import SampledLayer
 from slide.ops.backend import CPU, on_host

@@ -6,10 +6,11 @@ tests compare the two, and it helps where numba does not run well. Nothing else 
 nothing depends on an import of CUDA.
 """
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ CPU = torch.device("cpu")
 KERNEL_DTYPES = (torch.float32, torch.float64)
 BACKENDS = ("kernels", "torch")
 _VARIABLE = "SLIDE_BACKEND"
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
 checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
@@ -53,6 +56,45 @@ def plain(*places: Any) -> bool:
         elif isinstance(place, torch.device) and place.type != "cpu":
             return True
     return False
+
+
+class Operation(Generic[_P, _R]):
+    """An operation that a kernel computes on the CPU, and its reference on any device.
+
+    Args:
+        kernel: the function that calls numba kernels.
+        reference: the same in torch; it defines the operation.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> from slide import ops
+        >>> indptr, ids = np.array([0, 2]), np.array([2, 0], np.int32)
+        >>> ops.weighted_sum(indptr, ids, torch.tensor([1.0, 3.0]), torch.eye(3))
+        tensor([[3., 0., 1.]])
+    """
+
+    def __init__(self, kernel: Callable[_P, _R], reference: Callable[_P, _R]):
+        self.kernel, self.reference = kernel, reference
+        functools.update_wrapper(self, kernel)
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return (self.reference if plain(*args) else self.kernel)(*args, **kwargs)
+
+
+# All operations by name; `python -m slide.check` compares both columns of this table.
+OPERATIONS: dict[str, Operation[..., Any]] = {}
+
+
+def operation(
+    reference: Callable[_P, _R],
+) -> Callable[[Callable[_P, _R]], Operation[_P, _R]]:
+    """Make a function that calls kernels an `Operation`, and enter it in `OPERATIONS`."""
+
+    def enter(kernel: Callable[_P, _R]) -> Operation[_P, _R]:
+        OPERATIONS[kernel.__name__] = found = Operation(kernel, reference)
+        return found
+
+    return enter
 
 
 @contextmanager
@@ -122,6 +164,11 @@ def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
 def on_host(values: np.ndarray | Tensor) -> np.ndarray:
     """An array or a tensor as an array. From another device this waits for the copy."""
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+
+def number_of(scalar: Tensor) -> float | Tensor:
+    """A scalar as a number; on another device as it is, since the host would wait for it."""
+    return scalar.item() if scalar.is_cpu else scalar
 
 
 def native(values: Tensor) -> Any:

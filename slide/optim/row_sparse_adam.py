@@ -12,8 +12,8 @@ from slide.active_set import Transposed
 from slide.ops.backend import on_device, on_host, plain
 from slide.ops.kernels import adam as kernels
 from slide.ops.kernels.adam import AdamHyper, AdamRows
-from slide.ops.reference.adam import AdamTensors
-from slide.ops.reference.adam import adam_rows as plain_adam_rows
+from slide.ops.reference.products import AdamTensors
+from slide.ops.reference.products import adam_rows as plain_adam_rows
 from slide.optim.adam_state import check_names, check_state, moment_type, prepare
 from slide.optim.scaling import scale_factor, show_rows
 from slide.row_gradients import (

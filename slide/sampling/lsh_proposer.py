@@ -17,8 +17,8 @@ from slide.hashing.probing import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
 from slide.ops.backend import on_device, on_host, plain
 from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE, WIDTH, RankedIds, rank_buckets
+from slide.ops.reference.active_sets import rank_all
 from slide.ops.reference.random import random_rows
-from slide.ops.reference.sketches import rank_all
 from slide.runtime import array_view, profiled, random_key
 from slide.sampling.best_ids import best_of_voted, dense, in_turns
 from slide.sampling.protocol import Proposer, Queries, num_queries

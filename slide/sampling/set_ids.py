@@ -12,7 +12,7 @@ from torch import Tensor
 from slide.ops.backend import native, on_device, on_host, plain
 from slide.ops.kernels import active_sets as kernels
 from slide.ops.kernels.active_sets import RankedIds
-from slide.ops.reference.assemble_sets import assemble, stratified_log_weights
+from slide.ops.reference.active_sets import assemble, stratified_log_weights
 from slide.runtime import num_threads
 from slide.sampling.best_ids import most_labels, padded
 from slide.scratch import Scratch

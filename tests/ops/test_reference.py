@@ -15,11 +15,12 @@ from slide.ops.kernels import pattern_products as product_kernels
 from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE, WIDTH, RankedIds, rank_buckets
 from slide.ops.kernels.adam import AdamHyper, AdamRows
 from slide.ops.kernels.random import random_below as kernel_below
-from slide.ops.reference import sketches as plain_sketches
-from slide.ops.reference.adam import AdamTensors, adam_rows
-from slide.ops.reference.assemble_sets import assemble, stratified_log_weights
-from slide.ops.reference.buckets import widened
-from slide.ops.reference.pattern_products import (
+from slide.ops.reference import active_sets as plain_sketches
+from slide.ops.reference.active_sets import assemble, rank_all, stratified_log_weights
+from slide.ops.reference.hashing import widened
+from slide.ops.reference.products import (
+    AdamTensors,
+    adam_rows,
     row_gradient,
     sampled_product,
     samples_of,
@@ -27,7 +28,6 @@ from slide.ops.reference.pattern_products import (
     weighted_sum,
 )
 from slide.ops.reference.random import random_below
-from slide.ops.reference.sketches import rank_all
 from slide.sparse import Pattern
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_losses as naive
 
-from slide.ops.kernels import loss_rows as kernels
+from slide.ops.kernels import losses as kernels
 
 NUMBERS = [-1e4, -800.0, -30.0, -1.5, -0.0, 0.0, 1e-8, 0.7, 29.0, 31.0, 800.0, 1e4]
 

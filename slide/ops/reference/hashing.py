@@ -1,4 +1,4 @@
-"""`slide.ops.kernels.buckets` in torch: hash tables on any device.
+"""Hash codes ``(L, n)`` int32, and hash tables on any device.
 
 Here each bucket has room for its whole capacity from the start, so no bucket ever moves. Without a
 capacity buckets stand one after the other without gaps, and each change makes them anew. Otherwise
@@ -13,8 +13,131 @@ from torch import Tensor
 
 from slide.ops.backend import on_device
 from slide.ops.kernels.buckets import CODE_FACTOR, FIFO, FOLDING, ID_FACTOR, TABLE_FACTOR, Buckets
-from slide.ops.reference.pattern_products import first_of_equal
+from slide.ops.kernels.hash_codes import MAX_DENSIFY_ATTEMPTS
+from slide.ops.reference.products import first_of_equal, samples_of, weighted_sum
 from slide.ops.reference.random import random_below
+
+
+def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
+    """Bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``."""
+    num_tables = projections.shape[1] // hashes_per_table
+    signs = (projections > 0).view(len(projections), num_tables, hashes_per_table)
+    bits = 1 << torch.arange(hashes_per_table, device=signs.device)
+    return (signs * bits).sum(2).T.int()
+
+
+def project_sparse(indptr: Tensor, indices: Tensor, values: Tensor, directions: Tensor) -> Tensor:
+    """``out[b] = sum_j values[j] * directions[indices[j]]``, ``(B, L * K)``."""
+    return weighted_sum(indptr, indices, values, directions)
+
+
+def dwta_dense(vectors: Tensor, coordinates: Tensor, hashes_per_table: int, shift: int) -> Tensor:
+    """The digit of a bin is the position of its largest coordinate.
+
+    Args:
+        vectors: ``(n, D)`` floats.
+        coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
+        hashes_per_table: K digits in a code.
+        shift: bits by which a digit is moved for each one that follows it in a code.
+    """
+    return _pack(vectors[:, coordinates].argmax(2), hashes_per_table, shift)
+
+
+def dwta_sparse(
+    matrix: tuple[Tensor, Tensor, Tensor],
+    places: Tensor,
+    hashes_per_table: int,
+    bits: int,
+    shift: int,
+    key: int,
+    num_tables: int,
+) -> Tensor:
+    """Densified winner-take-all codes of sparse vectors; only stored coordinates take part.
+
+    Args:
+        matrix: indptr, indices, values of a CSR matrix ``(B, D)``.
+        places: ``(D, P)`` int32: ``bin * M + position`` of each coordinate in each of the P
+            permutations, -1 where the coordinate is in no bin.
+        hashes_per_table: K digits in a code.
+        bits: bits of a digit, log2 of M.
+        shift: see `dwta_dense`.
+        key: key of the densification's draws.
+        num_tables: L.
+    """
+    indptr, indices, values = matrix
+    count, num_bins = len(indptr) - 1, num_tables * hashes_per_table
+    samples = samples_of(indptr.diff(), len(indices))
+    own, room = places[indices].long(), num_bins << bits
+    # Coordinates in no bin go to one more place at the end.
+    at = torch.where(own >= 0, samples[:, None] * room + own, count * room)
+    stored = torch.zeros(count * room + 1, dtype=torch.bool, device=values.device)
+    stored[at] = True
+    best = values.new_full((count * room + 1,), -torch.inf)
+    best[at] = values[:, None].expand(at.shape)
+    shape = count, num_bins, 1 << bits
+    digits, filled = best[:-1].view(shape).argmax(2), stored[:-1].view(shape).any(2)
+    return _pack(_densified(digits, filled, key), hashes_per_table, shift)
+
+
+def _densified(digits: Tensor, filled: Tensor, key: int) -> Tensor:
+    """Each empty bin gets the digit of a filled bin, drawn by (bin, attempt); else 0."""
+    num_bins = digits.shape[1]
+    counters = torch.arange(num_bins * MAX_DENSIFY_ATTEMPTS, device=digits.device)
+    donors = random_below(key, counters, num_bins).view(num_bins, -1)
+    usable = filled[:, donors]
+    attempt = usable.byte().argmax(2)
+    donor = donors.expand(len(digits), -1, -1).gather(2, attempt[:, :, None])[:, :, 0]
+    given = torch.where(usable.any(2), digits.gather(1, donor), 0)
+    return torch.where(filled, digits, given)
+
+
+def _pack(digits: Tensor, hashes_per_table: int, shift: int) -> Tensor:
+    """Digits ``(n, L * K)`` as codes, the first digit of a code in front."""
+    shifts = shift * torch.arange(hashes_per_table - 1, -1, -1, device=digits.device)
+    num_tables = digits.shape[1] // hashes_per_table
+    codes = digits.view(len(digits), num_tables, hashes_per_table) << shifts
+    return codes.sum(2).T.int()
+
+
+def dwta_runners(
+    vectors: Tensor, coordinates: Tensor, hashes_per_table: int, bits: int
+) -> tuple[Tensor, Tensor]:
+    """What the second-largest coordinate of each bin would change: costs and flips.
+
+    See `slide.ops.kernels.hash_codes.dwta_runners`; both are ``(n, L * K)``, floats and int32.
+    """
+    values = vectors[:, coordinates]
+    largest = values.max(2).values
+    digits = values.argmax(2, keepdim=True)
+    rest = values.scatter(2, digits, -torch.inf)
+    seconds = rest.argmax(2, keepdim=True)
+    costs = largest - rest.gather(2, seconds)[:, :, 0]
+    k = torch.arange(coordinates.shape[0], device=vectors.device) % hashes_per_table
+    flips = (digits ^ seconds)[:, :, 0] << (bits * (hashes_per_table - 1 - k))
+    return costs, flips.int()
+
+
+def probe_codes(codes: Tensor, costs: Tensor, flips: Tensor, sets: Tensor, probes: int) -> Tensor:
+    """Codes of the buckets that are reached at the least cost, ``((1 + probes) * L, n)`` int32.
+
+    Args:
+        codes: ``(L, n)`` int32.
+        costs: ``(n, L * K)`` floats: how certain each elementary hash is.
+        flips: ``(n, L * K)`` int32: what a change does to the code, by xor.
+        sets: ``(S, m)`` bool: which of a code's m least certain elementary hashes a set changes.
+        probes: P, at most S.
+    """
+    num_tables, count = codes.shape
+    depth, shape = sets.shape[1], (count, num_tables, costs.shape[1] // num_tables)
+    certain, order = costs.double().square().view(shape).sort(dim=2, stable=True)
+    flips = flips.view(shape).gather(2, order)
+    # Where, and not a product: a cost may be infinite.
+    totals = torch.where(sets, certain[:, :, None, :depth], 0.0).sum(3)
+    best = totals.sort(dim=2, stable=True).indices[:, :, :probes]
+    # The changed bits of a set do not overlap, so their sum is their union.
+    changes = torch.where(sets, flips[:, :, None, :depth], 0).sum(3).gather(2, best)
+    further = codes.T[:, :, None] ^ changes.int()
+    return torch.cat([codes, further.permute(2, 1, 0).reshape(probes * num_tables, count)]).int()
 
 
 class BucketTensors(NamedTuple):

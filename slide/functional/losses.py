@@ -1,4 +1,4 @@
-"""The record that describes a loss."""
+"""The losses by name: what computes them, and which scores they want."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import checks
+from slide.ops.kernels import losses as kernels
+from slide.ops.reference import losses as reference
 from slide.sparse import Pattern
 
 
@@ -16,10 +19,9 @@ class Loss:
 
     Attributes:
         name: the name by which a configuration and `slide.ActiveLoss` find the loss.
-        kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.loss_rows.Rows`.
-        dense: the same loss in plain torch, for autograd. It is called as
-            ``dense(scores, targets, log_weights)`` with ``(B, A)`` floats, ``(B, A)`` bools, and
-            None or ``(B, A)`` or ``(A,)`` floats that are 0 at targets. It returns ``(B,)`` losses.
+        kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.losses.Rows`.
+        dense: the same loss in torch, for autograd. It is called as
+            ``dense(scores, targets, log_weights)``; see `slide.ops.reference.losses`.
         prior_score: maps the probability that an output is a target to the score that minimises the
             loss.
         splits_target: whether the labels of a row share a target of 1, as in a softmax. Otherwise
@@ -59,6 +61,47 @@ class Loss:
         return self.prior_score(p)
 
 
-def target_share(targets: Tensor, scores: Tensor) -> Tensor:
-    """``(B, A)``: 1 / |y| at the targets of each row, 0 elsewhere; the type of ``scores``."""
-    return targets.to(scores.dtype) / targets.sum(1).clamp(min=1)[:, None]
+def _hinge_score(p: Tensor) -> Tensor:
+    """The score that minimises the squared hinge of an output: a target with probability ``p``."""
+    return 2 * p - 1
+
+
+LOSSES = {
+    loss.name: loss
+    for loss in (
+        Loss("bce", kernels.bce, reference.bce, torch.logit),
+        # For rows with several labels the prior scores are an approximation.
+        Loss(
+            "decoupled_softmax",
+            kernels.decoupled_softmax,
+            reference.decoupled_softmax,
+            torch.log,
+            splits_target=True,
+        ),
+        Loss("softmax", kernels.softmax, reference.softmax, torch.log, splits_target=True),
+        Loss(
+            "squared_hinge",
+            kernels.squared_hinge,
+            reference.squared_hinge,
+            _hinge_score,
+            score_range=(-1.0, 1.0),
+        ),
+    )
+}
+
+
+def find_loss(loss: str | Loss) -> Loss:
+    """The loss of that name; a record `Loss` is returned as it is.
+
+    Raises:
+        ValueError: if there is no loss of that name.
+
+    Example:
+        >>> from slide.functional.losses import find_loss
+        >>> find_loss("squared_hinge").score_range
+        (-1.0, 1.0)
+    """
+    if isinstance(loss, Loss):
+        return loss
+    checks.one_of("loss", loss, LOSSES)
+    return LOSSES[loss]
