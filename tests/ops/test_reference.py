@@ -1,38 +1,43 @@
-"""Each function of `slide.ops.reference` against the kernel of the same name."""
+"""Kernels and their references in torch, on equal inputs."""
 
 import numpy as np
 import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
+from helpers.matrices import make_csr, make_pattern
 from helpers.products import SHAPES, draw_product
 
+from slide import ops
+from slide.active_set import ActiveSet, transpose
+from slide.functional.losses import LOSSES
 from slide.hashing import DWTA, HashTables, SimHash
+from slide.hashing.probing import flip_sets
 from slide.inputs import as_csr
 from slide.ops.backend import backend
 from slide.ops.kernels import active_sets as set_kernels
 from slide.ops.kernels import adam as adam_kernels
-from slide.ops.kernels import pattern_products as product_kernels
+from slide.ops.kernels import hash_codes as code_kernels
 from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE, WIDTH, RankedIds, rank_buckets
-from slide.ops.kernels.adam import AdamHyper, AdamRows
+from slide.ops.kernels.adam import AdamHyper, AdamRows, Factors
 from slide.ops.kernels.random import random_below as kernel_below
 from slide.ops.reference import active_sets as plain_sketches
+from slide.ops.reference import hashing, products
 from slide.ops.reference.active_sets import assemble, rank_all, stratified_log_weights
 from slide.ops.reference.hashing import widened
-from slide.ops.reference.products import (
-    AdamTensors,
-    adam_rows,
-    row_gradient,
-    sampled_product,
-    samples_of,
-    total_rows,
-    weighted_sum,
-)
+from slide.ops.reference.products import AdamTensors, total_rows
 from slide.ops.reference.random import random_below
-from slide.sparse import Pattern
+from slide.row_gradients import FactoredRowGradient
+from slide.sparse import CSR, Pattern
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
+every_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 CPU = torch.device("cpu")
 tensor = torch.from_numpy
+
+
+def assert_near(found, expected, dtype=np.float64):
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("key", [0, 7, 2**63 + 5, 2**64 - 1])
@@ -43,65 +48,209 @@ def test_random_numbers(key, bound):
     assert random_below(key, tensor(counters), bound).tolist() == expected
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+@every_type
 @every_shape
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_products(shape, has_bias):
-    pattern, coefficients, vectors, rows, bias = draw_product(shape, np.float64, 3)
-    indptr, ids = map(tensor, pattern)
-    samples = samples_of(indptr.diff(), len(ids))
-    bias = bias if has_bias else np.empty(0)
-    out = np.empty(len(ids))
-    product_kernels.sampled_product(*pattern, vectors, rows, bias, out)
-    own = tensor(bias) if has_bias else None
-    found = sampled_product(samples, ids, tensor(vectors), tensor(rows), own)
-    np.testing.assert_allclose(found.numpy(), out)
-    out = np.zeros((pattern.num_rows, rows.shape[1]))
-    product_kernels.weighted_sum(*pattern, coefficients, rows, out)
-    found = weighted_sum(indptr, ids, tensor(coefficients), tensor(rows))
-    np.testing.assert_allclose(found.numpy(), out, atol=1e-12)
-    total = row_gradient(samples, ids, tensor(coefficients), tensor(vectors))
-    expected = np.zeros_like(rows)
-    for p, b in enumerate(samples.tolist()):
-        expected[pattern.indices[p]] += coefficients[p] * vectors[b]
-    assert sorted(total.ids[total.first].tolist()) == sorted(set(pattern.indices.tolist()))
-    np.testing.assert_allclose(total.rows.numpy(), expected[total.ids.numpy()], atol=1e-12)
+class TestProducts:
+    @pytest.mark.parametrize("has_bias", [False, True])
+    def test_sampled_product(self, shape, dtype, seed, has_bias):
+        pattern, _, *factors = draw_product(shape, dtype, seed)
+        vectors, rows, bias = map(tensor, factors)
+        active = ActiveSet(len(rows), pattern.indices, pattern.indptr)
+        own = bias if has_bias else None
+        expected = ops.sampled_product.reference(active, vectors, rows, own)
+        dense = torch.nn.functional.linear(vectors, rows, own)
+        assert_near(expected, dense[pattern.entry_rows(), pattern.indices], dtype)
+        for grouped in (False, True):
+            found = ops.sampled_product.kernel(active, vectors, rows, own, grouped)
+            assert_near(found, expected, dtype)
+
+    @pytest.mark.parametrize("has_bias", [False, True])
+    def test_weighted_sum(self, shape, dtype, seed, has_bias):
+        pattern, coefficients, _, rows, _ = draw_product(shape, dtype, seed)
+        coefficients[::3] = 0
+        bias = torch.arange(rows.shape[1]).to(tensor(rows).dtype) if has_bias else None
+        words = *pattern, coefficients, tensor(rows), bias
+        expected = ops.weighted_sum.reference(*words)
+        dense = np.zeros((pattern.num_rows, len(rows)), dtype)
+        np.add.at(dense, (pattern.entry_rows(), pattern.indices), coefficients)
+        assert_near(expected, tensor(dense @ rows) + (bias if has_bias else 0), dtype)
+        assert_near(ops.weighted_sum.kernel(*words), expected, dtype)
+
+    def test_row_gradient(self, shape, dtype, seed):
+        pattern, coefficients, vectors, rows, _ = draw_product(shape, dtype, seed)
+        words = ActiveSet(len(rows), *pattern[::-1]), coefficients, tensor(vectors)
+        found, total = ops.row_gradient.kernel(*words), ops.row_gradient.reference(*words)
+        gradient = FactoredRowGradient(*found)
+        assert gradient.ids.tolist() == total.ids[total.first].tolist()
+        assert_near(gradient.values(), total.rows[total.first], dtype)
+        dense = np.zeros(rows.shape, dtype)
+        np.add.at(dense, pattern.indices, coefficients[:, None] * vectors[pattern.entry_rows()])
+        assert_near(total.rows, tensor(dense[total.ids.numpy()]), dtype)
 
 
 def test_bfloat16_rows_are_summed_up_in_float32():
     rows = torch.randn(5, 4).bfloat16()
-    ids, coefficients = torch.tensor([0, 3, 4], dtype=torch.int32), torch.randn(3)
-    found = weighted_sum(torch.tensor([0, 3]), ids, coefficients, rows)
-    torch.testing.assert_close(found, (coefficients @ rows.float()[ids])[None])
+    ids, coefficients = np.array([0, 3, 4], np.int32), torch.randn(3)
+    active, vectors = ActiveSet(5, ids, np.array([0, 3])), torch.randn(1, 4)
+    for way in ("kernel", "reference"):
+        found = getattr(ops.weighted_sum, way)(active.indptr, ids, coefficients, rows)
+        torch.testing.assert_close(found, (coefficients @ rows.float()[ids])[None])
+        for grouped in (False, True):
+            scores = getattr(ops.sampled_product, way)(active, vectors, rows, None, grouped)
+            torch.testing.assert_close(scores, (vectors @ rows.float()[ids].T)[0])
 
 
-@pytest.mark.parametrize("beta1", [0.0, 0.8])
+def draw_losses(mode, weighted, dtype, seed, large=1):
+    """Scores, some of them large, and sets with targets: of sizes and numbers at the limits."""
+    rng, counts = np.random.default_rng(seed), [2, 0, 3, 1, 6]
+    sizes = [8] * 5 if mode == "shared" else [6, 5, 9, 2, 7]
+    places = [rng.permutation(n)[:k].tolist() for n, k in zip(sizes, counts, strict=True)]
+    targets, sets = Pattern.from_lists(places), make_pattern(rng, sizes, 40)
+    ids, indptr = (sets.indices[:8], None) if mode == "shared" else (sets.indices, sets.indptr)
+    logs = rng.uniform(0, 3, len(ids)).astype(np.float32) if weighted else None
+    for b, own in enumerate(places if weighted else []):
+        logs[np.array(own, int) + (0 if indptr is None else indptr[b])] = 0
+    scores = 2 * rng.standard_normal((5, 8) if mode == "shared" else len(ids))
+    scores.flat[::7] *= large
+    return tensor(scores.astype(dtype)), ActiveSet(40, ids, indptr, targets, logs)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@every_type
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name, mode, weighted, dtype, seed):
+    # Where exponentials overflow; squares of such numbers would lose the digits of others.
+    large = 400 if dtype == np.float64 and name != "squared_hinge" else 5
+    scores, active = draw_losses(mode, weighted, dtype, seed, large)
+    weights = np.array([0.5, 2, 0, 1, 3]) if weighted else None
+    words = active, LOSSES[name], 0.3, weights
+    losses, gradient = ops.loss_rows.kernel(scores, *words)
+    expected, wanted = ops.loss_rows.reference(scores.double(), *words)
+    assert_near(losses, expected, dtype)
+    assert_near(gradient.double(), wanted, dtype)
+    samples = torch.tensor([3, 0])
+    ops.clear_samples.kernel(gradient, active.indptr, samples)
+    ops.clear_samples.reference(wanted, active.indptr, samples)
+    assert_near(gradient.double(), wanted, dtype)
+    assert (gradient == 0).any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_scores_that_are_not_finite(name):
+    """NaN stays NaN, and never becomes a number."""
+    scores, active = draw_losses("shared", False, np.float64, 0)
+    scores[0, 3] = torch.nan
+    for way in ("kernel", "reference"):
+        losses, gradient = getattr(ops.loss_rows, way)(scores, active, LOSSES[name], 1.0, None)
+        assert losses.isnan().tolist() == [True] + 4 * [False]
+        assert gradient[0].isnan().any()
+        assert not gradient[1:].isnan().any()
+
+
+@every_type
+@pytest.mark.parametrize("size", [0, 1, 500])
+def test_relu_dropout(dtype, size):
+    x, grad = tensor(np.random.default_rng(0).standard_normal((2, size)).astype(dtype))
+    x[:1], key = torch.nan, 2**63 + 12345
+    out = ops.relu_dropout_forward.kernel(x, key, 0.3)
+    expected = ops.relu_dropout_forward.reference(x, key, 0.3)
+    torch.testing.assert_close(out, expected, equal_nan=True)
+    assert size < 500 or 0 < out.count_nonzero() < (x > 0).sum()
+    found = ops.relu_dropout_backward.kernel(out, grad, 0.3)
+    torch.testing.assert_close(found, ops.relu_dropout_backward.reference(out, grad, 0.3))
+
+
+@every_type
+@pytest.mark.parametrize("pixels_first", [False, True])
+def test_channels(pixels_first, dtype):
+    layout = torch.channels_last if pixels_first else torch.contiguous_format
+    images = tensor(np.random.default_rng(0).standard_normal((2, 7, 3, 4)).astype(dtype))
+    images, channels = images.contiguous(memory_format=layout), torch.tensor([5, 0, 3])
+    taken = ops.take_channels.kernel(images, channels)
+    assert torch.equal(taken, images[:, channels])
+    assert torch.equal(taken, ops.take_channels.reference(images, channels))
+    assert ops.is_channels_last(taken)
+    words = taken, channels, images.shape, pixels_first
+    found, expected = ops.put_channels.kernel(*words), ops.put_channels.reference(*words)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+
+
+HYPER = AdamHyper(lr=0.03, beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1, step=7)
+# Numbers of rows, of touched rows and of columns.
+ADAM_SHAPES = [(8, 5, 3), (8, 1, 1), (8, 0, 2), (8, 8, 4), (1, 1, 1), (1, 1, 3)]
+
+
+def draw_adam(rng, num_rows, width, dtype, corrected, rowwise, hyper):
+    """Random weight and moments, and steps of the past in which each row was touched, twice."""
+    shape = (num_rows, width)
+    last = rng.integers(0, hyper.step, num_rows if corrected else 0).astype(np.int32)
+    state = AdamRows(
+        rng.standard_normal(shape).astype(dtype),
+        rng.standard_normal(shape if hyper.beta1 else (0, 0)).astype(dtype),
+        rng.random((num_rows, 1) if rowwise else shape).astype(dtype),
+        last,
+    )
+    weight, first, second, last = (tensor(array.copy()) for array in state)
+    own = first if hyper.beta1 else None, second, last if corrected else None
+    return state, AdamTensors(weight, *own)
+
+
+def assert_states_equal(state, expected, dtype):
+    for array, wanted in zip(state, expected, strict=True):
+        if wanted is not None:
+            assert_near(tensor(array), wanted, dtype)
+
+
+@pytest.mark.parametrize("hyper", [HYPER, HYPER._replace(beta1=0.0)])
 @pytest.mark.parametrize("rowwise", [False, True])
 @pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("repeated", [False, True])
-def test_adam(rowwise, corrected, repeated, beta1):
-    rng, count = np.random.default_rng(0), 9
-    hyper = AdamHyper(lr=0.03, beta1=beta1, beta2=0.95, eps=1e-6, weight_decay=0.1, step=7)
-    weight = rng.standard_normal((count, 3))
-    first = rng.standard_normal((count, 3) if beta1 else (0, 0))
-    second = rng.random((count, 1 if rowwise else 3))
-    last = rng.integers(0, 7, count if corrected else 0).astype(np.int32)
-    ids, grads = np.array([5, 2, 7], np.int32), rng.standard_normal((3, 3))
-    own = AdamTensors(*(tensor(each.copy()) for each in (weight, first, second)), None)
-    own = own._replace(last_step=tensor(last.copy()) if corrected else None)
-    own = own if beta1 else own._replace(first=None)
-    adam_kernels.adam_rows(AdamRows(weight, first, second, last), hyper, ids, grads, 2)
-    summands = tensor(ids), tensor(grads)
-    if repeated:  # Row 5 is a sum of two.
-        parts = torch.cat([tensor(grads[:1]) * 0.25, tensor(grads), tensor(grads[1:2])])
-        parts[1] *= 0.75
-        parts[4] *= 0
-        summands = total_rows(torch.tensor([5, 5, 2, 7, 2]), parts)[:2]
-    adam_rows(own, hyper, *summands)
-    for found, expected in zip(own[:3], (weight, first, second), strict=True):
-        if found is not None:
-            np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
-    if corrected:
-        assert own.last_step.tolist() == last.tolist()
+@every_type
+class TestAdam:
+    @pytest.mark.parametrize("shape", ADAM_SHAPES)
+    @pytest.mark.parametrize("repeated", [False, True])
+    def test_rows(self, shape, dtype, corrected, rowwise, hyper, repeated):
+        (num_rows, num_touched, width), rng = shape, np.random.default_rng(shape[1])
+        state, twin = draw_adam(rng, num_rows, width, dtype, corrected, rowwise, hyper)
+        ids = rng.permutation(num_rows)[:num_touched].astype(np.int32)
+        grads = rng.standard_normal((num_touched, width)).astype(dtype)
+        adam_kernels.adam_rows(state, hyper, ids, grads, 2)
+        summands = tensor(ids), tensor(grads)
+        if repeated:  # Each row has a sum of two.
+            half = torch.cat([tensor(grads) * 0.25, tensor(grads) * 0.75])
+            summands = total_rows(torch.cat([tensor(ids)] * 2), half)[:2]
+        products.adam_rows(twin, hyper, *summands)
+        assert_states_equal(state, twin, dtype)
+
+    @pytest.mark.parametrize("num_chunks", [1, 3, 16])
+    @pytest.mark.parametrize("lengths", [[3, 0, 5, 2], [1], [], [0, 0]])
+    @pytest.mark.parametrize("width", [1, 3])
+    def test_factors(self, lengths, num_chunks, width, dtype, corrected, rowwise, hyper):
+        rng = np.random.default_rng(num_chunks)
+        state, twin = draw_adam(rng, 8, width, dtype, corrected, rowwise, hyper)
+        pattern = make_pattern(rng, lengths, 8)
+        coefficients = rng.standard_normal(len(pattern.indices)).astype(dtype)
+        vectors = rng.standard_normal((len(lengths), width)).astype(dtype)
+        factors = Factors(*transpose(pattern, 8), coefficients, vectors)
+        adam_kernels.adam_factored(state, hyper, factors, num_chunks)
+        active = ActiveSet(8, *pattern[::-1])
+        total = products.row_gradient(active, coefficients, tensor(vectors))
+        products.adam_rows(twin, hyper, total.ids, total.rows)
+        assert_states_equal(state, twin, dtype)
+
+
+def test_adam_of_all_rows():
+    rng = np.random.default_rng(0)
+    _, twin = draw_adam(rng, 8, 3, np.float64, True, False, HYPER)
+    _, other = draw_adam(np.random.default_rng(0), 8, 3, np.float64, True, False, HYPER)
+    grads = torch.randn(8, 3).double()
+    products.adam_rows(twin, HYPER, None, grads)
+    products.adam_rows(other, HYPER, torch.arange(8), grads)
+    for one, two in zip(twin, other, strict=True):
+        assert torch.equal(one, two)
 
 
 def draw_labels(rng, count, num_rows):
@@ -149,6 +298,78 @@ def test_a_fill_of_nearly_all_rows_is_uniform():
     assert (ids[:, 0] == 0).all()
     counts = torch.bincount(ids[:, 1:].flatten(), minlength=8)[1:]
     assert (counts - 6000 / 7).abs().max() < 5 * np.sqrt(6000 / 7)
+
+
+@every_type
+@pytest.mark.parametrize(("num_vectors", "k", "tables"), [(4, 3, 5), (1, 1, 1), (0, 2, 3)])
+def test_signs(num_vectors, k, tables, dtype):
+    rng = np.random.default_rng(0)
+    projections = rng.integers(-2, 3, (num_vectors, tables * k)).astype(dtype)
+    out = np.full((tables, num_vectors), -1, np.int32)
+    code_kernels.pack_signs(projections, k, out)
+    assert out.tolist() == hashing.pack_signs(tensor(projections), k).tolist()
+    for (table, i), code in np.ndenumerate(out):
+        bits = projections[i, table * k : (table + 1) * k] > 0
+        assert code == sum(1 << j for j in np.flatnonzero(bits).tolist())
+
+
+@every_type
+@pytest.mark.parametrize("lengths", [[3, 0, 6], [0], [], [1]])
+def test_projections_of_sparse_rows(lengths, dtype):
+    rng = np.random.default_rng(len(lengths))
+    x, directions = make_csr(rng, lengths, 7, dtype), rng.integers(-1, 2, (7, 6)).astype(np.int8)
+    out = np.full((len(lengths), 6), np.nan, dtype)
+    code_kernels.project_sparse(*x, directions, out)
+    expected = hashing.project_sparse(*map(tensor, x), tensor(directions))
+    assert_near(tensor(out), expected, dtype)
+
+
+@every_type
+@pytest.mark.parametrize("num_vectors", [0, 1, 6])
+@pytest.mark.parametrize("bin_size", [2, 8])
+def test_maxima(bin_size, num_vectors, dtype):
+    """Few different values, so that ties occur: the first of equal coordinates counts."""
+    family, rng = DWTA(19, 3, 4, bin_size=bin_size), np.random.default_rng(0)
+    vectors = tensor(rng.integers(-3, 4, (num_vectors, 19)).astype(dtype))
+    pattern = make_pattern(rng, [5, 0, 1, 19, 2][:num_vectors], 19)
+    sparse = CSR(*pattern, rng.integers(-2, 3, len(pattern.indices)).astype(dtype))
+    found = family.codes(vectors), family.sparse_codes(sparse)
+    with backend("torch"):
+        expected = family.codes(vectors), family.sparse_codes(sparse)
+    for own, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(own, wanted)
+    bits = bin_size.bit_length() - 1
+    bins, costs = family.coordinates, np.empty((num_vectors, 12), dtype)
+    flips = np.empty((num_vectors, 12), np.int32)
+    code_kernels.dwta_runners(vectors.numpy(), bins, 3, bits, costs, flips)
+    wanted = hashing.dwta_runners(vectors, tensor(bins).long(), 3, bits)
+    assert (costs.tolist(), flips.tolist()) == tuple(each.tolist() for each in wanted)
+
+
+@pytest.mark.parametrize(("tables", "k", "count"), [(1, 1, 4), (3, 4, 5), (2, 6, 0)])
+@pytest.mark.parametrize("probes", [1, 3, 12])
+def test_codes_at_the_least_cost(tables, k, count, probes):
+    rng = np.random.default_rng(k)
+    codes = rng.integers(0, 4**k, (tables, count), dtype=np.int32)
+    costs = rng.random((count, tables * k)).astype(np.float32)
+    # Digits of two bits, of which a change may flip one or both.
+    flips = rng.integers(1, 4, (count, tables * k)) << np.tile(2 * np.arange(k), tables)
+    probes = min(probes, 2**k - 1)
+    sets, out = flip_sets(k, probes), np.full(((1 + probes) * tables, count), -1, np.int32)
+    code_kernels.probe_codes(codes, costs, flips.astype(np.int32), sets, out)
+    members = np.zeros((sets.num_rows, k), bool)
+    members[sets.entry_rows(), sets.indices] = True
+    words = (codes, costs, flips.astype(np.int32), members)
+    assert out.tolist() == hashing.probe_codes(*map(tensor, words), probes).tolist()
+
+
+@pytest.mark.parametrize("wrong", [np.inf, np.nan, 0.0])
+def test_buckets_are_distinct_whatever_the_costs(wrong):
+    costs, flips = np.full((1, 4), wrong), np.array([[1, 2, 4, 8]], np.int32)
+    out = np.empty((16, 1), np.int32)
+    code_kernels.probe_codes(np.array([[5]], np.int32), costs, flips, flip_sets(4, 15), out)
+    assert out[0, 0] == 5
+    assert sorted(out[:, 0].tolist()) == list(range(16))
 
 
 @pytest.mark.parametrize("family", [SimHash, DWTA])

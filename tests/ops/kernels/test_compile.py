@@ -1,4 +1,4 @@
-"""Kernels in a process that `fork` made, and kernels on disk that cannot be read."""
+"""How kernels are compiled, and requests for memory ahead of its use."""
 
 import importlib
 import sys
@@ -6,9 +6,10 @@ import sys
 import numba
 import numpy as np
 import pytest
+from helpers import naive_arrays
 
 from slide.ops.kernels import compile as compiling
-from slide.ops.kernels.compile import parallel, prange
+from slide.ops.kernels.compile import parallel, prange, prefetch_entries, prefetch_row
 
 
 @parallel
@@ -68,3 +69,21 @@ def test_kernels_that_cannot_be_read_are_compiled_anew(tmp_path, monkeypatch, da
         for file in files["nbi" if damage == "index" else "nbc"]:
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     call()
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (3, 3), (0, 1), (5, 70), (69, 70)])
+def test_prefetch_entries(begin, end):
+    array = np.random.default_rng(0).random(70)
+    before = array.copy()
+    assert prefetch_entries(array, begin, end) is naive_arrays.prefetch_entries(before, begin, end)
+    np.testing.assert_array_equal(array, before)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 7, 64, 300])
+def test_prefetch_row(width, dtype):
+    rows = np.random.default_rng(0).integers(0, 99, (5, width)).astype(dtype)
+    before = rows.copy()
+    for r in range(5):
+        assert prefetch_row(rows, r) is naive_arrays.prefetch_row(before, r)
+    np.testing.assert_array_equal(rows, before)

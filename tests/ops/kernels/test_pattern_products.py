@@ -1,4 +1,4 @@
-"""Products on patterns, against the looped twins."""
+"""Groups of the entries of a pattern, against looped twins."""
 
 import numpy as np
 import pytest
@@ -8,54 +8,6 @@ from helpers.products import SHAPES, draw_product
 from slide.active_set import transpose
 from slide.ops.kernels import pattern_products as kernels
 from slide.sparse import Pattern
-
-TYPES = [np.float32, np.float64]
-
-
-def tolerance(dtype):
-    return 1e-5 if dtype == np.float32 else 1e-12
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", SHAPES)
-class TestProducts:
-    def test_sampled_product(self, shape, dtype, seed):
-        pattern, _, vectors, rows, bias = draw_product(shape, dtype, seed)
-        for b in (bias, bias[:0]):
-            out = np.full(len(pattern.indices), np.nan, dtype)
-            kernels.sampled_product(*pattern, vectors, rows, b, out)
-            expected = naive.sampled_product(*pattern, vectors, rows, b)
-            np.testing.assert_allclose(out, expected, atol=tolerance(dtype))
-
-    @pytest.mark.parametrize("chunks", [1, 3, 50])
-    def test_grouped_product(self, shape, dtype, seed, chunks):
-        pattern, _, vectors, rows, bias = draw_product(shape, dtype, seed)
-        for b in (bias, bias[:0]):
-            out = np.full(len(pattern.indices), np.nan, dtype)
-            groups = transpose(pattern, len(rows))
-            kernels.grouped_product(groups, vectors, rows, b, chunks, out)
-            expected = naive.sampled_product(*pattern, vectors, rows, b)
-            np.testing.assert_allclose(out, expected, atol=tolerance(dtype))
-
-    def test_weighted_sum_adds_to_what_is_there(self, shape, dtype, seed):
-        pattern, coefficients, vectors, rows, _ = draw_product(shape, dtype, seed)
-        coefficients[::3] = 0
-        out = vectors.copy()
-        kernels.weighted_sum(*pattern, coefficients, rows, out)
-        expected = naive.weighted_sum(*pattern, coefficients, rows, vectors)
-        np.testing.assert_allclose(out, expected, atol=tolerance(dtype))
-
-    def test_row_gradient(self, shape, dtype, seed):
-        pattern, coefficients, vectors, rows, _ = draw_product(shape, dtype, seed)
-        t = transpose(pattern, len(rows))
-        out = np.full((len(t.ids), vectors.shape[1]), np.nan, dtype)
-        kernels.row_gradient(t.starts, t.entries, t.samples, coefficients, vectors, out)
-        expected = naive.row_gradient(*pattern, coefficients, vectors)
-        assert t.ids.tolist() == list(expected)
-        np.testing.assert_allclose(
-            out, np.reshape(list(expected.values()), out.shape), atol=tolerance(dtype)
-        )
 
 
 @pytest.mark.parametrize("seed", range(3))

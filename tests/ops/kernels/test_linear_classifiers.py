@@ -1,4 +1,4 @@
-"""Training of linear classifiers, against looped twins."""
+"""Linear classifiers, against looped twins."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from helpers import naive_ranking
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.ops.kernels import linear_classifiers as kernels
-from slide.ops.kernels.linear_classifiers import DualScratch, Solver, TrainingRows
+from slide.ops.kernels.linear_classifiers import DualScratch, Solver, TrainingRows, score_labels
 from slide.ops.kernels.ragged import RowRoom
 from slide.sparse import Pattern
 
@@ -121,3 +121,38 @@ def test_list_training_rows(seed):
     assert places.tolist() == ends.tolist()
     pairs = list(zip(rows.tolist(), signs.tolist(), strict=True))
     assert pairs == [pair for own in expected for pair in own]
+
+
+SCORED_ROWS, SCORED_COLUMNS = 25, 7
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_score_labels(seed, threads):
+    rng = np.random.default_rng(seed)
+    x = make_csr(rng, rng.integers(0, 6, SCORED_ROWS), SCORED_COLUMNS)
+    classifiers = make_csr(rng, rng.integers(0, 5, 6), SCORED_COLUMNS)
+    ids = rng.integers(-1, 6, (SCORED_ROWS, 3))
+    scratch = np.zeros((threads, SCORED_COLUMNS), np.float32)
+    out = np.full(ids.shape, np.nan, np.float32)
+    score_labels(x, classifiers, -0.7, ids, scratch, out)
+    dense = [to_dense(each, SCORED_COLUMNS).numpy() for each in (x, classifiers)]
+    expected = naive_ranking.score_labels(*dense, -0.7, ids)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+    assert not scratch.any()
+
+
+@pytest.mark.parametrize("lengths", [[50, 49, 48, 50, 3], [1, 2, 50, 33, 17]])
+def test_score_labels_with_long_rows(lengths):
+    """In a row with many more weights than a sample has features, the features are looked up."""
+    rng = np.random.default_rng(6)
+    x = make_csr(rng, rng.integers(0, 3, SCORED_ROWS), 50)
+    rows = make_csr(rng, lengths, 50)
+    for n in range(len(lengths)):
+        rows.indices[rows.indptr[n] : rows.indptr[n + 1]].sort()
+    ids = rng.integers(0, len(lengths), (SCORED_ROWS, 4))
+    out = np.full(ids.shape, np.nan, np.float32)
+    score_labels(x, rows, -0.7, ids, np.zeros((1, 50), np.float32), out)
+    dense = [to_dense(each, 50).numpy() for each in (x, rows)]
+    expected = naive_ranking.score_labels(*dense, -0.7, ids)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
