@@ -26,8 +26,18 @@ from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.tables import fold
 from slide.ops.backend import backend
 from slide.ops.kernels import random as random_kernels
-from slide.ops.kernels.active_sets import CODES, PRIOR, SCALE, WIDTH, RankedIds, rank_buckets
-from slide.ops.reference.active_sets import rank_all
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.kernels.sketches import (
+    CODES,
+    PRIOR,
+    SCALE,
+    WIDTH,
+    Head,
+    largest_scores,
+    rank_buckets,
+    sketch_rows,
+)
+from slide.ops.reference import active_sets as reference
 from slide.ops.reference.random import random_below, random_bits
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
@@ -263,23 +273,54 @@ def _sets(rng: np.random.Generator) -> Found:
     return found
 
 
-def _sketches(rng: np.random.Generator) -> None:
-    """The best rounded rows of a bucket that holds all rows."""
+def _draw_sketches(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rounded rows, and the same memory as floats."""
     sketches = rng.integers(-127, 128, (_OUTPUTS, WIDTH)).astype(np.int8)
     floats = sketches.view(np.float32)
-    floats[:, SCALE], floats[:, PRIOR] = rng.random(_OUTPUTS), rng.random(_OUTPUTS)
-    queries = np.zeros((_ROWS, WIDTH), np.float32)
+    floats[:, [SCALE, PRIOR]] = rng.random((_OUTPUTS, 2))
+    return sketches, floats
+
+
+def _best_sketches(rng: np.random.Generator) -> None:
+    """The best rounded rows, if a half is in the head and the others are in two buckets."""
+    sketches, floats = _draw_sketches(rng)
+    queries, half = np.zeros((_ROWS, WIDTH), np.float32), _OUTPUTS // 2
     queries[:, :CODES] = rng.integers(-9, 10, (_ROWS, CODES))  # Equal sums in any order.
     labels = Pattern.from_lists([[row] for row in range(_ROWS)])
-    tables, ids = HashTables(1, 1, bucket_capacity=None), np.empty((_ROWS, 6), np.int32)
+    tables, ids = HashTables(1, 3, bucket_capacity=None), np.empty((_ROWS, 6), np.int32)
+    codes = np.where(np.arange(_OUTPUTS) < half, 0, 1 + np.arange(_OUTPUTS) % 2)
     with backend("kernels"):
-        tables.build(np.zeros((1, _OUTPUTS), np.int32))
-    where = np.zeros(1, np.int64), np.zeros((1, _ROWS), np.int32), tables.arrays()
-    looked = rank_buckets(queries, *where, sketches, floats, labels, 99, ids)
+        tables.build(codes[None].astype(np.int32))
+    products = queries[:, :CODES] @ sketches[:half, :CODES].T.astype(np.float32)
+    head = Head(np.arange(half, dtype=np.int32), *floats[:half, [SCALE, PRIOR]].T.copy())
+    asked = np.repeat(np.array([[1], [2]], np.int32), _ROWS, 1)
+    arrays = np.zeros(2, np.int64), asked, tables.arrays(), (sketches, floats)
+    looked = rank_buckets(products, head, queries, *arrays, labels, _OUTPUTS, ids)
     pairs = torch.arange(_ROWS)[:, None].repeat(1, 2)
     every = torch.from_numpy(queries[:, :CODES]), torch.from_numpy(sketches), pairs
-    equal("the best rows", ids.tolist(), rank_all(*every, 6).tolist())
+    equal("the best rows", ids.tolist(), reference.rank_all(*every, 6).tolist())
     equal("the number of rows", looked.tolist(), [_OUTPUTS] * _ROWS)
+
+
+def _rounded_rows(rng: np.random.Generator) -> None:
+    projected, found = torch.randn(_OUTPUTS, 9), np.empty((_OUTPUTS, WIDTH), np.int8)
+    sketch_rows(projected.numpy(), projected[0].numpy(), (found, found.view(np.float32)))
+    expected = reference.sketch_rows(projected, projected[0]).numpy()
+    # A quotient that is nearly half a number may be rounded to either side.
+    errors = np.abs(found[:, :CODES].astype(int) - expected[:, :CODES])
+    equal("numbers of rounded rows", bool((errors <= 1).all()), True)
+    own, other = (x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected))
+    near("scales of rounded rows", torch.from_numpy(own), torch.from_numpy(other))
+
+
+def _largest_scores(rng: np.random.Generator) -> None:
+    """The score that a rounded row may have."""
+    (sketches, floats), variances = _draw_sketches(rng), np.zeros(WIDTH, np.float32)
+    variances[:CODES], found = rng.random(CODES), np.empty(_OUTPUTS, np.float32)
+    largest_scores((sketches, floats), variances, np.float32(2), found)
+    spread = np.sqrt(sketches.astype(float) ** 2 @ variances)
+    expected = torch.from_numpy(floats[:, PRIOR] + 2 * floats[:, SCALE] * spread)
+    near("largest scores", torch.from_numpy(found), expected.float())
 
 
 def _best_of_lists(rng: np.random.Generator) -> Found:
@@ -334,7 +375,9 @@ SELF_TESTS: dict[str, Test] = {
     "hash tables": _both(_tables),
     "random numbers": _random_numbers,
     "active sets": _both(_sets),
-    "best rows of buckets": _sketches,
+    "best rows of buckets": _best_sketches,
+    "rounded rows": _rounded_rows,
+    "largest scores of rows": _largest_scores,
     "best ids of lists": _both(_best_of_lists),
     "largest scores": _both(_largest),
     "index over rows": _index,
