@@ -53,7 +53,7 @@ DATA_ROOMS = {
 ONLY = {
     "numba": ("slide.kernels", "slide.runtime", "slide.compilation"),
     "tqdm": ("slide.bars",),
-    "faiss": ("slide.sampling.faiss_proposer", "slide.ranking.dense_search"),
+    "faiss": ("slide.sampling.search_proposers", "slide.ranking.dense_search"),
     "tensorboard": (),
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),

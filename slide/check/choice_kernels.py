@@ -14,7 +14,7 @@ from slide.kernels.largest import keep_largest_bounds
 from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.plain import buckets as plain_buckets
-from slide.sampling.best_ids import best_of_voted
+from slide.sampling.protocol import best_of_voted
 from slide.sparse import Pattern
 
 _ROWS, _WIDTH, _OUTPUTS, _TABLES, _DIGITS, _BITS = 9, 32, 40, 4, 3, 3

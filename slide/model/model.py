@@ -16,8 +16,8 @@ from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
 from slide.names import Names, check_columns
 from slide.nn import SlideNetwork
-from slide.nn.predicting import check_finite
-from slide.nn.searched_layer import SEARCHES as SEARCHES
+from slide.nn.sampled_layer import check_finite
+from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
 from slide.sizes import default_search

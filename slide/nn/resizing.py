@@ -8,9 +8,9 @@ import torch
 
 from slide import checks
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.sparse_linear import SparseInputLinear
 from slide.optim import resize_rows
-from slide.optim.resizing import check_has
+from slide.optim.row_sparse_adam import check_has
 from slide.sampling import ActiveSampler
 
 # New outputs begin with a bias that this share of the outputs is below: that of rare labels.

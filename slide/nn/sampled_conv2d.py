@@ -21,9 +21,7 @@ from slide.functional.channels import (
     check_convolution,
     input_ids,
 )
-from slide.nn.activation import Activation
-from slide.nn.place import check_dtype
-from slide.nn.sampled_layer import SampledLayer
+from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype
 from slide.runtime import untraced
 from slide.sampling import Sampler
 

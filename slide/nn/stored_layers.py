@@ -1,4 +1,4 @@
-"""Layers whose weights stay in a file as short numbers; they predict, and do not learn."""
+"""Layers whose weights stay in a file as quantized rows; they predict, and do not learn."""
 
 from typing import Any, TypeVar
 
@@ -10,14 +10,12 @@ from slide import checks
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, sparse_linear
 from slide.inputs import as_csr
-from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
-from slide.nn.place import new_linear
-from slide.nn.sampled_linear import SampledLinear
-from slide.nn.searched_layer import SEARCHES, IndexedRows, at_ids, check_has_index
-from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.sampled_layer import Activation, new_linear
+from slide.nn.sampled_linear import SEARCHES, SampledLinear, at_ids, check_has_index
+from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
-from slide.search import exact_top_k, index_top_k
+from slide.search import LazyRowIndex, RowIndex, exact_top_k, index_top_k
 from slide.sparse import CSR, check_pattern
 from slide.stored_rows import StoredRows
 
@@ -93,7 +91,7 @@ class StoredInputLinear(_StoredLayer):
         return _with_weight(SparseInputLinear(1, self.out_features), self)
 
 
-class StoredLinear(IndexedRows, _StoredLayer):
+class StoredLinear(_StoredLayer):
     """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some.
 
     Args:
@@ -108,6 +106,7 @@ class StoredLinear(IndexedRows, _StoredLayer):
 
     def __init__(self, rows: StoredRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
+        self._index = LazyRowIndex()
         self._whole: list[Tensor] = []  # The weight as float32, once a search needs it.
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
@@ -145,8 +144,9 @@ class StoredLinear(IndexedRows, _StoredLayer):
         self.sampler.update(weight, self.bias, None)
         return index_top_k(x, weight, self.bias, self.sampler.candidates(x), k)
 
-    def _searched(self) -> tuple[StoredRows, Tensor]:
-        return self.rows, self.bias
+    def row_index(self) -> RowIndex:
+        """See `slide.SampledLinear.row_index`."""
+        return self._index.of(self.rows, self.bias)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_whole": []}

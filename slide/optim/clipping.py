@@ -59,13 +59,17 @@ def clip_grad_norm_(
     checks.positive("max_norm", max_norm)
     if norm_type != float("inf"):
         checks.positive("norm_type", norm_type)
-    several, found, norms = _by_group(parameters, sharded, group), [], []
-    for sharers, own in several.items():
+    found, norms = [], []
+    for sharers, own in _by_group(parameters, sharded, group).items():
         gradients = [pair for parameter in own if (pair := _values(parameter)) is not None]
         found += gradients
         norm = _norm([values for values, _ in gradients], norm_type)
-        # A process may have no gradient of its rows, but the others wait for its norm.
-        norms += [norm] if sharers is None else _of_all(norm.to(_device(own)), sharers)
+        if sharers is None:
+            norms.append(norm)
+        else:  # A process may have no gradient of its rows, but the others wait for its norm.
+            norm = norm.to(own[0].device if own else CPU)
+            every = sharers.all_gather(norm[None], [1] * sharers.size)
+            norms += [each.squeeze(0) for each in every]
     if len(norms) > 1:
         norms = [_norm([norm.to(norms[0].device) for norm in norms], norm_type)]
     total = norms[0] if norms else torch.tensor(0.0)
@@ -78,12 +82,10 @@ def clip_grad_norm_(
 def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, list[Tensor]]:
     """Parameters by the group that shares out their rows; None: each process has all of them."""
     found: dict[Any, list[Tensor]] = {} if group is None else {group: []}
-    given = list(_several(sharded))
-    twice = {
-        id(parameter) for parameter in given
-    }  # Those of a layer may be among those of a model.
-    for parameter in _several(parameters):
-        if id(parameter) not in twice:
+    given = [sharded] if isinstance(sharded, Tensor) else list(sharded)
+    known = {id(parameter) for parameter in given}  # They may be among those of a model, too.
+    for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+        if id(parameter) not in known:
             found.setdefault(sharing_group(parameter), []).append(parameter)
     for parameter in given:
         sharers = sharing_group(parameter) if group is None else group
@@ -93,19 +95,6 @@ def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, 
             )
         found.setdefault(sharers, []).append(parameter)
     return found
-
-
-def _several(tensors: _Tensors) -> Iterable[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else tensors
-
-
-def _device(tensors: list[Tensor]) -> torch.device:
-    return tensors[0].device if tensors else CPU
-
-
-def _of_all(norm: Tensor, group: Any) -> list[Tensor]:
-    """The norms of all processes, by rank."""
-    return [each.squeeze(0) for each in group.all_gather(norm[None], [1] * group.size)]
 
 
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:

@@ -14,16 +14,22 @@ from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
-from slide.hashing.probing import MOST_PROBES
+from slide.hashing.families import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
 from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds
 from slide.plain.random import random_rows
 from slide.plain.sketches import rank_all
 from slide.runtime import array_view, profiled, random_key
-from slide.sampling.best_ids import best_of_voted, dense, in_turns
-from slide.sampling.protocol import Proposer, Queries, num_queries
-from slide.search.changes import kept_state, unchanged
+from slide.sampling.protocol import (
+    Proposer,
+    Queries,
+    best_of_voted,
+    dense,
+    in_turns,
+    num_queries,
+)
+from slide.search import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.states import check_same_settings
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from slide import checks
 from slide.data.dataset import ROW_KINDS
-from slide.nn.searched_layer import SEARCHES
+from slide.nn.sampled_linear import SEARCHES
 from slide.training.plan import evaluation_interval
 
 _MOST_EPOCHS = 20

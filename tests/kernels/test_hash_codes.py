@@ -6,7 +6,7 @@ import torch
 from helpers import naive_hashing
 from helpers.matrices import make_csr, make_pattern
 
-from slide.hashing.dwta import DWTA
+from slide.hashing.families import DWTA
 from slide.kernels import hash_codes as kernels
 from slide.sparse import CSR
 

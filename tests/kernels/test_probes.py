@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import naive_hashing
 
-from slide.hashing.probing import flip_sets
+from slide.hashing.families import flip_sets
 from slide.kernels import probes as kernels
 
 

@@ -11,7 +11,7 @@ from helpers.csr import LENGTHS, D, N, make
 from helpers.matrices import to_dense
 
 from slide.functional.csr_product import CSRMatrix
-from slide.nn.sparse_weight_linear import SparseWeightLinear
+from slide.nn.sparse_linear import SparseWeightLinear
 
 
 def make_layer(trainable=True, seed=0, dtype=np.float32):

@@ -1,6 +1,11 @@
-"""Gradients as sparse tensors: what PyTorch's own optimizers and tools make of them."""
+"""Gradients of sampled layers: rows or sparse tensors, partial backward passes, copies."""
 
+import copy
+import inspect
+import io
+import pickle
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,15 +23,18 @@ from helpers.sparse_layers import (
     make_layer,
 )
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from slide import row_gradients
-from slide.backend import plain
+from slide.backend import backend, plain
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
+from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.sparse_linear import SparseInputLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
+from slide.sampling import ActiveSampler
 from slide.sparse import Pattern
 
 # Of PyTorch's Adagrad, once a process.
@@ -71,16 +79,6 @@ class TestGradients:
         for name in ("weight", "bias"):
             wanted = dense_gradient(getattr(other, name))
             torch.testing.assert_close(getattr(one, name).grad.to_dense(), wanted)
-
-    def test_of_the_loss_may_be_changed_in_place(self):
-        layer = make_layer()
-        mean, _ = layer.loss(torch.randn(B, D), draw_labels(), ActiveLoss("bce"))
-        mean.backward(retain_graph=True)
-        first = layer.weight.grad.to_dense()
-        layer.weight.grad.mul_(100)
-        layer.weight.grad = None
-        mean.backward()
-        torch.testing.assert_close(layer.weight.grad.to_dense(), first)
 
     @every_mode
     def test_add_up(self, mode):
@@ -250,3 +248,243 @@ def test_stratified_uniform_sets_train_with_sparse_adam():
         optimizer.step()
         losses.append(mean.item())
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+
+
+def in_two_steps(layer, x):
+    out = layer(x, draw_labels())
+    return ActiveLoss("bce")(out.values, out.active)
+
+
+def in_one(layer, x):
+    return layer.loss(x, draw_labels(), ActiveLoss("bce"))[0]
+
+
+ways = pytest.mark.parametrize("loss", [in_two_steps, in_one])
+
+
+def pair(mode):
+    """Two equal layers, of rows and of sparse gradients, and an input."""
+    x = torch.randn(B, D, requires_grad=True)
+    return make_layer(mode, sparse_grad=False), make_layer(mode), x
+
+
+def pending(layer):
+    return [getattr(p, "row_gradients", []) for p in layer.parameters()]
+
+
+@every_mode
+@ways
+def test_grad_of_the_input_leaves_nothing(loss, mode):
+    layer, twin, x = pair(mode)
+    (found,) = torch.autograd.grad(loss(layer, x), x)
+    (wanted,) = torch.autograd.grad(loss(twin, x), x)
+    torch.testing.assert_close(found, wanted)
+    assert pending(layer) == [[], []]
+    before = layer.weight.detach().clone()
+    RowSparseAdam(layer.parameters()).step()
+    assert torch.equal(layer.weight, before)
+
+
+@every_mode
+@ways
+def test_backward_to_one_of_two(loss, mode):
+    layer, twin, x = pair(mode)
+    loss(layer, x).backward(inputs=[layer.weight])
+    assert x.grad is None
+    loss(twin, x).backward()
+    assert pending(layer)[1] == []
+    torch.testing.assert_close(dense_gradient(layer.weight), twin.weight.grad.to_dense())
+
+
+@every_mode
+@ways
+def test_grad_of_the_weight_is_returned(loss, mode):
+    layer, twin, x = pair(mode)
+    mean, weights = loss(layer, x), [layer.weight, layer.bias]
+    for gradient in torch.autograd.grad(mean, weights, retain_graph=True):
+        gradient.mul_(100)
+    found = torch.autograd.grad(mean, weights)
+    loss(twin, x).backward()
+    for one, other in zip(found, (twin.weight, twin.bias), strict=True):
+        torch.testing.assert_close(one.to_dense(), other.grad.to_dense())
+    assert pending(layer) == [[], []]
+
+
+@every_mode
+@ways
+def test_grad_of_the_input_may_be_changed(loss, mode):
+    layer, twin, x = pair(mode)
+    mean, wanted = loss(layer, x), torch.autograd.grad(loss(twin, x), x)[0]
+    torch.autograd.grad(mean, x, retain_graph=True)[0].sign_()
+    torch.testing.assert_close(torch.autograd.grad(mean, x)[0], wanted)
+
+
+def test_other_layers():
+    layer, x = SparseInputLinear(N, D), make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
+    scale = torch.ones(D, requires_grad=True)
+    torch.autograd.grad((layer(x).values * scale).sum(), scale)
+    assert not hasattr(layer.weight, "row_gradients")
+    convolution, image = SampledConv2d(2, 6, 3), torch.randn(2, 2, 5, 5, requires_grad=True)
+    torch.autograd.grad(convolution(image).values.sum(), image)
+    assert pending(convolution) == [[], []]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@every_mode
+def test_checkpointed_layers_keep_their_gradients(mode, reentrant):
+    layer, _, x = pair(mode)
+    loss = checkpoint(in_one, layer, x, use_reentrant=reentrant)
+    if plain(x) and not reentrant:  # Plain torch keeps scores, which belong to another set then.
+        with pytest.raises(RuntimeError, match="drew another active set"):
+            loss.backward()
+        return
+    loss.backward()
+    # The sampler drew other outputs in the second forward pass, so values are not compared.
+    assert len(layer.weight.row_gradients) == len(layer.bias.row_gradients) == 1
+
+
+@every_mode
+def test_checkpointed_scores_of_another_set_are_an_error(mode):
+    layer, _, x = pair(mode)
+    out = checkpoint(lambda x: layer(x).values.square(), x, use_reentrant=False)
+    with pytest.raises(RuntimeError, match=r"drew another active set of \d+ ids, as in torch"):
+        out.sum().backward()
+    assert pending(layer) == [[], []]
+
+
+def test_checkpointed_convolution_of_another_set_is_an_error():
+    sampler = ActiveSampler(2 * 3 * 3, 30, active=5)
+    layer, x = SampledConv2d(2, 30, 3, sampler=sampler), torch.randn(2, 2, 5, 5)
+    out = checkpoint(lambda x: layer(x).values, x.requires_grad_(), use_reentrant=False)
+    with pytest.raises(RuntimeError, match="drew another active set of 5 ids"):
+        out.sum().backward()
+
+
+def test_checkpointed_host_rows_of_another_set_are_an_error():
+    layer, _, x = pair("shared")
+    layer.keep_rows_on_host()
+    with backend("torch"):
+        out = checkpoint(lambda x: layer(x).values, x, use_reentrant=False)
+        with pytest.raises(RuntimeError, match="drew another active set"):
+            out.sum().backward()
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_checkpointed_layers_with_a_given_set_are_right(per_sample):
+    x, weight = torch.randn(B, D, requires_grad=True), torch.randn(N, D, requires_grad=True)
+    active = every_output("per_sample" if per_sample else "shared")
+    found = []
+    for call in (active_linear, partial(checkpoint, active_linear, use_reentrant=False)):
+        call(x, weight, None, active).square().sum().backward()
+        found.append([x.grad, dense_gradient(weight)])
+        x.grad, weight.row_gradients = None, []
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    # Ids that hooks give back are other tensors with the same numbers.
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda kept: kept):
+        active_linear(x, weight, None, active).square().sum().backward()
+    assert torch.equal(x.grad, found[0][0])
+
+
+class TestCopies:
+    @every_mode
+    def test_of_a_layer_in_training(self, mode):
+        """deepcopy, pickle and torch.save give a layer that goes on as the first one does."""
+        layer = make_layer(mode)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for i in range(3):
+            layer(torch.randn(B, D), draw_labels(i)).values.square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        file = io.BytesIO()
+        torch.save(layer, file)
+        file.seek(0)
+        # The sampler's schedule may be any function: that is what a pickle of it needs.
+        copies = [copy.deepcopy(layer), torch.load(file, weights_only=False)]
+        copies.append(pickle.loads(pickle.dumps(layer)))
+        x = torch.randn(B, D)
+        wanted = layer(x, draw_labels(9))
+        for twin in copies:
+            found = twin(x, draw_labels(9))
+            np.testing.assert_array_equal(found.active.ids, wanted.active.ids)
+            torch.testing.assert_close(found.values, wanted.values)
+            found.values.sum().backward()
+            assert twin.weight.grad is not layer.weight.grad
+
+    @every_mode
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_with_gradients_pending(self, mode, sparse):
+        """A copy has none, as with PyTorch's own layers; a pickle keeps row gradients."""
+        layer = make_layer(mode, sparse)
+        layer(torch.randn(B, D), draw_labels()).values.sum().backward()
+        twin = copy.deepcopy(layer)
+        assert twin.weight.grad is None
+        assert not getattr(twin.weight, "row_gradients", [])
+        assert bool(layer.weight.grad is not None) == sparse
+        loaded = pickle.loads(pickle.dumps(layer))
+        if not sparse:
+            torch.testing.assert_close(dense_gradient(loaded.weight), dense_gradient(layer.weight))
+        state = layer.state_dict()
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+
+
+def dense_optimizers():
+    """All of PyTorch that take any parameters without a closure."""
+    named = vars(torch.optim).items()
+    kinds = [kind for _, kind in named if inspect.isclass(kind)]
+    found = [kind for kind in kinds if issubclass(kind, torch.optim.Optimizer)]
+    left_out = (torch.optim.Optimizer, torch.optim.LBFGS, getattr(torch.optim, "Muon", None))
+    return [kind for kind in found if kind not in left_out]
+
+
+class Model(nn.Module):
+    def __init__(self, sparse=False):
+        super().__init__()
+        self.encoder, self.output = nn.Linear(3, D), make_layer(sparse_grad=sparse)
+
+    def backward(self):
+        out = self.output(self.encoder(torch.randn(B, 3)), draw_labels())
+        out.values.square().mean().backward()
+
+
+@pytest.mark.parametrize("kind", dense_optimizers())
+def test_the_first_step_warns(kind):
+    model = Model()
+    parameters = model.output.parameters() if kind is torch.optim.SparseAdam else model.parameters()
+    optimizer = kind(parameters, lr=0.1)
+    model.backward()
+    before = model.output.weight.detach().clone()
+    with pytest.warns(UserWarning, match=rf"{kind.__name__} does not update .*RowSparseAdam"):
+        optimizer.step()
+    assert torch.equal(model.output.weight, before)
+
+
+@pytest.mark.parametrize("first", ["torch", "slide"])
+@pytest.mark.parametrize("copied", [lambda o: o, copy.deepcopy, "pickle"])
+def test_no_warning_where_another_optimizer_takes_the_rows(first, copied):
+    model = Model()
+    several = [torch.optim.AdamW(model.parameters()), RowSparseAdam(model.output.parameters())]
+    if first == "slide":
+        several.reverse()
+    if copied == "pickle":
+        model, several = pickle.loads(pickle.dumps((model, several)))
+    else:
+        model, several = copied((model, several))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(2):
+            model.backward()
+            for optimizer in several:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def test_no_warning_for_sparse_gradients():
+    model = Model(sparse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()

@@ -1,7 +1,10 @@
-"""Sampled layers as modules, beside ``nn.Linear``."""
+"""SampledLinear and SparseInputLinear as modules: sets, training, search, samplers."""
 
 import copy
+import gc
 import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -10,18 +13,26 @@ import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler, uniform_sampler
 
+from slide.active_set import ActiveSet
 from slide.hashing import SimHash
-from slide.nn import ActiveLoss
+from slide.nn.losses import ActiveLoss
+from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.sparse_linear import SparseInputLinear
+from slide.nn.stored_layers import StoredLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sampling import FullSampler
+from slide.sampling import ActiveSampler, FullSampler, LSHProposer
 from slide.sampling.schedules import fixed
 from slide.sparse import CSR, Pattern
+from slide.stored_rows import StoredRows
 
 B, D, N = 5, 6, 40
+
+
 MODES = ["per_sample", "shared"]
+
+
 SAMPLERS = {
     "uniform": uniform_sampler,
     "lsh": partial(
@@ -34,7 +45,10 @@ SAMPLERS = {
     "faiss": partial(faiss_sampler, kind="flat", rebuild=partial(fixed, every=2 * B)),
 }
 
+
 every_mode = pytest.mark.parametrize("mode", MODES)
+
+
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 
 
@@ -90,13 +104,6 @@ class TestSampledLinear:
         linear(x).square().sum().backward()
         torch.testing.assert_close(dense_gradient(layer.weight), linear.weight.grad)
         torch.testing.assert_close(dense_gradient(layer.bias), linear.bias.grad)
-
-    def test_without_a_bias(self):
-        layer = SampledLinear(D, N, uniform_sampler(D, N, active=5), bias=False)
-        assert layer.bias is None
-        assert [name for name, _ in layer.named_parameters()] == ["weight"]
-        layer(torch.randn(B, D)).values.sum().backward()
-        assert dense_gradient(layer.weight).any(1).sum() == 5
 
     def test_first_weights(self):
         layer = SampledLinear(16, 500)
@@ -155,18 +162,6 @@ class TestSampledLinear:
         other.load_state_dict(state["optimizer"])
         assert train(resumed, other, 3, 8) == expected
         assert torch.equal(resumed.weight, layer.weight)
-
-    @every_mode
-    @every_sampler
-    def test_copies_go_their_own_way(self, name, mode):
-        layer = make_layer(name, mode)
-        optimizer = RowSparseAdam(layer.parameters(), lr=0.05)
-        train(layer, optimizer, 0, 3)
-        twin = copy.deepcopy(layer)
-        before = twin.weight.detach().clone()
-        train(twin, RowSparseAdam(twin.parameters(), lr=0.05), 3, 6)
-        assert not torch.equal(twin.weight, before)
-        assert torch.equal(layer.weight, before)
 
     def test_evaluation_does_not_move_the_schedule(self):
         layer = make_layer("lsh", "shared")
@@ -253,11 +248,6 @@ class TestSparseInputLinear:
         changed = (layer.weight != before).any(1)
         assert sorted(set(x.indices.tolist())) == changed.nonzero().flatten().tolist()
 
-    def test_first_weights(self):
-        layer = SparseInputLinear(500, 16)
-        assert layer.weight.std().item() == pytest.approx(1 / 4, rel=0.05)
-        assert not layer.bias.any()
-
     def test_no_gradient_asked_for(self):
         layer = SparseInputLinear(N, D)
         x = make_csr(np.random.default_rng(0), [3], N)
@@ -274,16 +264,6 @@ class TestSparseInputLinear:
         with pytest.raises(ValueError, match=rf"features must lie in \[0, {N}\)"):
             SparseInputLinear(N, D)(x)
 
-    def test_errors(self):
-        with pytest.raises(ValueError, match="sampler of 7 outputs does not fit a layer of 8"):
-            SparseInputLinear(D, 8, FullSampler(D, 7))
-        for sizes in ((0, 3), (3, 0)):
-            with pytest.raises(ValueError, match=r"_features must be .* at least 1"):
-                SparseInputLinear(*sizes)
-
-    def test_says_what_it_is(self):
-        assert repr(SparseInputLinear(4, 3)) == "SparseInputLinear(4, 3, sampler=FullSampler)"
-
 
 def test_labels_that_cover_all_outputs():
     """A shared set of all N outputs in another order is no complete set."""
@@ -297,3 +277,234 @@ def test_labels_that_cover_all_outputs():
     torch.testing.assert_close(out.to_dense(), x @ layer.weight.T)
     out.values[0, 0].backward()
     assert dense_gradient(layer.weight).any(1).tolist() == [False, False, False, True]
+
+
+D, N = 6, 40
+
+
+SECOND = {
+    "linear": lambda sampler: SampledLinear(D, N, sampler),
+    "sparse input": lambda sampler: SparseInputLinear(D, N, sampler),
+    "convolution": lambda sampler: SampledConv2d(D, N, 1, sampler=sampler),
+}
+
+
+@pytest.mark.parametrize("make", [lsh_sampler, uniform_sampler])
+@pytest.mark.parametrize("second", SECOND)
+def test_a_second_layer_is_refused(second, make):
+    sampler = make(D, N, active=8)
+    layer = SampledLinear(D, N, sampler)
+    with pytest.raises(ValueError, match=r"another layer, SampledLinear\(6, 40.* for each layer"):
+        SECOND[second](sampler)
+    layer(torch.randn(2, D))
+
+
+def test_a_sampler_is_free_when_its_layer_is_gone():
+    sampler = lsh_sampler(D, N, active=8)
+    for _ in range(2):
+        layer = SampledLinear(D, N, sampler)
+        del layer
+        gc.collect()
+
+
+USES = {
+    "forward": lambda layer: layer(torch.randn(2, D)),
+    "loss": lambda layer: layer.loss(torch.randn(2, D), [[1], [2]], ActiveLoss("bce")),
+    "search": lambda layer: layer.top_k(torch.randn(2, D), 3, search="sampler"),
+}
+
+
+def use_both(use, second, first):
+    use(second)
+    use(first)  # If no layer had used the sampler before, the second one now has it.
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("given", ["by the constructor", "by assignment", "by a copy"])
+def test_an_assigned_sampler_of_another_layer(use, used, given):
+    if given == "by the constructor":
+        first = SampledLinear(D, N, lsh_sampler(D, N, active=8))
+    elif given == "by assignment":
+        first = SampledLinear(D, N)
+        first.sampler = lsh_sampler(D, N, active=8)
+    else:
+        first = copy.deepcopy(SampledLinear(D, N, lsh_sampler(D, N, active=8)))
+    second = SampledLinear(D, N, lsh_sampler(D, N, active=8))
+    if used:
+        USES[use](first)
+    second.sampler = first.sampler
+    with pytest.raises(ValueError, match=r"another layer, SampledLinear\(6, 40.* for each layer"):
+        use_both(USES[use], second, first)
+
+
+def test_an_assigned_sampler_of_another_width():
+    layer = SampledLinear(D, N)
+    layer.sampler = lsh_sampler(7, N, active=8)
+    with pytest.raises(ValueError, match=r"inputs of 7 numbers does not fit .* inputs of 6"):
+        layer(torch.randn(2, D))
+
+
+def test_a_sampler_may_be_taken_over():
+    first, second = (SampledLinear(D, N, lsh_sampler(D, N, active=8)) for _ in range(2))
+    first(torch.randn(2, D))
+    second.sampler, first.sampler = first.sampler, FullSampler(D, N)
+    first.sampler = first.sampler
+    for use in USES.values():
+        use(second)
+
+
+def test_a_layer_of_stored_rows_hands_its_sampler_on():
+    rows = StoredRows.of(torch.randn(N, D), "bfloat16")
+    stored, x = StoredLinear(rows, torch.randn(N)), torch.randn(2, D)
+    stored.sampler = lsh_sampler(D, N, active=8)
+    found = stored.top_k(x, 3, search="sampler")
+    layer = stored.trainable()  # The other one, which searches by the same rows, stays.
+    for one, other in zip(found, layer.top_k(x, 3, search="sampler"), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(stored.to_linear().weight, layer.weight)
+    layer(x)
+
+
+@pytest.mark.parametrize("proposer", [None, LSHProposer])
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+def test_a_loss_in_eval_mode_does_not_move_the_draws_of_training(mode, proposer):
+    def make():
+        torch.manual_seed(0)
+        sampler = ActiveSampler(D, N, proposer, active=12, mode=mode)
+        return SampledLinear(D, N, sampler)
+
+    layer, other, found = make(), make(), []
+    x, labels, kind = torch.randn(3, D), [[1], [2], [3]], ActiveLoss("bce")
+    for step in range(3):
+        sets = [each.loss(x, labels, kind)[1].ids.tolist() for each in (layer, other)]
+        assert sets[0] == sets[1]
+        layer.eval()
+        found += [layer.loss(x, labels, kind)[1].ids.tolist() for _ in range(step + 1)]
+        layer.train()
+    assert len({tuple(ids) for ids in found}) == len(found), "each loss draws a set of its own"
+    before, after = (each.sampler.state_dict() for each in (other, layer))
+    assert before["selections"] == after["selections"] == 3
+    assert before.keys() == after.keys()
+
+
+def test_a_sampler_that_chooses_by_itself_does_so_in_eval_mode():
+    class Last(ActiveSampler):
+        def select(self, queries, labels):
+            return ActiveSet(N, np.arange(N - 5, N, dtype=np.int32))
+
+    layer = SampledLinear(D, N, Last(D, N, active=5)).eval()
+    assert layer(torch.randn(3, D), [[1], [2], [3]]).active.ids.tolist() == [*range(N - 5, N)]
+
+
+WIDTH, OUTPUTS, QUERIES = 8, 6_000, 50
+
+
+MAKERS = {"uniform": uniform_sampler, "lsh": lsh_sampler, "all": None}
+
+
+def make_large(name="uniform", **options):
+    torch.manual_seed(0)
+    sampler = MAKERS[name] and MAKERS[name](WIDTH, OUTPUTS, active=40)
+    layer = SampledLinear(WIDTH, OUTPUTS, sampler, **options)
+    with torch.no_grad():
+        layer.weight *= torch.exp(torch.randn(OUTPUTS, 1))
+    return layer
+
+
+def inputs():
+    return torch.randn(QUERIES, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def agreement(layer, k=3):
+    """Share of the answers of exact search that the index gives, with the same scores."""
+    x = inputs()
+    (scores, wanted), (found, ids) = (layer.top_k(x, k, search) for search in ("exact", "index"))
+    same = ids == wanted
+    assert ((found - scores).abs() <= rounding(layer, x, wanted))[same].all()
+    return same.float().mean().item()
+
+
+def rounding(layer, x, ids):
+    """How far two sums of the same terms in different orders can be apart (Higham 2002, 4.2)."""
+    terms = x.abs()[:, None] * layer.weight.detach().abs()[ids]
+    total = terms.sum(2) + (0 if layer.bias is None else layer.bias.detach().abs()[ids])
+    return 2 * (WIDTH + 1) * torch.finfo(total.dtype).eps * total
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_it_answers_as_exact_search(name, bias):
+    layer = make_large(name, bias=bias)
+    assert agreement(layer) > 0.95
+    assert layer.row_index().seen < OUTPUTS
+
+
+@pytest.mark.parametrize("optimizer", ["RowSparseAdam", "SGD"])
+def test_it_follows_training(optimizer):
+    layer = make_large(sparse_grad=optimizer == "SGD")
+    kind = RowSparseAdam if optimizer == "RowSparseAdam" else torch.optim.SGD
+    step = kind(layer.parameters(), lr=10.0 if kind is RowSparseAdam else 0.5)
+    first, before = layer.row_index(), layer.top_k(inputs(), 1, "index")[0]
+    assert layer.row_index() is first
+    labels = Pattern.from_lists([[b] for b in range(QUERIES)])
+    for _ in range(10):
+        step.zero_grad()
+        layer.loss(inputs(), labels, ActiveLoss("squared_hinge"))[0].backward()
+        step.step()
+    assert layer.row_index() is not first
+    assert agreement(layer) > 0.95
+    assert (layer.top_k(inputs(), 1, "index")[0] != before).any()
+
+
+def test_it_follows_every_other_change():
+    layer, other = make_large(), make_large("lsh")
+    with torch.no_grad():
+        other.weight.mul_(-1)
+    changes = [
+        lambda: layer.load_state_dict(make_large().state_dict()),
+        lambda: layer.weight.data.neg_(),
+        lambda: setattr(layer, "weight", torch.nn.Parameter(other.weight.detach().clone())),
+        lambda: setattr(layer, "bias", None),
+        layer.double,
+        layer.float,
+    ]
+    for change in changes:
+        index = layer.row_index()
+        assert layer.row_index() is index
+        change()
+        assert layer.row_index() is not index
+    assert agreement(layer) > 0.95
+
+
+def test_copies_make_their_own():
+    layer = make_large()
+    layer.row_index()
+    without = len(pickle.dumps(make_large()))
+    assert len(pickle.dumps(layer)) < without + 1_000
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        with torch.no_grad():
+            twin.weight.neg_()
+        assert agreement(twin) > 0.95
+    assert not any("index" in name for name in layer.state_dict())
+    assert agreement(layer) > 0.95
+
+
+@pytest.mark.not_as_python
+def test_threads_may_search_at_the_same_time():
+    layer, x = make_large(), inputs()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
+    for ids in found:
+        assert torch.equal(ids, found[0])
+
+
+def test_searches_that_cannot_be():
+    layer = make_large()
+    for k in (0, OUTPUTS + 1):
+        with pytest.raises(ValueError, match=rf"k must be in \[1, {OUTPUTS}\], not {k}"):
+            layer.top_k(inputs(), k, search="index")
+    with pytest.raises(ValueError, match="search must be one of exact, index, sampler"):
+        layer.top_k(inputs(), 1, search="tables")
+    with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
+        layer.top_k(inputs(), 1, search="sampler")
