@@ -190,7 +190,7 @@ class SampledConv2d(SampledLayer):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
-            f"groups={self.groups}, sampler={type(self.sampler).__name__}"
+            f"groups={self.groups}, sampler={self.sampler!r}"
         )
 
 

@@ -57,6 +57,17 @@ class Activation(NamedTuple):
         """
         return F.scatter_active(self.values, self.active, self.num_samples)
 
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        """Functions of PyTorch take tensors: the message names the ways on."""
+        name = getattr(function, "__name__", function)
+        raise TypeError(
+            f"{name} takes a tensor, not the Activation of a sampled layer. For a loss call "
+            "layer.loss(x, labels, 'softmax'), or slide.ActiveLoss('softmax')(out.values, "
+            "out.active); out.values are the scores of the active set, and out.to_dense() has "
+            "zeros for the other outputs"
+        )
+
 
 class ToDense(nn.Module):
     """Turns an `Activation` into a tensor with zeros, for the next module of an ``nn.Sequential``.
@@ -220,7 +231,8 @@ class SampledLayer(nn.Module):
         return super()._apply(stay, recurse)
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
+        bias = ", bias=False" if self.bias is None else ""
+        return f"{self.in_features}, {self.out_features}{bias}, sampler={self.sampler!r}"
 
     def get_extra_state(self) -> dict[str, Any]:
         """The state of the sampler; part of ``state_dict``."""

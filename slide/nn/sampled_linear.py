@@ -176,8 +176,9 @@ class SampledLinear(SampledLayer):
         self,
         x: Tensor,
         labels: Any,
-        loss: Callable[[Tensor, ActiveSet], Tensor],
+        loss: str | Callable[[Tensor, ActiveSet], Tensor],
         weights: Any = None,
+        ignore_index: int = -100,
     ) -> tuple[Tensor, ActiveSet]:
         """The loss of `forward`, a scalar, and the active set.
 
@@ -185,20 +186,31 @@ class SampledLinear(SampledLayer):
         the values that `forward` returns; see `slide.functional.active_linear_loss`.
 
         Args:
-            x: ``(B, D)`` inputs.
-            labels: the targets, B rows in any form that `slide.as_pattern` takes.
-            loss: maps scores ``(B, A)`` or ``(nnz,)``, and the set, to a scalar.
-            weights: ``(B,)`` factors of the losses of the samples, at least 0, for
-                `slide.ActiveLoss`; None: all are 1.
+            x: ``(B, D)`` inputs, or ``(..., D)``, such as ``(B, T, D)`` of a language model: the
+                leading dimensions are those of samples.
+            labels: the targets, B rows in any form that `slide.as_pattern` takes; or one label for
+                each sample in the shape of the leading dimensions.
+            loss: the name of a loss, such as ``"softmax"``, an `slide.ActiveLoss`, or a function
+                of scores ``(B, A)`` or ``(nnz,)`` and the set, which returns a scalar.
+            weights: ``(B,)`` factors of the losses of the samples, at least 0, for the first two;
+                None: all are 1.
+            ignore_index: samples with this label are left out, as in ``nn.CrossEntropyLoss``, if
+                labels are one for each sample. The mean is over the others.
 
         Raises:
             ValueError: see `slide.functional.active_linear_loss`.
             TypeError: see `slide.functional.active_linear_loss`; or for weights and another loss.
         """
-        if not callable(loss):
-            raise TypeError(f"loss must be an ActiveLoss or a function, not {loss!r}")
+        if isinstance(loss, str):
+            loss = ActiveLoss(loss)
+        if not callable(loss) or isinstance(loss, nn.modules.loss._Loss):
+            raise TypeError(
+                "loss must be a name such as 'softmax' (cross-entropy), an ActiveLoss or a "
+                f"function of scores and active set, not {loss!r}"
+            )
         if weights is not None and not isinstance(loss, ActiveLoss):
             raise TypeError("weights of samples need an ActiveLoss")
+        x, labels, weights = _as_samples(x, labels, weights, ignore_index)
         x, precision, outside = outside_autocast(x, self._like(x), self.precision)
         with outside:
             active = self._active_set(x, labels)
@@ -303,6 +315,30 @@ class SampledLinear(SampledLayer):
         if not self.host_rows or not isinstance(x, Tensor):
             return self.weight
         return torch.empty(0, dtype=self.weight.dtype, device=x.device)
+
+
+def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, Any, Any]:
+    """Inputs ``(B, D)``, labels and weights of samples, without samples of an ignored label."""
+    lead = tuple(x.shape[:-1]) if isinstance(x, Tensor) and x.ndim > 2 else None
+    if lead is not None:
+        if tuple(getattr(weights, "shape", ())) == lead:
+            weights = weights.reshape(-1)
+        if tuple(getattr(labels, "shape", ())) == lead:
+            labels = labels.reshape(-1)
+        x = x.reshape(-1, x.shape[-1])
+    if isinstance(labels, list) and labels and isinstance(labels[0], int):
+        labels = np.array(labels)
+    single = isinstance(labels, np.ndarray | Tensor) and labels.ndim == 1
+    if not single or labels.dtype in (bool, object, torch.bool) or len(labels) != len(x):
+        return x, labels, weights
+    known = on_host(labels)
+    kept = np.flatnonzero(known != ignored)
+    if len(kept) < len(known):
+        at = torch.from_numpy(kept)
+        x, labels = x.index_select(0, at.to(x.device)), known[kept]
+        weights = None if weights is None else checks.row_weights("weights", weights, len(known))
+        weights = None if weights is None else weights[kept]
+    return x, labels, weights
 
 
 def check_has_index(sampler: Sampler) -> None:

@@ -1,14 +1,21 @@
 """Gradient clipping for dense, sparse and row gradients."""
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad
 
 from slide import checks
 from slide.backend import CPU
-from slide.row_gradients import FactoredRowGradient, RowGradient, take_row_gradients
+from slide.row_gradients import (
+    FactoredRowGradient,
+    RowGradient,
+    before_first_rows,
+    take_row_gradients,
+)
 from slide.shared_parameters import sharing_group
 
 _Tensors = Tensor | Iterable[Tensor]
@@ -21,12 +28,13 @@ def clip_grad_norm_(
     *,
     sharded: _Tensors = (),
     group: Any = None,
+    error_if_nonfinite: bool = False,
 ) -> Tensor:
     """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
     This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients. PyTorch's function raises
-    for sparse gradients and ignores the row gradients that layers of slide leave on their weights.
-    The gradients of several backward passes on one weight are added up first.
+    for sparse gradients, and calls this one for parameters on which layers of slide have left row
+    gradients. The gradients of several backward passes on one weight are added up first.
 
     Layers of `slide.distributed` mark the parameters of which each process has other rows. Their
     norm is that of the rows of all processes, so all of these must call this; gradients of other
@@ -40,12 +48,14 @@ def clip_grad_norm_(
             which mark none.
         group: the `slide.distributed.Group` of the processes that share out ``sharded``; None:
             that of their mark.
+        error_if_nonfinite: whether a total norm that is not finite is an error.
 
     Returns:
         The total norm before the scaling, a scalar.
 
     Raises:
         ValueError: for a number that is not above 0, or sharded parameters without group and mark.
+        RuntimeError: for a norm that is not finite, with ``error_if_nonfinite``.
 
     Example:
         >>> import slide, torch
@@ -73,10 +83,60 @@ def clip_grad_norm_(
     if len(norms) > 1:
         norms = [_norm([norm.to(norms[0].device) for norm in norms], norm_type)]
     total = norms[0] if norms else torch.tensor(0.0)
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError(f"the total norm of the gradients is {total}, so they are not scaled")
     scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for _, rows in found:
         rows.mul_(scale.to(rows.dtype))
     return total
+
+
+def _see_rows() -> None:
+    """Make the clipping of PyTorch see row gradients: it would pass over them silently."""
+
+    def has_rows(parameters: _Tensors) -> bool:
+        several = [parameters] if isinstance(parameters, Tensor) else parameters
+        return any(getattr(p, "row_gradients", ()) for p in several)
+
+    def refused(whole: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(whole)
+        def call(parameters: _Tensors, *arguments: Any, **keywords: Any) -> Any:
+            parameters = parameters if isinstance(parameters, Tensor) else list(parameters)
+            if has_rows(parameters):
+                raise RuntimeError(
+                    "this function does not see the row gradients that layers of slide leave on "
+                    "their weights: call slide.clip_grad_norm_, or make the layers with "
+                    "sparse_grad=True"
+                )
+            return whole(parameters, *arguments, **keywords)
+
+        return call
+
+    whole = clip_grad.clip_grad_norm_
+
+    @functools.wraps(whole)
+    def clip(
+        parameters: _Tensors,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Tensor:
+        parameters = parameters if isinstance(parameters, Tensor) else list(parameters)
+        options = {"error_if_nonfinite": error_if_nonfinite}
+        if has_rows(parameters):
+            return clip_grad_norm_(parameters, max_norm, norm_type, **options)
+        return whole(parameters, max_norm, norm_type, foreach=foreach, **options)
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_ = clip
+    # The second half of the same function: whoever imported it before comes to it.
+    for name in ("clip_grad_value_", "_clip_grads_with_norm_", "clip_grads_with_norm_"):
+        for module in (clip_grad, torch.nn.utils):
+            if hasattr(module, name):
+                setattr(module, name, refused(getattr(module, name)))
+
+
+before_first_rows.append(_see_rows)
 
 
 def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, list[Tensor]]:

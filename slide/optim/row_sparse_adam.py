@@ -167,9 +167,14 @@ class RowSparseAdam(torch.optim.Optimizer):
             The loss, or None without a closure.
 
         Raises:
-            ValueError: for a parameter that is not contiguous.
-            RuntimeError: after ``unscale_`` of a ``GradScaler``, with row gradients.
+            ValueError: for a parameter that is not contiguous or has other rows than its gradient,
+                or a learning rate or weight decay that is no number of at least 0.
+            RuntimeError: after ``unscale_`` of a ``GradScaler``, with row gradients; or if another
+                optimizer has made a step with the same gradient.
         """
+        for group in self.param_groups:  # Before any row changes.
+            checks.not_negative("lr", float(group["lr"]))
+            checks.not_negative("weight_decay", float(group["weight_decay"]))
         loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
         if factor is None:
             for p in shown:  # As after a step, no row gradients are left.

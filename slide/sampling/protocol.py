@@ -48,6 +48,9 @@ class Sampler(Protocol):
     has_index: bool = False
     rebuild_seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        return type(self).__name__
+
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Prepare for the present weights. The layer calls this before each `select`.
 

@@ -49,6 +49,9 @@ class FullSampler(Sampler):
     def __init__(self, in_features: int, out_features: int):
         self.resize(out_features)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(all {self.out_features} outputs)"
+
     def resize(self, out_features: int) -> None:
         """See `Sampler.resize`."""
         self.out_features = out_features
@@ -151,6 +154,10 @@ class ActiveSampler(Sampler):
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
         self._size()
+
+    def __repr__(self) -> str:
+        index = "" if self.proposer is None else f", proposer={type(self.proposer).__name__}"
+        return f"{type(self).__name__}(active={self.active}, mode={self.mode!r}{index})"
 
     def resize(self, out_features: int) -> None:
         """See `Sampler.resize`; seeds, counters and the size of a set stay."""

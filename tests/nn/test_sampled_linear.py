@@ -196,7 +196,10 @@ class TestSampledLinear:
                 SampledLinear(*sizes)
 
     def test_says_what_it_is(self):
-        assert repr(make_layer("lsh", "shared")) == "SampledLinear(6, 40, sampler=ActiveSampler)"
+        chosen = "ActiveSampler(active=12, mode='shared', proposer=LSHProposer)"
+        assert repr(make_layer("lsh", "shared")) == f"SampledLinear(6, 40, sampler={chosen})"
+        every = "SampledLinear(6, 40, bias=False, sampler=FullSampler(all 40 outputs))"
+        assert repr(SampledLinear(D, N, bias=False)) == every
 
 
 @pytest.mark.parametrize("wrong", [FullSampler, "lsh"])
@@ -508,3 +511,70 @@ def test_searches_that_cannot_be():
         layer.top_k(inputs(), 1, search="tables")
     with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
         layer.top_k(inputs(), 1, search="sampler")
+
+
+class TestLossOfUsers:
+    """What people pass who know ``nn.Linear`` and ``nn.CrossEntropyLoss``."""
+
+    def sets(self, mode="shared"):
+        """Two equal layers, whose sets hold all outputs, so that losses are those of PyTorch."""
+        layer = SampledLinear(D, N, uniform_sampler(D, N, active=N - 1, mode=mode))
+        return layer, copy.deepcopy(layer)
+
+    @every_mode
+    def test_a_name(self, mode):
+        layer, twin = self.sets(mode)
+        x, labels = torch.randn(B, D), draw_labels()
+        found, active = layer.loss(x, labels, "softmax")
+        wanted, other = twin.loss(x, labels, ActiveLoss("softmax"))
+        assert found == wanted
+        assert active.ids.tolist() == other.ids.tolist()
+        with pytest.raises(ValueError, match=r"loss must be one of .*softmax.*, not 'cross"):
+            layer.loss(x, labels, "cross_entropy")
+
+    @every_mode
+    @pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+    def test_leading_dimensions_and_ignored_labels(self, mode, kind):
+        layer, _ = self.sets(mode)
+        layer.sampler = FullSampler(D, N)
+        x = torch.randn(3, 4, D, requires_grad=True)
+        labels = torch.randint(N, (3, 4))
+        labels[0, 1:] = labels[2, 3] = -100
+        if kind is list:
+            given = x.reshape(12, D), labels.flatten().tolist()
+        else:
+            given = x, kind(labels.tolist())
+        found, _ = layer.loss(*given, "softmax")
+        scores = x.reshape(12, D) @ layer.weight.T + layer.bias
+        wanted = torch.nn.functional.cross_entropy(scores, labels.flatten())
+        torch.testing.assert_close(found, wanted)
+        (grad,) = torch.autograd.grad(found, x)
+        torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
+
+    def test_weights_and_another_ignored_label(self):
+        layer, twin = self.sets()
+        x, weights = torch.randn(2, 2, D), torch.tensor([[1.0, 2.0], [0.5, 3.0]])
+        labels = torch.tensor([[7, 0], [3, 5]])
+        found, _ = layer.loss(x, labels, "bce", weights, ignore_index=0)
+        kept = [0, 2, 3]
+        wanted, _ = twin.loss(x.view(4, D)[kept], [[7], [3], [5]], "bce", weights.view(4)[kept])
+        torch.testing.assert_close(found, wanted)
+
+    @every_mode
+    def test_all_labels_ignored(self, mode):
+        layer, _ = self.sets(mode)
+        found, _ = layer.loss(torch.randn(2, D), torch.full((2,), -100), "softmax")
+        assert found == 0
+        found.backward()
+
+    def test_losses_of_pytorch(self):
+        layer, x, labels = SampledLinear(D, N), torch.randn(B, D), torch.arange(B)
+        with pytest.raises(TypeError, match=r"loss must be a name such as 'softmax' \(cross-ent"):
+            layer.loss(x, labels, torch.nn.CrossEntropyLoss())
+        for call in (
+            lambda out: torch.nn.functional.cross_entropy(out, labels),
+            lambda out: torch.nn.CrossEntropyLoss()(out, labels),
+            torch.relu,
+        ):
+            with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
+                call(layer(x))

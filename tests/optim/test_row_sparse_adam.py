@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers.sparse_layers import B, D, draw_labels, every_mode, make_layer
+from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
 from torch import nn
 
 from slide.active_set import transpose
+from slide.nn import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam, resize_rows
 from slide.row_gradients import (
     FactoredRowGradient,
@@ -614,3 +615,61 @@ def test_an_optimizer_of_a_user(mode):
             optimizer.step()
     torch.testing.assert_close(layer.weight, twin.weight)
     torch.testing.assert_close(layer.bias, twin.bias)
+
+
+@pytest.mark.parametrize("option", ["lr", "weight_decay"])
+def test_numbers_that_are_none_in_a_group(option):
+    optimizer, weight = trained()
+    optimizer.param_groups[0][option] = float("nan")
+    before = weight.detach().clone()
+    with pytest.raises(ValueError, match=f"{option} must be a number of at least 0, not nan"):
+        step(optimizer, weight, [0])
+    assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("change", [lambda data: data[:4], lambda data: data[:, :2].clone()])
+def test_rows_that_are_gone_after_the_backward_pass(change, sparse):
+    """Kernels would write outside of the weight."""
+    layer = make_layer(sparse_grad=sparse)
+    optimizer = RowSparseAdam(layer.parameters())
+    layer(torch.randn(B, D), draw_labels()).values.sum().backward()
+    layer.weight.data = change(layer.weight.data)
+    before = layer.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"a gradient of a parameter \(.*\) does not fit one of"):
+        optimizer.step()
+    assert torch.equal(layer.weight, before)
+
+
+class TestOneOwner:
+    """An embedding that is tied to the output layer, with an optimizer for each."""
+
+    def tied(self, kind=torch.optim.Adam):
+        embedding, layer = nn.Embedding(N, D), SampledLinear(D, N, bias=False)
+        layer.weight = embedding.weight
+        return embedding, layer, kind(embedding.parameters()), RowSparseAdam(layer.parameters())
+
+    def backward(self, embedding, layer):
+        layer(embedding(torch.arange(B))).values.square().sum().backward()
+
+    @pytest.mark.parametrize("kind", [torch.optim.Adam, RowSparseAdam])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_the_second_step_is_refused(self, turned, kind):
+        embedding, layer, *optimizers = self.tied(kind)
+        self.backward(embedding, layer)
+        first, second = reversed(optimizers) if turned else optimizers
+        first.step()
+        before = layer.weight.detach().clone()
+        with pytest.raises(RuntimeError, match="one optimizer must own a weight"):
+            second.step()
+        assert torch.equal(layer.weight, before)
+
+    def test_one_that_owns_it_goes_on(self):
+        embedding, layer, other, optimizer = self.tied()
+        for _ in range(2):
+            self.backward(embedding, layer)
+            optimizer.step()
+            optimizer.zero_grad()
+            other.step()  # There is no gradient.
+        embedding(torch.arange(B)).sum().backward()
+        other.step()  # It is another gradient.
