@@ -36,10 +36,10 @@ class HashFamily(Protocol):
     follows this interface.
 
     A family may also have a method ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)``
-    int32, first those of `codes`, then those of the bucket of each table that the row would be in
+    int32, first the codes of `codes`, then of the bucket of each table that the row would be in
     if its least certain elementary hash were another, then the next ones. The buckets of a row in a
     table are distinct; where a table has no more of them, there are fewer (`DWTA` has one other
-    place for each digit).
+    position for each digit).
 
     Attributes:
         in_features: D, length of the vectors.
@@ -47,7 +47,7 @@ class HashFamily(Protocol):
         num_buckets: codes lie in ``[0, num_buckets)``.
 
     Example:
-        A family that hashes a vector by the place of its largest coordinate, with random signs:
+        A family that hashes a vector by the position of its largest coordinate, with random signs:
 
         >>> import numpy as np, torch
         >>> class Largest:
@@ -149,7 +149,7 @@ class SimHash:
         return self._signs(self._project(vectors))
 
     def probe_codes(self, vectors: Tensor, probes: int) -> Any:
-        """`codes`, and those of the buckets behind the signs of the smallest projections.
+        """`codes`, and the codes of the buckets behind the signs of the smallest projections.
 
         See `HashFamily`. A set of changed signs costs the sum of the squares of their
         projections (Lv et al. 2007, "Multi-probe LSH", section 4.3).
@@ -312,7 +312,7 @@ class DWTA:
         return out
 
     def probe_codes(self, vectors: Tensor, probes: int) -> Any:
-        """`codes`, and those of the buckets behind the second-largest coordinates of bins.
+        """`codes`, and the codes of the buckets behind the second-largest coordinates of bins.
 
         See `HashFamily`. A set of changed digits costs the sum of the squares of what
         the largest coordinates of these bins are larger by.

@@ -49,7 +49,7 @@ class SampledLinear(SampledLayer):
         precision: precision of the products with a shared set; see `slide.active_linear`.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
         init_scale: scale of the first weights. Small first weights help if most outputs are rarely
-            learnt: these outputs then add less noise to the gradients of other layers.
+            learnt: such outputs then add less noise to the gradients of other layers.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
             plain torch (`slide.backend`).
         host_rows: whether weight and bias stay on the CPU wherever the layer is moved, so that they

@@ -167,7 +167,7 @@ class StoredLinear(_StoredLayer):
 
 
 def make_float32(network: SlideNetwork) -> None:
-    """Put float32 layers in place of those of stored rows, so that a network can be trained.
+    """Put float32 layers in place of layers of quantized rows, so that a network can be trained.
 
     Args:
         network: changed in place.

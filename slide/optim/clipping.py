@@ -37,14 +37,14 @@ def clip_grad_norm_(
     gradients. The gradients of several backward passes on one weight are added up first.
 
     Layers of `slide.distributed` mark the parameters of which each process has other rows. Their
-    norm is that of the rows of all processes, so all of these must call this; gradients of other
+    norm is that of the rows of all processes, so all processes must call this; gradients of other
     parameters must be equal on all of them.
 
     Args:
         parameters: one tensor or several; their gradients are scaled.
         max_norm: largest total norm, above 0.
         norm_type: the p of the p-norm, above 0; ``inf`` means the largest magnitude.
-        sharded: more parameters, which differ between processes: those of layers of your own,
+        sharded: more parameters, which differ between processes: of layers of your own,
             which mark none.
         group: the `slide.distributed.Group` of the processes that share out ``sharded``; None:
             that of their mark.
@@ -143,7 +143,7 @@ def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, 
     """Parameters by the group that shares out their rows; None: each process has all of them."""
     found: dict[Any, list[Tensor]] = {} if group is None else {group: []}
     given = [sharded] if isinstance(sharded, Tensor) else list(sharded)
-    known = {id(parameter) for parameter in given}  # They may be among those of a model, too.
+    known = {id(parameter) for parameter in given}  # They may be parameters of a model, too.
     for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
         if id(parameter) not in known:
             found.setdefault(sharing_group(parameter), []).append(parameter)

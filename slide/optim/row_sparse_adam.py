@@ -34,7 +34,7 @@ from slide.runtime import array_view, num_threads, profiled, untraced
 from slide.shared_parameters import sharing_group
 
 _EMPTY = np.empty(0, np.int32)
-# As PyTorch wraps them, these import the compiler, which takes longer than all else at a start.
+# As PyTorch wraps the methods, they import the compiler, the longest part of a start.
 _UNWRAPPED = {
     name: inspect.unwrap(getattr(torch.optim.Optimizer, name))
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
@@ -339,10 +339,10 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
     """Adam on the rows of a gradient."""
     p, ids = tensors.weight, gradient.ids
     if plain(p):
-        places = None if ids is None else on_device(ids, p.device)
+        positions = None if ids is None else on_device(ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
-        plain_adam_rows(_in_rows(tensors), hyper, places, values)
+        plain_adam_rows(_in_rows(tensors), hyper, positions, values)
         return
     chunks = 4 * num_threads()
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
@@ -467,6 +467,6 @@ def resize_rows(
     p.grad, p.row_gradients = None, []  # type: ignore[attr-defined]
     old = p.data if kept is None else p.data[kept]
     p.data = torch.cat([old, added.to(old.dtype)])
-    # Backward passes of forward passes before must raise, those of PyTorch's operations, too.
+    # Backward passes of earlier forward passes must raise, also through operations of PyTorch.
     renumber_rows(p)
     torch.autograd.graph.increment_version(p)

@@ -1,4 +1,4 @@
-"""Candidates by way of labels: those of recent samples, or a graph of labels that are rivals."""
+"""Candidates by way of labels: labels of recent samples, or a graph of labels that are rivals."""
 
 from typing import Any
 
@@ -28,9 +28,9 @@ from slide.sparse import Pattern, row_bounds
 class RecentProposer(Proposer):
     """Proposes, of the labels of recent samples, the best few of each sample.
 
-    The outputs with large scores for an input are those that are often labels, or that are labels
-    of inputs like it. So most of them were labels a moment ago. The labels of the batch and of
-    those before it, `recent` different ones, are scored for each sample, with the weights as they
+    Outputs with large scores for an input are often labels, or are labels of inputs like it. So
+    most of them were labels a moment ago. The labels of the batch and of the batches before it,
+    `recent` different ones, are scored for each sample, with the weights as they
     are, and the best few that are not its own labels are its candidates. For a set that the batch
     shares, the newest labels are candidates as they are: each is a negative of all samples, and
     scores would cost as much as the step. There is no index that could be out of date. Batches as a
@@ -43,8 +43,8 @@ class RecentProposer(Proposer):
         out_features: N, number of outputs.
         recent: largest number of different labels that are remembered. For sets of each sample a
             step scores ``B * recent``; more of them make harder negatives.
-        best: largest number of candidates of each sample; None: as many as its set has places for.
-            A shared set has as many as it has places for.
+        best: largest number of candidates of each sample; None: as many as fit into its set,
+            as always in a shared set.
         seed: not used; other proposers have this argument, too.
 
     Raises:
@@ -57,7 +57,7 @@ class RecentProposer(Proposer):
         >>> layer = slide.SampledLinear(16, 1000, sampler)
         >>> labels = slide.Pattern.from_lists([[3], [7, 8], [9]])
         >>> active = layer(torch.randn(3, 16), labels).active
-        >>> sorted(active.row(0)[:4].tolist())  # Its label, and those of the other samples.
+        >>> sorted(active.row(0)[:4].tolist())  # Its label, and labels of others.
         [3, 7, 8, 9]
     """
 
@@ -209,7 +209,7 @@ class NeighbourProposer(Proposer):
     """Proposes the best few neighbours of each sample's labels, in a graph that training makes.
 
     Each output has `width` neighbours: the outputs with the largest scores for the last sample that
-    had it as a label, of all those that were scored for this sample. These are the neighbours that
+    had it as a label, of all that were scored for this sample: the neighbours that
     its labels had before, its labels, and some labels of other samples of the batch. So labels that
     occur together become neighbours at once, and better ones take the place of others step by step,
     as the weights move. There is nothing to build. The idea of entering a graph of outputs at the

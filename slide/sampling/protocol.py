@@ -182,7 +182,7 @@ class Proposer:
     ) -> RankedIds | Tensor:
         """The best candidates of each sample, distinct; a set takes all of them, in any order.
 
-        Here these are the ids with the most votes; of ids with equal votes, those that are nearer
+        Here the ids with the most votes are the best; of ids with equal votes, ids that are nearer
         to the front of the sample's candidates.
 
         Args:
@@ -217,7 +217,7 @@ class Proposer:
 
         In a tensor on another device than the CPU, -1 may follow the last id.
 
-        Here the votes for an id are added up over the samples. Of ids with equal votes, those that
+        Here the votes for an id are added up over the samples. Of ids with equal votes, ids that
         are nearer to the front of some sample's candidates are chosen.
 
         Args:
@@ -353,7 +353,7 @@ def ranked(best: np.ndarray, limits: np.ndarray) -> RankedIds:
 def in_turns(best: np.ndarray, most: int) -> np.ndarray:
     """The first id of each sample, then the second ones, and so on: ``(n,)`` int32, distinct.
 
-    Of ids at an equal position of ``best`` ``(B, k)``, those that more samples have come first; -1
+    Of ids at an equal position of ``best`` ``(B, k)``, ids that more samples have come first; -1
     follows the last id of a sample.
     """
     by_rank = best.T[best.T >= 0]

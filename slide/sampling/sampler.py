@@ -83,14 +83,14 @@ class ActiveSampler(Sampler):
         out_features: N, number of outputs.
         proposer: makes the index over the weight rows. It is called as
             ``proposer(in_features, out_features, seed=seed)``. None: uniform ids only.
-        active: number of outputs in a set; with ``active >= out_features`` all. A set of so many
-            labels has these and, if stratified, one uniform id, which stands for all others.
+        active: number of outputs in a set; with ``active >= out_features`` all. A set of as many
+            labels has the labels and, if stratified, one uniform id, which stands for all others.
         mode: ``"per_sample"`` (one set for each sample) or ``"shared"`` (one set for the batch).
         weighting: ``"stratified"`` corrects as sampled softmax does: uniform ids stand for all ids
             not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
             ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
-        candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
-            this share of these places, and uniform ids the others (few make a loss noisy). None: as
+        candidate_share: in [0, 1]. Candidates take at most this share of what labels leave of a
+            set, and uniform ids the rest (few make a loss noisy). None: as
             1, but the set of a sample, not a shared one, holds all candidates, and is larger than
             ``active`` where they need it, as published.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
@@ -241,7 +241,7 @@ class ActiveSampler(Sampler):
         return found
 
     def statistics(self) -> dict[str, float]:
-        """How many candidates the last set has, sets of samples in the mean; and the proposer's."""
+        """How many candidates the last set has, on average over the samples; and the proposer's."""
         if self.proposer is None:
             return {}
         known, labels, sets = self._chosen

@@ -40,14 +40,14 @@ class IndexProposer(Proposer):
     The best rounded rows are scored again with the weights as they are, so a row that is no longer
     good is not proposed. Between rebuilds the index follows the rows that were labels or candidates
     of the last step: rows that have become better were labels, and rows that have become worse show
-    when they are found. A rebuild follows all rows, and puts those that were labels or candidates
-    in several steps since they came into their lists into new lists of near rows.
+    when they are found. A rebuild follows all rows, and puts rows that were labels or
+    candidates in several steps since they came into their lists into new inverted lists.
 
     Args:
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
         best: number of candidates of each sample.
-        most_seen: an input begins no further list after so many rows; see `RowIndex.top_k`.
+        most_seen: an input begins no further list after this number of rows; see `RowIndex.top_k`.
         seed: seed of the lists.
 
     Raises:
@@ -103,7 +103,7 @@ class IndexProposer(Proposer):
         """Make lists of all rows, or if there are some, new ones for the rows that moved."""
         try:
             index = self._restored(weight, bias)
-        except ValueError:  # They are those of other rows.
+        except ValueError:  # It is of other rows.
             self.forget()
             index = None
         changed, steps = self._changed(weight, bias), self._steps.copy()
@@ -360,7 +360,7 @@ class FaissProposer(Proposer):
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds:
-        """See `Proposer.propose`; looks up as many ids as there are places."""
+        """See `Proposer.propose`; looks up as many ids as a sample may have."""
         return ranked(self.search(queries, int(places.max(initial=1))), places)
 
     def state_dict(self) -> dict[str, Any]:

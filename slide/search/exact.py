@@ -3,7 +3,7 @@
 Where processors multiply bfloat16 faster than float32, many queries are answered by a scan of
 rounded rows, and only what may be among the best is scored anew. Rounding changes a score by less
 than a bound (Higham 2002, "Accuracy and stability of numerical algorithms", sections 2.2 and 3.1).
-So a row whose rounded score is far below those of k other rows is not among the k best.
+So a row whose rounded score is far below the scores of k others is not among the k best.
 """
 
 import numpy as np
@@ -107,7 +107,7 @@ def _full_search(
 def _plain_search(
     queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
-    """`exact_top_k` in plain torch, on the device of the queries."""
+    """`exact_top_k` by the torch reference, on the device of the queries."""
     stored = weight_rows(weight)
     rows = stored.at_once(max(k, _DEVICE_SCORES // max(1, len(queries))))
     if stored.tensors[0].device != queries.device:  # A block is copied to the device.
@@ -135,7 +135,7 @@ def rounded_top_k(
     Returns scores ``(B, k)`` float32, which are not rounded to bfloat16, and ids ``(B, k)`` int64,
     in no particular order; and ``(B,)`` bool: whether it is proven that no other row of the query
     has a larger score. That is not so where numbers are not finite, or very many scores nearly
-    equal: these queries are to be searched by other means.
+    equal: such queries are to be searched by other means.
     """
     queries, rows = queries.detach().contiguous(), weight_rows(weight)
     bias = torch.zeros(rows.shape[0]) if bias is None else bias.detach()

@@ -1,6 +1,6 @@
 """An index over weight rows that finds large inner products without scoring all rows.
 
-The file has the index, the lists of near rows in it, and the question whether weights have changed
+The file has the index, the inverted lists in it, and the question whether weights have changed
 since an index followed them.
 """
 
@@ -45,7 +45,7 @@ _WITNESSES, _NUMBERS = 64, 16
 class RowIndex:
     """Finds the rows with the largest ``<query, row> + bias`` among a small part of all rows.
 
-    The rows, with the bias as one more coordinate, are put into lists of near rows, and kept in the
+    The rows, with the bias as one more coordinate, are put into inverted lists, and kept in the
     order of these lists, rounded to 8 bits with a scale for each row. A query sees the longest rows
     first, then lists in the order of the score that their rows may have: that of the mean row, and
     a number of standard deviations more. It ends where no other list is likely to hold one of the
@@ -53,7 +53,7 @@ class RowIndex:
     with the weight itself. So scores are exact, and which rows are found is not: a row far from the
     others of its list can be missed. Up to 4,096 rows are all seen.
 
-    The index keeps the weight, not a copy of it. It follows the changes of those rows that `update`
+    The index keeps the weight, not a copy of it. It follows the changes of rows that `update`
     is told of, and no others: see `fits`.
 
     Args:
@@ -146,9 +146,9 @@ class RowIndex:
     def update(self, numbers: np.ndarray) -> None:
         """Follow the changes of some rows.
 
-        They stay in their lists, whose means and spreads follow. So the scores of these rows are
+        They stay in their lists, whose means and spreads follow. So the scores of the rows are
         right again, while a row that went far away makes its list less tight until `regroup`. The
-        time is about proportional to the number of these rows, and otherwise to that of lists.
+        time is about proportional to the number of rows, and otherwise to that of lists.
 
         Args:
             numbers: of the rows, distinct.
@@ -160,11 +160,11 @@ class RowIndex:
 
     @torch.no_grad()
     def regroup(self, moved: np.ndarray, seed: int = 0) -> None:
-        """Put rows that moved into new lists of near rows, and follow the changes of all rows.
+        """Put rows that moved into new inverted lists, and follow the changes of all rows.
 
         The time of grouping is about proportional to the number of rows that moved: see
         `_regrouped`. If the lists then say far less about their rows than
-        they did, other rows have moved than these, and all are grouped again. An error midway
+        they did, other rows have moved, too, and all are grouped again. An error midway
         leaves an index that must not be used.
 
         Args:
@@ -201,7 +201,7 @@ class RowIndex:
         most_seen: int | None = None,
         deviations: float = DEVIATIONS,
     ) -> tuple[Tensor, Tensor]:
-        """The k best rows of each query, of those that the index finds.
+        """The k best rows of each query that the index finds.
 
         Args:
             queries: ``(B, D)``, of the type of the weight.
@@ -306,7 +306,7 @@ class LazyRowIndex:
         self._index: RowIndex | None = None
 
     def of(self, weight: Tensor | StoredRows, bias: Tensor | None) -> RowIndex:
-        """The index over these rows as they are now; it is made anew after they changed."""
+        """The index over the rows as they are now; it is made anew after they changed."""
         index = self._index  # Another thread may replace the index.
         if index is None or not index.fits(weight, bias):
             index = self._index = None  # Two at a time would take twice the memory.
@@ -330,7 +330,7 @@ class _WeightRows:
         """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias.
 
         A row with a number that is not finite, such as a bias of -inf, is read as zeros: it would
-        be in the mean of its list, and in that of all.
+        be in the mean of its list, and of all rows.
         """
         rows = self.stored.take(numbers)
         if self.bias is not None:
@@ -355,7 +355,7 @@ class _WeightRows:
 
 def _make_lists(rows: _WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
     """New lists of all rows, and their levels; see `_regrouped`."""
-    starts, order = _near_rows(rows, torch.arange(len(rows)), seed)
+    starts, order = _inverted_lists(rows, torch.arange(len(rows)), seed)
     codes = np.empty(tuple(rows.stored.shape), np.int8)
     return _filled(rows, starts.numpy(), order.numpy(), codes), np.zeros(1, np.int64)
 
@@ -363,14 +363,14 @@ def _make_lists(rows: _WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
 def _regrouped(
     lists: RowLists, levels: np.ndarray, moved: np.ndarray, rows: _WeightRows, seed: int
 ) -> tuple[RowLists, np.ndarray]:
-    """Lists in which rows that moved are among near rows again; all rows are rounded anew.
+    """Lists in which rows that moved are near the others again; all rows are rounded anew.
 
     To group all rows again would take long, and most rows of a large layer hardly move. So the rows
     that moved get lists of their own, a new level, and the other rows stay in theirs. The rows of
     the youngest levels join them, until the next older level has at least as many rows. So there
     are usually few levels, and a row is grouped few times for each time that it moves (the
     logarithmic method of Bentley and Saxe 1980, "Decomposable searching problems"). If the oldest
-    level joins, these are new lists of all rows.
+    level joins, the lists of all rows are new.
 
     ``levels`` are the numbers of the first list of each level, the oldest first, and ``moved`` the
     positions of rows in the lists. The codes of the given lists are overwritten.
@@ -385,7 +385,7 @@ def _regrouped(
             break
         kept[begin:] = False
         number -= 1
-    starts, new = _near_rows(rows, torch.from_numpy(np.sort(lists.ids[~kept])).long(), seed)
+    starts, new = _inverted_lists(rows, torch.from_numpy(np.sort(lists.ids[~kept])).long(), seed)
     counts = np.add.reduceat(kept, lists.starts[:-1], dtype=np.int64)
     # How many lists that keep a row there are before each one.
     before = np.append(0, np.cumsum(counts > 0))
@@ -396,7 +396,7 @@ def _regrouped(
 
 
 def _explained_share(lists: RowLists) -> float:
-    """How much the lists say about their rows: 0 if these might as well lie in any list.
+    """How much the lists say about their rows: 0 if rows might as well lie in any list.
 
     This is the share of the mean squared distance of rows from each other that is between lists, in
     [0, 1]; the list of the longest rows is left out.
@@ -454,8 +454,8 @@ def _filled(
     return lists
 
 
-def _near_rows(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Lists of near rows of about the same length, and one of the longest rows.
+def _inverted_lists(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Inverted lists of about the same length, and one of the longest rows.
 
     Inner products follow the lengths of rows. Among the rows of a trained layer some are many times
     as long as most. In lists of all rows these would hide among short ones, and the mean of a list

@@ -10,7 +10,6 @@ from helpers.buckets import contents
 from helpers.matrices import make_csr
 from helpers.samplers import uniform_sampler
 from helpers.sparse_layers import (
-    OPTIMIZERS,
     B,
     D,
     N,
@@ -193,20 +192,6 @@ def compare(work):
     return found
 
 
-def test_neighbours_both_ways():
-    """Their graph is on the host, which waits for the best of them."""
-
-    def work():
-        sampler = partial(slide.ActiveSampler, proposer=slide.NeighbourProposer, active=12)
-        network = slide.SlideNetwork(50, [8], 200, partial(sampler, mode="per_sample")).double()
-        optimizer = slide.RowSparseAdam(network.parameters(), lr=0.05)
-        for _ in range(4):
-            step(network, optimizer, "bce", 1.0)
-        return network.output.weight.detach()
-
-    compare(work)
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("last", [False, True])
 def test_convolutions_both_ways(groups, last):
@@ -252,18 +237,6 @@ def test_sparse_weights_both_ways(trainable):
     with backend("torch"):
         vector.append(slide.csr_matmul(slide.CSRMatrix(csr, 7), torch.ones(7)))
     torch.testing.assert_close(*vector)
-
-
-@pytest.mark.parametrize("trainable", [False, True])
-def test_sparse_weights_do_not_wait_for_values(trainable):
-    matrix = slide.CSRMatrix(make_csr(np.random.default_rng(0), [3, 0, 5, 1], 7), 7)
-    layer = slide.SparseWeightLinear(matrix, trainable=trainable, device="meta")
-    x = torch.ones(2, 7, device="meta", requires_grad=True)
-    layer(x).sum().backward()
-    assert x.grad.shape == x.shape
-    assert {p.device.type for p in [*layer.parameters(), *layer.buffers()]} == {"meta"}
-    twin = slide.SparseWeightLinear(matrix, trainable=trainable)
-    twin.load_state_dict({**twin.state_dict()})
 
 
 UNIFORM = partial(slide.ActiveSampler, active=12)
@@ -376,18 +349,6 @@ def test_a_layer_that_was_moved_is_refused():
     network = make_hosted("uniform", host_rows=False).to("meta")
     with pytest.raises(ValueError, match="on meta: call keep_rows_on_host before"):
         network.keep_rows_on_host()
-
-
-def test_an_index_waits_for_the_inputs():
-    network = make_hosted("lsh").to("meta")
-    with pytest.raises(NotImplementedError, match="meta"):
-        network.output(torch.ones(2, 8, device="meta"), [[1], [2]])
-
-
-def test_kernels_read_rows_where_they_are():
-    """On the CPU the option changes nothing."""
-    losses = [train(make_hosted("lsh", host_rows))[0] for host_rows in (False, True)]
-    assert losses[0] == losses[1]
 
 
 def test_types_copies_and_states_follow():
@@ -533,23 +494,3 @@ class TestMixedPrecision:
             found.append([out.detach().float(), x.grad.float(), *(g.float() for g in grads)])
         for rounded, wanted in zip(*found, strict=True):
             assert (rounded - wanted).norm() <= 0.02 * wanted.norm()
-
-    @every_mode
-    @pytest.mark.parametrize("optimizer", ["SparseAdam", "RowSparseAdam", "SGD"])
-    @pytest.mark.usefixtures("one_thread")
-    def test_bfloat16_training(self, mode, optimizer):
-        layer = make_layer(mode, optimizer != "RowSparseAdam").bfloat16()
-        step = OPTIMIZERS[optimizer][0](layer.parameters(), lr=0.05)
-        x, labels, losses = torch.randn(B, D).bfloat16(), draw_labels(), []
-        for _ in range(30):
-            step.zero_grad()
-            loss, _ = layer.loss(x, labels, ActiveLoss("squared_hinge"))
-            loss.backward()
-            step.step()
-            losses.append(loss.item())
-        assert layer.weight.dtype == torch.bfloat16
-        assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
-        layer.eval()
-        assert layer(x).values.shape == (B, N)
-        for search in ("index", "sampler"):
-            assert layer.top_k(x, 2, search)[1].shape == (B, 2)

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr
-from helpers.samplers import lsh_sampler, uniform_sampler
+from helpers.samplers import uniform_sampler
 from helpers.small_layers import (
     MODES,
     B,
@@ -27,16 +26,14 @@ from helpers.small_layers import (
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from slide import runtime
 from slide.active_set import ActiveSet
 from slide.functional.csr_product import CSRMatrix
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.network import SlideNetwork
-from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sampled_layer import ToDense
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.sparse_linear import SparseInputLinear, SparseWeightLinear
+from slide.nn.sparse_linear import SparseWeightLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, Proposer
@@ -162,14 +159,6 @@ class TestCompile:
         x = torch.randn(B, D)
         torch.testing.assert_close(torch.compile(layer, backend="eager")(x), layer(x))
 
-    def test_convolution(self):
-        torch._dynamo.reset()
-        layer = SampledConv2d(2, 20, 3, sampler=lsh_sampler(18, 20, active=8))
-        twin, x = copy.deepcopy(layer), torch.randn(B, 2, 6, 6)
-        found, wanted = torch.compile(layer, backend="eager")(x), twin(x)
-        assert found.active.ids.tolist() == wanted.active.ids.tolist()
-        torch.testing.assert_close(found.values, wanted.values)
-
 
 class TestUnsupported:
     @every_mode
@@ -201,11 +190,6 @@ class TestUnsupported:
             make_layer()([[0.0] * D])
         with pytest.raises(ValueError, match="sparse_grad must be true or false, not 1"):
             SampledLinear(D, N, sparse_grad=1)
-
-    def test_float16_sparse_input(self):
-        x = make_csr(np.random.default_rng(0), [3], N)
-        with pytest.raises(TypeError, match=r"must be float32 or float64, not torch.float16"):
-            SparseInputLinear(N, D).half()(x)
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -288,17 +272,6 @@ finally:
             timeout=200,
         )
         assert done.stdout.strip() == "done", done.stderr
-
-    def test_threads_of_a_child(self):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)
-            try:
-                runtime.set_threads(2)
-            except ValueError as error:
-                os._exit(0 if "between 0 (all) and 1" in str(error) else 1)
-            os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
 
 
 class TestThreads:

@@ -12,7 +12,7 @@ from helpers.small_layers import make_layer
 from torch import nn
 
 import slide
-from slide.hashing.families import DWTA, SimHash
+from slide.hashing.families import SimHash
 from slide.nn import ActiveLoss, TorchTwin
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
@@ -75,24 +75,6 @@ def test_hidden_samplers():
     assert ((network.encode(features) != 0).sum(1) <= 5).all()
 
 
-@pytest.mark.parametrize("mode", ["per_sample", "shared"])
-@pytest.mark.parametrize("hidden_samplers", [(), (SOME, SOME)])
-@pytest.mark.usefixtures("one_thread")
-def test_training_lowers_the_loss(hidden_samplers, mode):
-    network = make((20, 15), partial(LSH, mode=mode), hidden_samplers=hidden_samplers)
-    optimizer = RowSparseAdam(network.parameters(), lr=0.05)
-    features, labels = draw_batch()
-    losses = []
-    for _ in range(40):
-        optimizer.zero_grad()
-        out = network(features, labels)
-        loss = ActiveLoss("softmax")(out.values, out.active)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert np.mean(losses[-5:]) < 0.75 * np.mean(losses[:5])
-
-
 def test_dropout():
     network = make((400, 300), dropout=0.5)
     features, _ = draw_batch()
@@ -131,15 +113,6 @@ class TestPredict:
             best = own[np.argsort(-full[b, own].detach().numpy())][:6]
             assert ids[b, : len(best)].tolist() == best.tolist()
             torch.testing.assert_close(scores[b, : len(best)], full[b, best])
-
-    def test_lsh_may_find_too_few(self):
-        family = partial(DWTA, bin_size=4)
-        few = partial(PUBLISHED, family=family, hashes_per_table=2, bucket_capacity=2)
-        network = make(sampler=few)
-        scores, ids = network.predict(draw_batch()[0], 5, "sampler")
-        assert (ids[:, 2:] == -1).all()
-        assert torch.isinf(scores[:, 2:]).all()
-        assert ((ids >= 0) == torch.isfinite(scores)).all()
 
     def test_does_not_disturb_training(self):
         network, other = make(hidden_samplers=[None, SOME]), make(hidden_samplers=[None, SOME])
@@ -337,12 +310,6 @@ def test_device_and_dtype(make):
     assert make(device=torch.device("cpu", 0)).bias is not None
     with pytest.raises(TypeError, match=r"one of torch\.float32, .*, not torch\.float16"):
         make(dtype=torch.float16)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_a_sparse_weight_computes_in_its_dtype(dtype):
-    layer = slide.SparseWeightLinear(matrix(), dtype=dtype, trainable=False)
-    assert layer(torch.ones(1, FEATURES, dtype=dtype)).dtype == dtype
 
 
 class Exact(slide.Proposer):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr
-from helpers.samplers import uniform_sampler
 from helpers.sparse_layers import (
     OPTIMIZERS,
     B,
@@ -30,12 +29,10 @@ from slide.backend import backend, plain
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
-from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler
-from slide.sparse import Pattern
 
 # Of PyTorch's Adagrad, once a process.
 quiet = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
@@ -80,19 +77,6 @@ class TestGradients:
             wanted = dense_gradient(getattr(other, name))
             torch.testing.assert_close(getattr(one, name).grad.to_dense(), wanted)
 
-    @every_mode
-    def test_add_up(self, mode):
-        layer, twin = make_layer(mode), make_layer(mode, sparse_grad=False)
-        for i in range(3):
-            x = torch.randn(B, D)
-            for one in (layer, twin):
-                one(x, draw_labels(i)).values.square().sum().backward()
-        for name in ("weight", "bias"):
-            wanted = dense_gradient(getattr(twin, name))
-            torch.testing.assert_close(getattr(layer, name).grad.to_dense(), wanted)
-        layer.zero_grad()
-        assert layer.weight.grad is None
-
     def test_of_a_sparse_input(self):
         found = []
         for sparse in (False, True):
@@ -105,14 +89,6 @@ class TestGradients:
         torch.testing.assert_close(sparse.weight.grad.to_dense(), dense_gradient(rows.weight))
         torch.testing.assert_close(sparse.bias.grad, rows.bias.grad)
         torch.optim.SparseAdam([sparse.weight]).step()
-
-    def test_in_eval_all_rows_have_one(self):
-        layer, linear = make_layer().eval(), nn.Linear(D, N)
-        linear.load_state_dict({"weight": layer.weight, "bias": layer.bias})
-        x = torch.randn(B, D)
-        layer(x).values.square().sum().backward()
-        linear(x).square().sum().backward()
-        torch.testing.assert_close(layer.weight.grad.to_dense(), linear.weight.grad)
 
 
 class TestOptimizers:
@@ -143,17 +119,6 @@ class TestOptimizers:
             other.step()
             torch.testing.assert_close(weight, linear.weight, rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(bias, linear.bias, rtol=1e-9, atol=1e-9)
-
-    @pytest.mark.parametrize("name", ["SparseAdam", "SGD", "RowSparseAdam"])
-    def test_move_the_active_rows_alone(self, name):
-        layer = make_layer("per_sample")
-        optimizer = OPTIMIZERS[name][0](layer.parameters(), lr=0.1)
-        before = layer.weight.detach().clone()
-        out = layer(torch.randn(B, D), draw_labels())
-        ActiveLoss("bce")(out.values, out.active).backward()
-        optimizer.step()
-        changed = (layer.weight != before).any(1).nonzero().flatten().tolist()
-        assert changed == sorted(set(out.active.ids.tolist()))
 
     def test_a_gradient_that_is_not_of_rows(self):
         weight = nn.Parameter(torch.zeros(3, 2))
@@ -217,12 +182,6 @@ class TestComputedWeights:
         with torch.no_grad():
             active_linear(torch.randn(B, D), 2 * weight, bias, every_output(mode))
 
-    def test_parametrized_layer(self):
-        layer = SampledLinear(D, N)
-        nn.utils.parametrizations.weight_norm(layer, "weight")
-        with pytest.raises(ValueError, match="sparse_grad=True"):
-            layer(torch.randn(B, D))
-
 
 def test_a_weight_that_no_optimizer_takes(monkeypatch):
     monkeypatch.setattr(row_gradients, "MANY_PENDING", 3)
@@ -234,20 +193,6 @@ def test_a_weight_that_no_optimizer_takes(monkeypatch):
             active_linear(x, weight, None, active).sum().backward()
     with pytest.warns(UserWarning, match="no RowSparseAdam took them"):
         active_linear(x, weight, None, active).sum().backward()
-
-
-def test_stratified_uniform_sets_train_with_sparse_adam():
-    layer = SampledLinear(D, N, uniform_sampler(D, N, active=12), sparse_grad=True)
-    optimizer = torch.optim.SparseAdam(layer.parameters(), lr=0.05)
-    x, labels, loss = torch.randn(2, D), Pattern.from_lists([[1], [2, 3]]), ActiveLoss("softmax")
-    losses = []
-    for _ in range(40):
-        optimizer.zero_grad()
-        mean, _ = layer.loss(x, labels, loss)
-        mean.backward()
-        optimizer.step()
-        losses.append(mean.item())
-    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
 
 
 def in_two_steps(layer, x):
@@ -480,11 +425,3 @@ def test_no_warning_where_another_optimizer_takes_the_rows(first, copied):
             for optimizer in several:
                 optimizer.step()
                 optimizer.zero_grad()
-
-
-def test_no_warning_for_sparse_gradients():
-    model = Model(sparse=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        model.backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()

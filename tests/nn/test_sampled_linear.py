@@ -144,25 +144,6 @@ class TestSampledLinear:
             changed = (old != new).view(N, -1).any(1).numpy()
             np.testing.assert_array_equal(changed, touched)
 
-    @every_mode
-    @every_sampler
-    @pytest.mark.usefixtures("one_thread")
-    def test_resumes_exactly(self, name, mode, tmp_path):
-        layer = make_layer(name, mode)
-        optimizer = RowSparseAdam(layer.parameters(), lr=0.05)
-        train(layer, optimizer, 0, 3)
-        state = {"layer": layer.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(state, tmp_path / "state.pt")
-        expected = train(layer, optimizer, 3, 8)
-
-        state = torch.load(tmp_path / "state.pt", weights_only=True)
-        resumed = SampledLinear(D, N, SAMPLERS[name](D, N, active=12, mode=mode))
-        other = RowSparseAdam(resumed.parameters())
-        resumed.load_state_dict(state["layer"])
-        other.load_state_dict(state["optimizer"])
-        assert train(resumed, other, 3, 8) == expected
-        assert torch.equal(resumed.weight, layer.weight)
-
     def test_evaluation_does_not_move_the_schedule(self):
         layer = make_layer("lsh", "shared")
         layer.eval()
@@ -202,12 +183,6 @@ class TestSampledLinear:
         assert repr(SampledLinear(D, N, bias=False)) == every
 
 
-@pytest.mark.parametrize("wrong", [FullSampler, "lsh"])
-def test_what_is_no_sampler(wrong):
-    with pytest.raises(TypeError, match=r"sampler must be a slide\.Sampler, not "):
-        SampledLinear(D, N, wrong)
-
-
 class TestSparseInputLinear:
     def test_without_a_sampler_is_nn_linear(self):
         layer = SparseInputLinear(N, D)
@@ -240,16 +215,6 @@ class TestSparseInputLinear:
         out.values.square().sum().backward()
         torch.testing.assert_close(dense_gradient(layer.weight), wanted[0])
         torch.testing.assert_close(layer.bias.grad, wanted[1])
-
-    def test_rows_of_absent_features_are_not_updated(self):
-        layer = SparseInputLinear(N, D)
-        optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
-        before = layer.weight.detach().clone()
-        x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
-        layer(x).values.sum().backward()
-        optimizer.step()
-        changed = (layer.weight != before).any(1)
-        assert sorted(set(x.indices.tolist())) == changed.nonzero().flatten().tolist()
 
     def test_no_gradient_asked_for(self):
         layer = SparseInputLinear(N, D)

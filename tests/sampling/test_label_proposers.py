@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
@@ -114,23 +113,6 @@ def test_evaluation_leaves_the_graph():
     sampler.update(*draw_layer(), None)
     sampler.select(draw_queries(5), draw_labels(0))
     assert (sampler.proposer.graph == -1).all()
-
-
-@every_mode
-def test_resumes(mode):
-    make = partial(neighbour_sampler, D, N, width=4, explore=3, best=3, active=20, mode=mode)
-    sampler, other, layer = make(), make(), draw_layer()
-
-    def steps(each, first, last):
-        for step in range(first, last):
-            each.update(*layer, draw_queries(5, step))
-            ids = each.select(draw_queries(5, step), draw_labels(step)).ids
-        return ids
-
-    steps(sampler, 0, 3)
-    other.load_state_dict(sampler.state_dict())
-    np.testing.assert_array_equal(steps(sampler, 3, 6), steps(other, 3, 6))
-    np.testing.assert_array_equal(sampler.proposer.graph, other.proposer.graph)
 
 
 def test_state_of_another_shape():
@@ -289,16 +271,6 @@ class TestSets:
 
 
 class TestState:
-    @every_mode
-    def test_resumes(self, mode):
-        make = partial(recent_sampler, D, N, recent=12, best=3, active=20, mode=mode)
-        sampler, other, layer = make(), make(), draw_layer()
-        train(sampler, layer, range(3))
-        other.load_state_dict(sampler.state_dict())
-        one, two = (train(each, layer, range(3, 6))[1] for each in (sampler, other))
-        np.testing.assert_array_equal(one.ids, two.ids)
-        np.testing.assert_array_equal(sampler.proposer.pool, other.proposer.pool)
-
     def test_of_a_larger_layer(self):
         with pytest.raises(ValueError, match=rf"up to {N}, must lie in \[0, {N}\)"):
             RecentProposer(D, N).load_state_dict({"pool": np.array([3, N], np.int32)})

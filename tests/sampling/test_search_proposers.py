@@ -118,16 +118,6 @@ class TestState:
             ids.append(each.proposer.state_dict()["index"]["ids"])
         np.testing.assert_array_equal(*ids)
 
-    def test_of_before_without_an_index(self):
-        """Such a state of the proposer was empty."""
-        sampler, other = (index_sampler(D, N, active=9) for _ in range(2))
-        state = sampler.state_dict() | {"proposer": {}}
-        other.update(*draw_layer(), None)
-        other.load_state_dict(state)
-        assert not other.holds_index
-        other.update(*draw_layer(), None)
-        assert other.rebuilds == 1
-
     def test_of_another_shape(self):
         sampler, other = index_sampler(D, N, active=9), index_sampler(D, N + 1, active=9)
         sampler.update(*draw_layer(), None)
@@ -241,15 +231,6 @@ class TestFollowing:
         assert 0 < max(sizes) <= most
         assert set(range(800)) <= set(sampler.proposer.state_dict()["moved"].tolist())
 
-    def test_a_row_that_fell_is_not_proposed(self):
-        weight, bias = draw_layer()
-        queries = draw_queries(3)
-        proposer = IndexProposer(D, N, best=4)
-        proposer.rebuild(weight, bias)
-        before = proposer.candidates(queries).indices[:4].tolist()
-        weight[before[0]] = -9 * queries[0]
-        assert proposer.candidates(queries).indices[:3].tolist() == before[1:]
-
 
 class TestRebuild:
     def rebuilt(self, monkeypatch, change=None, state=None):
@@ -276,12 +257,6 @@ class TestRebuild:
 
     def test_rows_that_several_steps_changed_move_once(self, monkeypatch):
         assert self.rebuilt(monkeypatch) == [[7], []]
-
-    def test_also_in_a_resumed_run(self, monkeypatch):
-        def resume(proposer):
-            proposer.load_state_dict(proposer.state_dict())
-
-        assert self.rebuilt(monkeypatch, resume) == [[7], []]
 
     def test_all_of_a_state_that_does_not_say_which(self, monkeypatch):
         def resume(proposer):

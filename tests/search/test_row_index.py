@@ -10,7 +10,7 @@ from helpers.inner_products import draw_clusters, queries_for, recall
 
 from slide.search import RowIndex, exact_top_k
 from slide.search.exact import rounded_top_k
-from slide.search.row_index import GROWTH, LEAST_ROWS, SHARE, _near_rows, _WeightRows
+from slide.search.row_index import GROWTH, LEAST_ROWS, SHARE, _inverted_lists, _WeightRows
 from slide.stored_rows import StoredRows
 
 N, D = 20_000, 24
@@ -97,16 +97,6 @@ class TestTopK:
 
 
 class TestChanges:
-    def test_masked_rows_do_not_hide_the_others(self, layer):
-        weight, bias = layer[0], layer[1].clone()
-        queries, index = queries_for(weight), RowIndex(weight, bias)
-        numbers = np.arange(0, len(weight), 50)
-        for value in (-torch.inf, 0.0):
-            bias[::50] = value
-            index.update(numbers)
-            wanted = exact_top_k(queries, weight, bias, 10)[1]
-            assert recall(index.top_k(queries, 10)[1], wanted) > 0.9
-
     def test_what_it_notices(self):
         weight, bias = draw(300)
         index = RowIndex(weight, bias)
@@ -244,7 +234,7 @@ class Lists(NamedTuple):
 
 def lists_of(weight, bias, seed=0, numbers=None):
     numbers = torch.arange(len(weight)) if numbers is None else numbers
-    return Lists(*_near_rows(_WeightRows(weight, bias), numbers, seed))
+    return Lists(*_inverted_lists(_WeightRows(weight, bias), numbers, seed))
 
 
 class TestNearRows:
@@ -319,19 +309,6 @@ class TestRegroup:
         assert recall(fresh.top_k(queries, 5, 0.9)[1], wanted) > 0.97
         assert seen[1] < 0.7 * seen[0]
         assert seen[1] < 1.3 * fresh.seen
-
-    def test_all_rows_are_followed(self, rounded):
-        """Also those that are not named, and a weight that is another tensor."""
-        weight, bias = draw_clusters()
-        index = RowIndex(weight, bias)
-        index.weight, index.bias = weight * 0.5, bias + 1
-        index.regroup(np.empty(0, np.int64))
-        assert index.fits(index.weight, index.bias)
-        state = index.state_dict()
-        rows, scales = index.weight[state["ids"].astype(np.int64)], state["scales"][:, None]
-        off = np.abs(state["codes"] * scales - rows.numpy())
-        assert (off <= 0.51 * scales).all()
-        np.testing.assert_array_equal(state["biases"], index.bias[state["ids"].astype(np.int64)])
 
     def test_few_levels(self):
         """A level is left as it is only if it has at least as many rows as the new one."""
