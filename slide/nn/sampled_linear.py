@@ -28,7 +28,8 @@ from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype, check_module, new_linear
 from slide.runtime import untraced
 from slide.sampling import Sampler
-from slide.search import LazyRowIndex, RowIndex, exact_top_k, index_top_k
+from slide.search import RowIndex, exact_top_k, index_top_k
+from slide.search.row_index import LazyRowIndex
 from slide.sparse import Pattern
 
 SEARCHES = ("exact", "index", "sampler")

@@ -15,7 +15,8 @@ from slide.nn.sampled_layer import Activation, new_linear
 from slide.nn.sampled_linear import SEARCHES, SampledLinear, at_ids, check_has_index
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
-from slide.search import LazyRowIndex, RowIndex, exact_top_k, index_top_k
+from slide.search import RowIndex, exact_top_k, index_top_k
+from slide.search.row_index import LazyRowIndex
 from slide.sparse import CSR, check_pattern
 from slide.stored_rows import StoredRows
 

@@ -29,7 +29,7 @@ from slide.sampling.protocol import (
     in_turns,
     num_queries,
 )
-from slide.search import kept_state, unchanged
+from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.states import check_same_settings
 

@@ -23,7 +23,8 @@ from slide.sampling.protocol import (
     ranked,
     without_labels,
 )
-from slide.search import RowIndex, kept_state, unchanged
+from slide.search import RowIndex
+from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 
 KINDS = ("ivf", "hnsw", "flat")

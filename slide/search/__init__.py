@@ -8,10 +8,7 @@ the labels of nearest neighbours.
 
 from slide.search.exact import exact_top_k as exact_top_k
 from slide.search.exact import index_top_k as index_top_k
-from slide.search.row_index import LazyRowIndex as LazyRowIndex
 from slide.search.row_index import RowIndex as RowIndex
-from slide.search.row_index import kept_state as kept_state
-from slide.search.row_index import unchanged as unchanged
 from slide.search.sparse_top_k import column_lists as column_lists
 from slide.search.sparse_top_k import shortened as shortened
 from slide.search.sparse_top_k import sparse_top_k as sparse_top_k
