@@ -320,17 +320,20 @@ class SampledLinear(SampledLayer):
 
 def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, Any, Any]:
     """Inputs ``(B, D)``, labels and weights of samples, without samples of an ignored label."""
-    lead = tuple(x.shape[:-1]) if isinstance(x, Tensor) and x.ndim > 2 else None
-    if lead is not None:
+    if not isinstance(x, Tensor):
+        return x, labels, weights  # Which is an error.
+    if x.ndim > 2:
+        lead = x.shape[:-1]
         if tuple(getattr(weights, "shape", ())) == lead:
             weights = weights.reshape(-1)
         if tuple(getattr(labels, "shape", ())) == lead:
             labels = labels.reshape(-1)
         x = x.reshape(-1, x.shape[-1])
-    if isinstance(labels, list) and labels and isinstance(labels[0], int):
+    if isinstance(labels, list) and labels and all(isinstance(i, int) for i in labels):
         labels = np.array(labels)
-    single = isinstance(labels, np.ndarray | Tensor) and labels.ndim == 1
-    if not single or labels.dtype in (bool, object, torch.bool) or len(labels) != len(x):
+    if not isinstance(labels, np.ndarray | Tensor) or labels.shape != (len(x),):
+        return x, labels, weights
+    if labels.dtype in (bool, object, torch.bool, torch.bfloat16):
         return x, labels, weights
     known = on_host(labels)
     kept = np.flatnonzero(known != ignored)

@@ -123,10 +123,11 @@ def _see_rows() -> None:
         foreach: bool | None = None,
     ) -> Tensor:
         parameters = parameters if isinstance(parameters, Tensor) else list(parameters)
-        options = {"error_if_nonfinite": error_if_nonfinite}
         if has_rows(parameters):
-            return clip_grad_norm_(parameters, max_norm, norm_type, **options)
-        return whole(parameters, max_norm, norm_type, foreach=foreach, **options)
+            return clip_grad_norm_(
+                parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
+            )
+        return whole(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
 
     torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_ = clip
     # The second half of the same function: whoever imported it before comes to it.
