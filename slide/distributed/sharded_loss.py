@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import on_device, plain
 from slide.distributed.group import Group
@@ -22,6 +21,7 @@ from slide.functional.linear_loss import linear_loss_on_set
 from slide.functional.plain_loss import aimed_at, score_matrix
 from slide.nn import ActiveLoss
 from slide.row_gradients import hand_over, take_row_gradients
+from slide.utils import checks
 
 
 class Task(NamedTuple):

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.backend import CPU, native, on_device, on_host, plain
+from slide.backend import CPU, array_view, has_bfloat16, native, on_device, on_host, plain
 from slide.kernels import hash_codes as kernels
 from slide.kernels import probes as probe_kernels
 from slide.plain import hash_codes as plain_codes
 from slide.plain import probes as plain_probes
-from slide.runtime import array_view, has_bfloat16, random_key
 from slide.sparse import CSR, Pattern, check_pattern
+from slide.utils import checks
+from slide.utils.random_keys import random_key
 
 PACKINGS = ("exact", "released")
 MOST_BITS = 31  # Codes are int32 of at least 0.

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from slide import checks
 from slide.functional import drop_features, relu_dropout
-from slide.inputs import as_csr
 from slide.nn.sampled_layer import Activation, learns, predicting
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import Sampler
+from slide.sparse import as_csr
+from slide.utils import checks
 
 SamplerFactory = Callable[[int, int], Sampler]
 

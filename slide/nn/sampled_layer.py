@@ -14,15 +14,14 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host
-from slide.checks import ScoresNotFinite
 from slide.functional.averaged_weights import check_not_averaged
-from slide.inputs import as_pattern
 from slide.sampling import ActiveSampler, FullSampler, Sampler
-from slide.sparse import CSR
+from slide.sparse import CSR, as_pattern
+from slide.utils import checks
+from slide.utils.checks import ScoresNotFinite
 
 # The living layer that a sampler was given to, by the sampler's id.
 _OWNERS: WeakValueDictionary[int, "SampledLayer"] = WeakValueDictionary()
@@ -110,7 +109,7 @@ def learns(module: nn.Module) -> bool:
 
 
 def check_finite(scores: Tensor) -> None:
-    """Raise `slide.checks.ScoresNotFinite` for a row of ``(B, n)`` that is not finite.
+    """Raise `slide.utils.checks.ScoresNotFinite` for a row of ``(B, n)`` that is not finite.
 
     These are scores, or the hidden layer that they follow from: a search finds no output whose
     score is NaN, so the scores that it found do not show it.

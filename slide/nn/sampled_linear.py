@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host, plain
 from slide.functional.autocast import outside_autocast
@@ -26,11 +25,12 @@ from slide.functional.linear import (
 from slide.functional.linear_loss import linear_loss_on_set
 from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype, check_module, new_linear
-from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.search.row_index import LazyRowIndex
 from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 SEARCHES = ("exact", "index", "sampler")
 

@@ -7,15 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide import functional as F
 from slide.backend import CPU, KERNEL_DTYPES, on_host, plain
 from slide.functional.host_rows import fetch_features
-from slide.inputs import as_csr
 from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype, check_module, new_linear
-from slide.runtime import untraced
 from slide.sampling import Sampler
-from slide.sparse import CSR, check_pattern
+from slide.sparse import CSR, as_csr, check_pattern
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 
 class SparseInputLinear(SampledLayer):

@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, sparse_linear
-from slide.inputs import as_csr
 from slide.nn.network import SlideNetwork
 from slide.nn.sampled_layer import Activation, new_linear
 from slide.nn.sampled_linear import SEARCHES, SampledLinear, at_ids, check_has_index
@@ -17,20 +15,21 @@ from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.search.row_index import LazyRowIndex
-from slide.sparse import CSR, check_pattern
-from slide.stored_rows import StoredRows
+from slide.sparse import CSR, as_csr, check_pattern
+from slide.utils import checks
+from slide.utils.quantized import QuantizedRows
 
 _Layer = TypeVar("_Layer", SparseInputLinear, SampledLinear)
 
 
 class _StoredLayer(nn.Module):
-    """A weight as `StoredRows`, and a bias ``(number of outputs,)``."""
+    """A weight as `QuantizedRows`, and a bias ``(number of outputs,)``."""
 
     codes: Tensor
     scales: Tensor | None
-    _rows: StoredRows | None = None
+    _rows: QuantizedRows | None = None
 
-    def __init__(self, rows: StoredRows, bias: Tensor, in_features: int):
+    def __init__(self, rows: QuantizedRows, bias: Tensor, in_features: int):
         super().__init__()
         self.in_features, self.out_features = in_features, len(bias)
         self.register_buffer("codes", rows.codes, persistent=False)
@@ -39,11 +38,11 @@ class _StoredLayer(nn.Module):
         self.sampler: Sampler = FullSampler(in_features, len(bias))
 
     @property
-    def rows(self) -> StoredRows:
+    def rows(self) -> QuantizedRows:
         """The weight as it is stored; the same object in each call, by which an index knows it."""
         rows = self._rows
         if rows is None or rows.codes is not self.codes or rows.scales is not self.scales:
-            rows = self._rows = StoredRows(self.codes, self.scales)
+            rows = self._rows = QuantizedRows(self.codes, self.scales)
         return rows
 
     @property
@@ -75,7 +74,7 @@ class StoredInputLinear(_StoredLayer):
         bias: ``(H,)`` float32.
     """
 
-    def __init__(self, rows: StoredRows, bias: Tensor):
+    def __init__(self, rows: QuantizedRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[0])
 
     def forward(self, x: Any) -> Activation:
@@ -105,7 +104,7 @@ class StoredLinear(_StoredLayer):
 
     precision = "float32"
 
-    def __init__(self, rows: StoredRows, bias: Tensor):
+    def __init__(self, rows: QuantizedRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
         self._index = LazyRowIndex()
         self._whole: list[Tensor] = []  # The weight as float32, once a search needs it.

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 
-from slide import checks
 from slide.backend import CPU
 from slide.row_gradients import (
     FactoredRowGradient,
     RowGradient,
     before_first_rows,
+    sharing_group,
     take_row_gradients,
 )
-from slide.shared_parameters import sharing_group
+from slide.utils import checks
 
 _Tensors = Tensor | Iterable[Tensor]
 

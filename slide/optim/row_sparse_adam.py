@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import Transposed
-from slide.backend import on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.plain.adam import AdamTensors
@@ -25,13 +24,15 @@ from slide.row_gradients import (
     RowGradient,
     as_rows,
     num_rows,
+    renumber_rows,
+    sharing_group,
     take_row_gradients,
     takers,
     to_sparse,
 )
-from slide.row_numbers import renumber_rows
-from slide.runtime import array_view, num_threads, profiled, untraced
-from slide.shared_parameters import sharing_group
+from slide.runtime import num_threads
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 _EMPTY = np.empty(0, np.int32)
 # As PyTorch wraps the methods, they import the compiler, the longest part of a start.

@@ -1,5 +1,6 @@
-"""Rows to predict: text, matrices or lines of JSON, read in pieces from files and pipes."""
+"""Rows to predict, from files and pipes, and how a model's training files number their columns."""
 
+import io
 import json
 import math
 import sys
@@ -10,16 +11,23 @@ from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
-from slide.bars import Bar, say
 from slide.data import DataError
 from slide.data.dataset import Block
 from slide.data.errors import check_not_compressed
-from slide.data.formats.npz_reader import read_npz_blocks, read_npz_shape
-from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
-from slide.model import Model
-from slide.predict.beginning import Beginning
-from slide.predict.numbering import Numbering, number_features, number_labels
+from slide.data.row_files import (
+    VARIANTS,
+    Sizes,
+    parse_header,
+    parse_text,
+    read_npz_blocks,
+    read_npz_shape,
+    text_variant,
+)
+from slide.model import Model, Names
 from slide.sparse import CSR, Pattern
+from slide.utils.progress_bar import ProgressBar, log
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl")
 _SUFFIXES = {
@@ -34,6 +42,169 @@ _LINES = 1024
 
 # Features by number, or a text; and numbers of labels.
 _Row = tuple[dict[int, float] | str, list[int]]
+
+
+class Beginning:
+    """Gives the bytes of a file from the first one on, but for a byte order mark.
+
+    It reads lines until one is not blank. Of a pipe, a line may come in several pieces.
+
+    Args:
+        file: opened for bytes, and not read yet.
+
+    Attributes:
+        first: the first line; empty if the file is.
+        telling: the first line that is not blank; empty if there is none.
+
+    Example:
+        >>> import io
+        >>> from slide.predict.rows import Beginning
+        >>> file = Beginning(io.BytesIO(b"\\n{}\\nmore"))
+        >>> file.first, file.telling, list(file)
+        (b'\\n', b'{}\\n', [b'\\n', b'{}\\n', b'more'])
+    """
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self.first = self.telling = line = file.readline().removeprefix(_BYTE_ORDER_MARK)
+        lines = [line]
+        while line and not line.strip():
+            self.telling = line = file.readline()
+            lines.append(line)
+        self._before = b"".join(lines)
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes, none only at the end."""
+        if not self._before:
+            return self._file.read(size)
+        piece, self._before = self._before[:size], self._before[size:]
+        return piece
+
+    def readline(self) -> bytes:
+        """The next line."""
+        if not self._before:
+            return self._file.readline()
+        line, newline, self._before = self._before.partition(b"\n")
+        return line + newline
+
+    def __iter__(self) -> Iterator[bytes]:
+        before, self._before = self._before, b""
+        yield from io.BytesIO(before)
+        yield from self._file
+
+
+class Numbering(NamedTuple):
+    """How a model's training files count; rows to predict, and answers, count in the same way.
+
+    Attributes:
+        format: of the files; None: they were no text of rows.
+        first_feature, first_label: numbers of the first columns; 0 in matrices and generated rows.
+    """
+
+    format: str | None = None
+    first_feature: int = 0
+    first_label: int = 0
+
+    @classmethod
+    def of(cls, model: Model) -> "Numbering":
+        """The numbering of a model that ``train.py`` or the model's own folder describes.
+
+        Example:
+            >>> import slide
+            >>> from slide.predict.rows import Numbering
+            >>> network = slide.SlideNetwork(5, [2], 3, slide.FullSampler)
+            >>> model = slide.Model(network, settings={"dataset": {"format": "svmlight"}})
+            >>> Numbering.of(model)
+            Numbering(format='svmlight', first_feature=1, first_label=0)
+        """
+        files = model.settings.get("dataset")
+        files = files if isinstance(files, dict) else {}
+        if files.get("format") not in VARIANTS:
+            return cls()
+        named = files["format"], files.get("first_feature"), files.get("first_label")
+        variant = text_variant(*named)
+        return cls(files["format"], variant.first_feature, variant.first_label)
+
+
+def number_features(
+    given: dict[Any, Any] | list[Any], model: Model, counted: Numbering
+) -> dict[int, float]:
+    """Values by column of the feature; values of the same feature are added up.
+
+    Args:
+        given: values by name or number of the feature, or a list of these: all values are 1.
+            Numbers are those of the training files.
+        model: says how many features there are, and their names.
+        counted: how the training files count.
+
+    Raises:
+        ValueError: for a value that is not finite, or a feature that the model cannot have.
+    """
+    pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
+    features: dict[int, float] = {}
+    columns = model.num_features, counted.first_feature
+    for feature, value in pairs:
+        _check_finite(value, feature)
+        place = _number_of(feature, model.feature_names, *columns)
+        if place is not None:  # Else a word, for example, that no training row has.
+            features[place] = features.get(place, 0.0) + value
+            _check_finite(features[place], feature)
+    return features
+
+
+def _check_finite(value: Any, feature: Any) -> None:
+    if not isinstance(value, int | float) or not abs(value) < 3.4e38:
+        raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
+
+
+def number_labels(
+    given: Any, model: Model, counted: Numbering, unknown: dict[Any, int]
+) -> list[int]:
+    """Columns of labels, each once.
+
+    Args:
+        given: a list of names or numbers; None: there are none.
+        model: says how many labels there are, and their names.
+        counted: how the training files count.
+        unknown: numbers of the names that are no label of the model; grows by new ones.
+
+    Raises:
+        ValueError: for what is no list, or no name.
+    """
+    labels, columns = [], (model.num_labels, counted.first_label)
+    if given is not None and not isinstance(given, list):
+        raise ValueError(f"labels must be a list of names, not {given!r}")
+    for label in given or []:
+        place = _number_of(label, model.label_names, *columns, strict=False)
+        if place is None:
+            place = model.num_labels + unknown.setdefault(str(label), len(unknown))
+        labels.append(place)
+    return list(dict.fromkeys(labels))  # 5 and "5" are one name.
+
+
+def _number_of(
+    name: Any, names: Names | None, count: int, first: int, strict: bool = True
+) -> int | None:
+    """The column of a feature or label; None if there is none of that name."""
+    if names is not None:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise ValueError(f"{name!r} is neither text nor a whole number")
+        return names.number(str(name) if names.kind == "text" else _whole(name))
+    number = _whole(name)
+    if number is None:
+        raise ValueError(f"{name!r} is no number; the model has no names")
+    if not first <= number < first + count:
+        if strict:
+            raise ValueError(f"feature {number} is not in [{first}, {first + count})")
+        return None
+    return number - first
+
+
+def _whole(name: Any) -> int | None:
+    """A whole number, or the one that a text is; else None."""
+    if isinstance(name, str) and name.removeprefix("-").isdecimal():
+        return int(name)
+    return name if isinstance(name, int) and not isinstance(name, bool) else None
 
 
 class RowSource(NamedTuple):
@@ -116,7 +287,7 @@ def _guessed(line: bytes, counted: Numbering, name: str) -> str:
     if _is_header(line):
         return "xmc"
     if counted.format is None:
-        say(f"{name}: read as svmlight, with features from 1 on; --format says otherwise")
+        log(f"{name}: read as svmlight, with features from 1 on; --format says otherwise")
     return counted.format or "svmlight"
 
 
@@ -134,7 +305,7 @@ def _warn_of_sizes(header: Sizes, model: Model, name: str) -> None:
     """Say if the header of rows is not that of the model's data, which may be a mistake."""
     own, found = (model.num_features, model.num_labels), (header.features, header.labels)
     if found != own:
-        say(
+        log(
             f"warning: {name} has {found[0]:,} features and {found[1]:,} labels, and the model "
             f"{own[0]:,} and {own[1]:,}: are they of the same data?"
         )
@@ -152,7 +323,7 @@ def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
             f"{labels}: a matrix of {found} columns does not fit {model.num_labels} labels"
         )
     blocks = read_npz_blocks(path, labels)
-    with Bar(unit=" rows", desc=source.path) as bar:
+    with ProgressBar(unit=" rows", desc=source.path) as bar:
         for block in blocks:
             bar.total = block.features.num_rows
             for start in range(0, block.features.num_rows, _LINES):
@@ -167,7 +338,7 @@ def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> It
     rows: list[_Row] = []
     unknown: dict[Any, int] = {}
     counted = Numbering.of(model)
-    with Bar(total=size, unit="B", unit_scale=True, desc=name) as bar:
+    with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
             bar.update(len(line))
             if not line.strip():

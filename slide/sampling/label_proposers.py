@@ -6,12 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, plain
 from slide.kernels.largest import keep_largest
 from slide.kernels.votes import RankedIds
-from slide.runtime import array_view, profiled
 from slide.sampling.protocol import (
     Proposer,
     Queries,
@@ -23,6 +21,8 @@ from slide.sampling.protocol import (
 )
 from slide.search import index_top_k
 from slide.sparse import Pattern, row_bounds
+from slide.utils import checks
+from slide.utils.profiling import profiled
 
 
 class RecentProposer(Proposer):

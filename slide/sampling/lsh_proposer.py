@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
@@ -20,7 +19,6 @@ from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
 from slide.kernels.votes import RankedIds
 from slide.plain.random import random_rows
 from slide.plain.sketches import rank_all
-from slide.runtime import array_view, profiled, random_key
 from slide.sampling.protocol import (
     Proposer,
     Queries,
@@ -31,7 +29,10 @@ from slide.sampling.protocol import (
 )
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
-from slide.states import check_same_settings
+from slide.utils import checks
+from slide.utils.profiling import profiled
+from slide.utils.random_keys import random_key
+from slide.utils.tensor_folder import check_same_settings
 
 # Ranges of rows, by the largest score that they may have. Each input looks at all of the first one,
 # which has 1/64 of the rows, within bounds, and each range is four times as large as those before.

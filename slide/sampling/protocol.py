@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import KERNEL_DTYPES, on_host, plain
+from slide.backend import KERNEL_DTYPES, array_view, on_host, plain
 from slide.kernels.best_of_lists import best_of_lists
 from slide.kernels.votes import RankedIds
-from slide.runtime import array_view
 from slide.search import index_top_k
 from slide.sparse import CSR, Pattern, check_pattern, hits
 

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, Scratch
 from slide.backend import CPU, native, on_device, on_host, plain
-from slide.compilation import clock
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
 from slide.plain.assemble_sets import assemble, stratified_log_weights
-from slide.runtime import num_threads, profiled, random_key
+from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded
-from slide.scratch import Scratch
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
+from slide.utils import checks
+from slide.utils.profiling import clock, profiled
+from slide.utils.random_keys import random_key
 
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import array_view, check_on_cpu
 from slide.kernels.votes import RankedIds
-from slide.runtime import array_view, check_on_cpu, library_threads, profiled
+from slide.runtime import library_threads
 from slide.sampling.protocol import (
     Proposer,
     Queries,
@@ -26,6 +26,8 @@ from slide.sampling.protocol import (
 from slide.search import RowIndex
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.profiling import profiled
 
 KINDS = ("ivf", "hnsw", "flat")
 # More than for prediction, since a row that moved is far from the others of its list.

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host, plain
+from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
 from slide.functional import active_linear
 from slide.kernels.largest import keep_largest, keep_largest_bounds
 from slide.kernels.pattern_products import sampled_product
-from slide.runtime import array_view, has_bfloat16
 from slide.sparse import Pattern, check_pattern, row_bounds
-from slide.stored_rows import StoredRows, TensorRows, weight_rows
+from slide.utils.quantized import QuantizedRows, TensorRows, weight_rows
 
 # Scores of 512 x 2,048 are 4 MB, which stay in the caches of a core.
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
@@ -34,7 +33,7 @@ _SHORTEST = 1e-12
 
 
 def exact_top_k(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, for each query.
 
@@ -81,7 +80,7 @@ def exact_top_k(
 
 
 def _full_search(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` without rounding, in no particular order."""
     # Shorter floats are compared as float32, because kernels do not read them.
@@ -105,7 +104,7 @@ def _full_search(
 
 
 def _plain_search(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` by the torch reference, on the device of the queries."""
     stored = weight_rows(weight)
@@ -128,7 +127,7 @@ def _plain_search(
 
 
 def rounded_top_k(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, and whether that is proven.
 
@@ -160,7 +159,7 @@ def rounded_top_k(
     return torch.from_numpy(found), torch.from_numpy(ids), torch.from_numpy(proven)
 
 
-def _has_bounds(vectors: TensorRows | StoredRows, lengths: np.ndarray) -> np.ndarray:
+def _has_bounds(vectors: TensorRows | QuantizedRows, lengths: np.ndarray) -> np.ndarray:
     """Whether vectors are zero or of a length whose square float32 holds: others have no bounds."""
     known = (lengths > _SHORTEST) & (lengths < 1 / _SHORTEST)
     others = np.flatnonzero(~known)
@@ -170,7 +169,7 @@ def _has_bounds(vectors: TensorRows | StoredRows, lengths: np.ndarray) -> np.nda
 
 def _largest_bounds(
     queries: Tensor,
-    stored: TensorRows | StoredRows,
+    stored: TensorRows | QuantizedRows,
     biases: np.ndarray,
     errors: tuple[np.ndarray, np.ndarray],
     number: int,
@@ -192,7 +191,7 @@ def _largest_bounds(
 
 def _scored(
     queries: Tensor,
-    stored: TensorRows | StoredRows,
+    stored: TensorRows | QuantizedRows,
     bias: Tensor,
     ids: np.ndarray,
     wanted: np.ndarray,

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.backend import KERNEL_DTYPES
+from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
 from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
 from slide.kernels.row_lists import ChangedRows, RowLists, put_rows
-from slide.runtime import array_view, check_on_cpu, has_bfloat16
-from slide.stored_rows import StoredRows, weight_rows
+from slide.utils import checks
+from slide.utils.quantized import QuantizedRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
 SHARE, DEVIATIONS = 0.022, 4.5
@@ -77,7 +76,7 @@ class RowIndex:
         ([0, 1, 2], torch.Size([3, 2]))
     """
 
-    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None, seed: int = 0):
+    def __init__(self, weight: Tensor | QuantizedRows, bias: Tensor | None, seed: int = 0):
         check_on_cpu("search by an index", *_tensors_of(weight, bias))
         shape, dtype = weight.shape, weight.dtype
         if len(shape) != 2 or not shape.numel() or not dtype.is_floating_point:
@@ -98,7 +97,7 @@ class RowIndex:
 
     @classmethod
     def restored(
-        cls, weight: Tensor | StoredRows, bias: Tensor | None, state: dict[str, np.ndarray]
+        cls, weight: Tensor | QuantizedRows, bias: Tensor | None, state: dict[str, np.ndarray]
     ) -> "RowIndex":
         """The index of this weight that had this `state_dict`.
 
@@ -125,7 +124,7 @@ class RowIndex:
         """Number of lists."""
         return len(self._lists.means)
 
-    def read_from(self, weight: Tensor | StoredRows, bias: Tensor | None) -> None:
+    def read_from(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> None:
         """Read rows from other tensors; `update` or `regroup` follows the changes in them.
 
         Raises:
@@ -182,7 +181,7 @@ class RowIndex:
             self._explained = 0.0
         self._explained = max(self._explained, _explained_share(self._lists))
 
-    def fits(self, weight: Tensor | StoredRows, bias: Tensor | None) -> bool:
+    def fits(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
 
         It compares the tensors themselves, the counters that PyTorch and the optimizers of slide
@@ -305,7 +304,7 @@ class LazyRowIndex:
     def __init__(self) -> None:
         self._index: RowIndex | None = None
 
-    def of(self, weight: Tensor | StoredRows, bias: Tensor | None) -> RowIndex:
+    def of(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> RowIndex:
         """The index over the rows as they are now; it is made anew after they changed."""
         index = self._index  # Another thread may replace the index.
         if index is None or not index.fits(weight, bias):
@@ -320,7 +319,7 @@ class LazyRowIndex:
 class _WeightRows:
     """The rows ``[weight, bias]`` as float32, block by block, since a copy of all is large."""
 
-    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None):
+    def __init__(self, weight: Tensor | QuantizedRows, bias: Tensor | None):
         self.stored, self.bias = weight_rows(weight), None if bias is None else bias.detach()
 
     def __len__(self) -> int:
@@ -531,12 +530,12 @@ def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _tensors_of(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[Tensor, ...]:
+def _tensors_of(weight: Tensor | QuantizedRows, bias: Tensor | None) -> tuple[Tensor, ...]:
     """What weight and bias are stored in."""
     return (*weight_rows(weight).tensors, *(() if bias is None else (bias.detach(),)))
 
 
-def _state(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
+def _state(weight: Tensor | QuantizedRows, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
     """Marks of two tensors, and views of some of their rows, which change when the tensors do."""
     marks, rows = [], []
     for tensor in _tensors_of(weight, bias):
@@ -551,7 +550,7 @@ def _state(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[list[tuple
 
 
 def kept_state(
-    weight: Tensor | StoredRows, bias: Tensor | None
+    weight: Tensor | QuantizedRows, bias: Tensor | None
 ) -> tuple[list[tuple], list[Tensor]]:
     """The same, with copies of the rows."""
     marks, rows = _state(weight, bias)
@@ -559,7 +558,7 @@ def kept_state(
 
 
 def unchanged(
-    kept: tuple[list[tuple], list[Tensor]], weight: Tensor | StoredRows, bias: Tensor | None
+    kept: tuple[list[tuple], list[Tensor]], weight: Tensor | QuantizedRows, bias: Tensor | None
 ) -> bool:
     """Whether weight and bias are as they were when this was their `kept_state`."""
     marks, rows = _state(weight, bias)

@@ -10,7 +10,7 @@ from helpers.matrices import chi_square_p
 from slide.backend import backend, plain
 from slide.hashing import tables as tables_module
 from slide.hashing.tables import HashTables
-from slide.runtime import random_key
+from slide.utils.random_keys import random_key
 
 POLICIES = ["fifo", "reservoir"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from helpers import damage
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import DataError
-from slide.data.formats.text_reader import VARIANTS, read_text_blocks
+from slide.data.row_files import VARIANTS, read_text_blocks
 from slide.data.sources.documents import read_documents
 from slide.predict.rows import RowSource, read_rows
 

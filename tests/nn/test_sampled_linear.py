@@ -25,7 +25,7 @@ from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, FullSampler, LSHProposer
 from slide.sampling.schedules import fixed
 from slide.sparse import CSR, Pattern
-from slide.stored_rows import StoredRows
+from slide.utils.quantized import QuantizedRows
 
 B, D, N = 5, 6, 40
 
@@ -323,7 +323,7 @@ def test_a_sampler_may_be_taken_over():
 
 
 def test_a_layer_of_stored_rows_hands_its_sampler_on():
-    rows = StoredRows.of(torch.randn(N, D), "bfloat16")
+    rows = QuantizedRows.of(torch.randn(N, D), "bfloat16")
     stored, x = StoredLinear(rows, torch.randn(N)), torch.randn(2, D)
     stored.sampler = lsh_sampler(D, N, active=8)
     found = stored.top_k(x, 3, search="sampler")

@@ -17,10 +17,10 @@ import requests
 from helpers.serving import running
 
 from slide import FullSampler, Model, SlideNetwork
-from slide.serve import application, command, create_app
+from slide.serve import command, create_app
 
 ROOT = Path(__file__).parents[2]
-JSON = {"Content-Type": "application/json"}
+JSON = {"Content-Type": "command/json"}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_stopped_server_answers_what_is_under_way(folder):
     try:
         address = "127.0.0.1", int(await_line(r"127\.0\.0\.1:(\d+)")[1])
         body = json.dumps({"rows": [{"indices": [1]}], "k": 2}).encode()
-        head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: command/json\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(address, timeout=30) as asking:
             asking.sendall(head.encode() + body[:5])
@@ -144,8 +144,8 @@ def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp
 
 
 def test_a_missing_package_is_a_sentence(folder, monkeypatch):
-    there = application.find_spec
-    monkeypatch.setattr(application, "find_spec", lambda n: (n != "uvicorn" and there(n)) or None)
+    there = command.find_spec
+    monkeypatch.setattr(command, "find_spec", lambda n: (n != "uvicorn" and there(n)) or None)
     assert failure(folder) == "error: a server needs uvicorn: pip install slide[serve]"
 
 
