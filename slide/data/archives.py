@@ -167,10 +167,8 @@ def _is_tar(stream: IO[bytes]) -> bool:
 
 
 def _path_of(member: str, paths: Collection[str]) -> str:
-    """Returns the path of a member, or the only path that ends in the same name.
-
-    Servers pack an archive again at times, and folders in it then get other names.
-    """
+    """Returns the path of a member, or the only path that ends in the same name."""
+    # Servers pack an archive again at times, and folders in it then get other names.
     alike = [path for path in paths if path.rpartition("/")[2] == member.rpartition("/")[2]]
     return alike[0] if member not in paths and len(alike) == 1 else member
 

@@ -68,10 +68,6 @@ class CacheFile(NamedTuple):
 class ArrayWriter:
     """Writes a one-dimensional ``.npy`` file piece by piece.
 
-    Args:
-        path: the file.
-        dtype: type of the array.
-
     Attributes:
         length: numbers so far.
         written: what to compare the file with; once it is closed.
@@ -116,11 +112,7 @@ def _header(dtype: np.dtype, length: int) -> bytes:
 
 
 def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str, CacheFile]:
-    """Writes what lies beside the rows: arrays as ``<name>.npy``, texts as files of their name.
-
-    Returns:
-        Of each file, by its name, what to compare it with.
-    """
+    """Writes what lies beside the rows: arrays as ``<name>.npy``, texts as files of their name."""
     found = {}
     for name, content in extra.items():
         if isinstance(content, str):
@@ -146,14 +138,6 @@ def check_written(folder: Path, files: Mapping[str, Any]) -> None:
     All of them, every time: bits of a disk change without the time of a file, and a wrong number
     trains a wrong model. It is little beside what follows: training reads all rows again and
     again, and then they come from the system's memory.
-
-    Args:
-        folder: a cache folder.
-        files: for paths in it, `CacheFile` or a list of its numbers.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is not the one that was written.
     """
 
     def check(name: str) -> None:
@@ -179,10 +163,6 @@ def write_split(
     """Writes the rows of a split into a new folder; memory is bounded by a block.
 
     Features of value 0 are left out.
-
-    Returns:
-        The numbers of rows, nonzeros, labels, and lines that the reader skipped; and of each file,
-        by its name, what to compare it with.
     """
     folder.mkdir()
     skipped = 0
@@ -211,17 +191,7 @@ def write_split(
 
 
 def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labels: int) -> Split:
-    """Opens the folder of a split, whose files have been compared.
-
-    Args:
-        folder: a folder that `write_split` made.
-        counts: the numbers that it returned.
-        num_features, num_labels: columns of the split.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: the blocks that were written had different numbers of rows or of values.
-    """
+    """Opens the folder of a split, whose files have been compared."""
     # Copy on write, as plain arrays: for compiled kernels they are arrays in memory.
     arrays = [np.asarray(np.load(folder / f"{array}.npy", mmap_mode="c")) for array in ARRAYS]
     features, labels = CSR(*arrays[:3]), Pattern(*arrays[3:])
@@ -372,11 +342,7 @@ def _write_meta(
 
 
 def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
-    """Returns the constants a and b as numbers.
-
-    Raises:
-        ValueError: there are not two, or not a >= 0 and b > 0.
-    """
+    """Returns the constants a and b as numbers."""
     checks.listing("propensity", constants)
     if len(constants) != 2:
         raise ValueError(f"propensity must be two numbers, a and b, not {list(constants)}")
@@ -389,12 +355,7 @@ def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
 def _open_cache(
     folder: Path, name: str, source: Source, propensity: tuple[float, float]
 ) -> SparseDataset | None:
-    """Opens a cache folder; None if there is no folder, or one of another source or version.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is not the one that was written.
-    """
+    """Opens a cache folder; None if there is no folder, or one of another source or version."""
     if not folder.exists():
         return None
     before, path = os.stat(folder), folder / "meta.json"

@@ -1,4 +1,9 @@
-"""Files of a data set: present files are used, missing ones are fetched from mirrors."""
+"""Files of a data set: present files are used, missing ones are fetched from mirrors.
+
+Neither pooch (1.9) nor gdown (6.5) does this: they take one address for each file, without mirrors
+and expected sizes, and do not check all files together before any of them gets its name. pooch
+begins a broken transfer again; on its interface a downloader would be all of `transfer`.
+"""
 
 import errno
 import hashlib
@@ -22,6 +27,7 @@ from requests import exceptions
 from slide.data.archives import MAX_BYTES, ensure_space, unpack
 from slide.data.row_files import copy_numbered_rows
 from slide.runtime import VERSION
+from slide.utils.files import pieces
 from slide.utils.progress_bar import ProgressBar, log
 
 LOCK = ".fetch.lock"
@@ -35,21 +41,23 @@ Fetch = Callable[[Path, Check], None]
 It raises FetchError if it cannot, and other OSErrors for a full disk and the like.
 """
 
-RECEIVED_BYTES = 1 << 16  # A cut connection loses fewer bytes than that.
-# A transfer ends after so many connections in a row that bring less. PAUSE is in seconds.
+# 64 KiB are received at a time: a cut connection loses fewer bytes.
+RECEIVED_BYTES = 1 << 16
+# A transfer ends after 4 connections in a row that bring less than that.
 TRIES = 4
+# Seconds before the next connection, for each failure.
 PAUSE = 1.0
 # Seconds to wait for a connection, and for the next bytes.
 TIMEOUTS = 10.0, 60.0
-# Pages before the file: Google Drive asks whether to download without a virus scan.
+# Pages before the file, at most: Google Drive asks whether to download without a virus scan.
 MAX_PAGES = 3
 PAGE_BYTES = 1 << 20
 PAGE_STARTS = (b"<!doctype html", b"<html")
-# The server may answer after some seconds.
+# With these statuses the server may answer after some seconds.
 BUSY = (500, 502, 503, 504)
 
 DOWNLOAD_FOLDER = ".download"
-HASHED_BYTES = 1 << 20
+# Where selected rows come from: a file of all rows, and a file of row numbers.
 ROWS = ("member", "rows")
 DIGITS = {"sha256": 64, "sha1": 40, "git-sha1": 40, "md5": 32}
 
@@ -78,20 +86,32 @@ def ensure_files(
             where to put it.
         OSError: the folder cannot be written, or the disk is full.
     """
-    if _missing(root, names) is None:
+
+    def missing() -> Path | None:
+        return next((root / name for name in names if not (root / name).is_file()), None)
+
+    if missing() is None:
         return
     tried = ""
     if fetch is not None:
         try:
-            _fetch_missing(root, names, fetch, check)
+            root.mkdir(parents=True, exist_ok=True)
+            with locked(root / LOCK, f"the files in {root}"):
+                if missing() is not None:  # Another process may have fetched them.
+                    fetch(root, check)
         except FetchError as error:
             tried = f"\n{error}\n"
-    missing = _missing(root, names)
-    if missing is None:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            tried = f"\n  the folder cannot be written: {error.strerror}\n"
+    if (lacking := missing()) is None:
         return
-    place = f"Put {_listed(names)} into the folder {root}."
-    said = f"{missing} is missing" + (f", and could not be fetched:{tried}" if tried else ". ")
-    raise FileNotFoundError(said + " ".join(filter(None, [hint, place])))
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    said = f"{lacking} is missing" + (f", and could not be fetched:{tried}" if tried else ". ")
+    raise FileNotFoundError(
+        said + " ".join(filter(None, [hint, f"Put {listed} into the folder {root}."]))
+    )
 
 
 def check_folders(**folders: object) -> None:
@@ -101,57 +121,15 @@ def check_folders(**folders: object) -> None:
             raise ValueError(f"{argument} must be the path of a folder, not {value!r}")
 
 
-def _fetch_missing(root: Path, names: Sequence[str], fetch: Fetch, check: Check) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(root / LOCK, f"the files in {root}"):
-            if _missing(root, names) is not None:  # Another process may have fetched them.
-                fetch(root, check)
-    except FetchError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise FetchError(f"  the folder cannot be written: {error.strerror}") from error
-        raise
-
-
-def _missing(root: Path, names: Sequence[str]) -> Path | None:
-    return next((root / name for name in names if not (root / name).is_file()), None)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[bool]:
     """Waits until no other process or thread holds the lock, and says so if it has to wait.
 
     The system releases the lock of a process that was killed.
-
-    Args:
-        path: of the lock file. It is made if it is missing, and it stays afterwards.
-        what: what is prepared under the lock, for the message.
-
-    Yields:
-        Whether the lock is held: some file systems have no locks, and then nothing is locked.
-
-    Raises:
-        OSError: the lock file cannot be made.
     """
     path.open("ab").close()  # Errors of the folder are raised here, those of its locks below.
     # A soft lock is a file that stays after a crash: no lock at all is better.
-    lock = FileLock(path, fallback_to_soft=False)
-    held = _acquire(lock, what)
-    try:
-        yield held
-    finally:
-        if held:
-            lock.release()
-
-
-def _acquire(lock: FileLock, what: str) -> bool:
-    """Returns whether the lock is held now; False where the file system has no locks."""
+    lock, held = FileLock(path, fallback_to_soft=False), True
     try:
         try:
             lock.acquire(blocking=False)
@@ -159,8 +137,12 @@ def _acquire(lock: FileLock, what: str) -> bool:
             log(f"waiting for another process that prepares {what}")
             lock.acquire()
     except OSError:
-        return False
-    return True
+        held = False
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
 
 
 class _Offer(NamedTuple):
@@ -185,20 +167,6 @@ def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = Fa
     part of it. A note beside it, ``<name>.json``, says what the server offered. After a cut
     connection there is another one, as long as connections bring more bytes. Confirmation pages of
     Google Drive are answered.
-
-    Args:
-        url: http or https.
-        path: where to write. After an error the file is incomplete.
-        size: expected length in bytes, if known.
-        hashed: the caller compares the file with a hash. Then a complete file of an earlier call is
-            taken as it is; else only if the server still offers that file.
-
-    Returns:
-        Whether the file was put together from several connections.
-
-    Raises:
-        FetchError: the file cannot be fetched, or it is another file; the message says why.
-        OSError: the disk is full, or the like.
     """
     most = _length(path)
     resumed, failures = most > 0, 0
@@ -207,7 +175,7 @@ def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = Fa
         for attempt in count():
             try:
                 _try(session, url, path, size, hashed)
-                break
+                return resumed
             except _InterruptedTransferError as error:
                 length = _length(path)
                 failures = 0 if length >= most + RECEIVED_BYTES else failures + 1
@@ -217,7 +185,7 @@ def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = Fa
                     raise FetchError(str(error)) from error
             resumed = True
             time.sleep(PAUSE * failures)
-    return resumed
+    raise AssertionError("count() does not end")
 
 
 def discard(path: Path) -> None:
@@ -236,7 +204,9 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None, hash
         offer = _offer(response)
         if size is not None and offer.total not in (None, size):
             raise FetchError(f"has {offer.total} bytes, not {size}")
-        if complete and _is_same(offer, noted):
+        # Without a validator nobody can tell whether a complete file is still the one offered.
+        known = complete and noted is not None and offer.validator is not None
+        if known and offer.validator == noted.validator and offer.total in (None, noted.total):
             return
         if complete or offer != noted or offer.total is None:
             kept = 0
@@ -329,7 +299,7 @@ def _write_body(response: requests.Response, path: Path, start: int, offer: _Off
         initial=start,
         unit="B",
         unit_scale=True,
-        desc=response.url.partition("?")[0].rpartition("/")[2],
+        desc=_file_name(response.url),
     )
     length = start
     try:
@@ -375,13 +345,6 @@ def _offer(response: requests.Response) -> _Offer:
     )
 
 
-def _is_same(offer: _Offer, noted: _Offer | None) -> bool:
-    """Whether an offer is that of a complete file; without a validator nobody can tell."""
-    if noted is None or offer.validator is None or offer.validator != noted.validator:
-        return False
-    return offer.total in (None, noted.total)
-
-
 def _reason(error: Exception) -> str:
     """Says why a connection failed, in a few words."""
     if isinstance(error, exceptions.ConnectTimeout):
@@ -425,9 +388,6 @@ class Remote:
         hash: ``kind:hexadecimal digits``, if known; kinds are those of `DIGITS`. git-sha1 is the
             hash of git's blob: of ``blob <length>``, a zero byte and the file.
         size: in bytes, if known.
-
-    Raises:
-        ValueError: an attribute is not as described.
     """
 
     url: str
@@ -488,21 +448,32 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
         data = xmc(name="mine", root="files", cache="cache", fetch=fetch)
         ```
     """
+    work, failures = root / DOWNLOAD_FOLDER, []
+    staged = work / "files"
     parsed = parse_mirrors(mirrors)
-    work = root / DOWNLOAD_FOLDER
     work.mkdir(exist_ok=True)
-    failures = []
     for mirror in parsed:
         needed = [r for r in mirror if any(not (root / name).exists() for name in r.saves)]
-        staged = work / "files"
         try:
-            _fetch_remotes(needed, work)
+            for remote in needed:
+                _fetch(remote, _part(remote, work))
             _stage(needed, work, root, staged)
-            _check_staged(mirror, check, staged)
+            try:
+                check(staged)
+            except (ValueError, FileNotFoundError) as error:
+                for remote in mirror:
+                    discard(_part(remote, work))
+                urls = " and ".join(remote.url for remote in mirror)
+                said = str(error).replace(f"{staged}{os.sep}", "")
+                raise FetchError(f"{urls}: not the right files: {said}") from error
         except FetchError as error:
             failures.append(f"  {error}")
             continue
-        _place(staged, root)
+        for path in sorted(staged.iterdir()):
+            if not (root / path.name).exists():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                path.rename(root / path.name)
         shutil.rmtree(work)
         return
     for folder in ("files", "members"):
@@ -513,31 +484,26 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
 
 
 def parse_mirrors(mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Remote]]:
-    """Returns the remote files of each mirror.
-
-    Raises:
-        ValueError: an entry is malformed.
-    """
+    """Returns the remote files of each mirror."""
     try:
         return [[Remote(**{str(k): v for k, v in r.items()}) for r in m] for m in mirrors]
     except (TypeError, AttributeError) as error:
         raise ValueError(f"mirrors must be lists of url, saves, hash, size: {error}") from error
 
 
-def _fetch_remotes(remotes: Iterable[Remote], work: Path) -> None:
-    for remote in remotes:
-        path = _part(remote, work)
-        try:
-            # A resumed file may join pieces of two versions, so it gets a second, whole transfer.
-            known = {"size": remote.size, "hashed": bool(remote.hash)}
-            if transfer(remote.url, path, **known) and _wrong_hash(remote, path):
-                discard(path)
-                transfer(remote.url, path, **known)
-        except FetchError as error:
-            raise FetchError(f"{remote.url}: {error}") from error
+def _fetch(remote: Remote, path: Path) -> None:
+    """Fetch one remote file and compare its hash."""
+    known = {"size": remote.size, "hashed": bool(remote.hash)}
+    try:
+        # A resumed file may join pieces of two versions, so it gets a second, whole transfer.
+        if transfer(remote.url, path, **known) and _wrong_hash(remote, path):
+            discard(path)
+            transfer(remote.url, path, **known)
         if wrong := _wrong_hash(remote, path):
             discard(path)
-            raise FetchError(f"{remote.url}: {wrong}")
+            raise FetchError(wrong)
+    except FetchError as error:
+        raise FetchError(f"{remote.url}: {error}") from error
 
 
 def _stage(remotes: Iterable[Remote], work: Path, root: Path, staged: Path) -> None:
@@ -584,26 +550,6 @@ def _same(link: Callable[[Path, Path], None], source: Path, target: Path) -> Non
         shutil.copyfile(source, target)
 
 
-def _check_staged(remotes: Iterable[Remote], check: Check, staged: Path) -> None:
-    """Runs the check; if it fails, the mirror has another version of the set."""
-    try:
-        check(staged)
-    except (ValueError, FileNotFoundError) as error:
-        for remote in remotes:
-            discard(_part(remote, staged.parent))
-        urls = " and ".join(remote.url for remote in remotes)
-        said = str(error).replace(f"{staged}{os.sep}", "")
-        raise FetchError(f"{urls}: not the right files: {said}") from error
-
-
-def _place(staged: Path, root: Path) -> None:
-    for path in sorted(staged.iterdir()):
-        if not (root / path.name).exists():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            path.rename(root / path.name)
-
-
 def _wrong_hash(remote: Remote, path: Path) -> str:
     """Says what is wrong with the hash of a file; empty if nothing is."""
     kind, _, expected = (remote.hash or "").partition(":")
@@ -612,9 +558,9 @@ def _wrong_hash(remote: Remote, path: Path) -> str:
     digest = hashlib.new(kind.removeprefix("git-"), usedforsecurity=False)
     if kind == "git-sha1":
         digest.update(b"blob %d\0" % path.stat().st_size)
-    with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(HASHED_BYTES), b""):
-            digest.update(chunk)
+    with path.open("rb", buffering=0) as file:
+        for piece in pieces(file):
+            digest.update(piece)
     found = digest.hexdigest()
     return "" if found == expected else f"its {kind} is {found}, not {expected}"
 

@@ -103,11 +103,9 @@ def lists_all_labels(train: Split) -> bool:
 
 
 def _fill_slots(features: CSR, num_features: int) -> bool:
-    """Whether each feature belongs to one slot, and each row has a feature of each slot.
-
-    Two slots may have any numbers: features that stand together in a row are then the two sides of
-    a bipartite graph. Three or more slots are ranges of numbers, as encoders make them.
-    """
+    """Whether each feature belongs to one slot, and each row has a feature of each slot."""
+    # Two slots may have any numbers: features of one row are the two sides of a bipartite graph.
+    # Three or more slots are ranges of numbers, as encoders make them.
     from scipy.sparse import coo_array  # Imported here, so that `import slide` stays fast.
     from scipy.sparse.csgraph import connected_components
 
@@ -125,13 +123,7 @@ def _fill_slots(features: CSR, num_features: int) -> bool:
 
 
 def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
-    """Whether rows of equal features list further labels, and do not repeat those of each other.
-
-    Args:
-        groups: ``(R,)`` a number of each row, equal for equal rows.
-        labels: of the rows.
-        num_labels: N.
-    """
+    """Whether rows of equal features list further labels, and do not repeat those of each other."""
     sizes = np.diff(labels.indptr).astype(np.float64)
     pairs = np.sort(groups[labels.entry_rows()] * np.int64(num_labels) + labels.indices)
     first = np.flatnonzero(np.diff(pairs, prepend=-1))  # In less time than `np.unique`.
@@ -199,8 +191,8 @@ class KnownLabels:
         if most is not None:
             end = np.minimum(end, first + most)
         bounds = row_bounds(end - first)
-        places = np.arange(bounds[-1]) + np.repeat(first - bounds[:-1], end - first)
-        labels = take_labels(self.labels, self.rows[places])
+        positions = np.arange(bounds[-1]) + np.repeat(first - bounds[:-1], end - first)
+        labels = take_labels(self.labels, self.rows[positions])
         return Pattern(labels.indptr[bounds], labels.indices)
 
 

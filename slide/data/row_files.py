@@ -69,11 +69,7 @@ VARIANTS = {"xmc": XMC, "svmlight": Variant(header=False, first_feature=1)}
 
 
 def text_variant(format: str, first_feature: int | None, first_label: int | None) -> Variant:
-    """Returns the variant of a name. Numbers that are not None replace those of the variant.
-
-    Raises:
-        ValueError: there is no such variant, or a number is out of range.
-    """
+    """Returns the variant of a name. Numbers that are not None replace those of the variant."""
     checks.one_of("format", format, VARIANTS)
     variant = VARIANTS[format]
     for field, number in (("first_feature", first_feature), ("first_label", first_label)):
@@ -85,21 +81,13 @@ def text_variant(format: str, first_feature: int | None, first_label: int | None
 
 
 def read_header(path: str | Path) -> Sizes:
-    """Reads the first line of a file that has a header.
-
-    Raises:
-        DataError: the file is empty, or its first line is not three numbers in range.
-    """
+    """Reads the first line of a file that has a header."""
     with Path(path).open("rb") as file:
         return parse_header(file.readline(), str(path))
 
 
 def parse_header(line: bytes, path: str) -> Sizes:
-    """Parses the first line of a file that has a header.
-
-    Raises:
-        DataError: the line is empty, or not three numbers in range.
-    """
+    """Parses the first line of a file that has a header."""
     if not line.strip():
         what = "no header" if line else "the file is empty"
         raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
@@ -249,7 +237,7 @@ def _parse_chunk(
 
 
 def _raise_bad_line(
-    place: str, chunk: bytes, at: int, status: int, columns: parse.Columns
+    line: str, chunk: bytes, at: int, status: int, columns: parse.Columns
 ) -> NoReturn:
     """Raises DataError for the token at an offset."""
     begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
@@ -272,7 +260,7 @@ def _raise_bad_line(
         parse.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
         parse.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
     }
-    raise DataError(f"{place}: {problems[status]}")
+    raise DataError(f"{line}: {problems[status]}")
 
 
 def _first_word(text: bytes) -> bytes:
@@ -293,11 +281,7 @@ def _shown_text(text: bytes) -> str:
 
 
 def read_npz_sizes(features: Path, labels: Path) -> Sizes:
-    """Reads only the shapes of two matrices.
-
-    Raises:
-        DataError: a file is no sparse matrix, or the two differ in their number of rows.
-    """
+    """Reads only the shapes of two matrices."""
     rows, num_features = read_npz_shape(features)
     label_rows, num_labels = read_npz_shape(labels)
     if label_rows != rows:
@@ -341,11 +325,7 @@ def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_npz_shape(path: Path) -> tuple[int, int]:
-    """Reads only the shape of a matrix: its rows and columns.
-
-    Raises:
-        DataError: the file is no sparse matrix, or of a size that cannot be.
-    """
+    """Reads only the shape of a matrix: its rows and columns."""
     with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
         rows, columns = (int(count) for count in arrays["shape"])
     for name, count in (("rows", rows), ("columns", columns)):
@@ -360,16 +340,13 @@ def read_npz_shape(path: Path) -> tuple[int, int]:
 
 
 def _read_matrix(path: Path, marks: bool = False) -> CSR:
-    """A matrix with values of float32; as ``marks``, only whether they are zero.
-
-    Numbers that are not zero may be in float32.
-    """
+    """A matrix with values of float32; as ``marks``, only whether they are zero."""
     from scipy import sparse  # Imported here: it takes long, and few files need it.
 
     with _opened_matrix(path) as file:
         with counted_bytes(file, path.stat().st_size, str(path)) as counted:
             matrix = sparse.load_npz(counted)
-        # SciPy's compiled conversions trust these numbers as places in memory.
+        # SciPy's compiled conversions trust these numbers as addresses in memory.
         if hasattr(matrix, "indptr"):
             matrix.check_format(full_check=True)
             if np.any(np.diff(matrix.indptr) < 0):
@@ -386,8 +363,8 @@ def _read_matrix(path: Path, marks: bool = False) -> CSR:
         values = matrix.data.astype(np.float32, copy=False)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        place = _entry_place(matrix, bad[0])
-        raise DataError(f"{path}: value {matrix.data[bad[0]]} at {place} is not a finite float32")
+        entry = _entry(matrix, bad[0])
+        raise DataError(f"{path}: value {matrix.data[bad[0]]} at {entry} is not a finite float32")
     matrix.data = matrix.data != 0 if marks else values
     _check_distinct(path, matrix)
     indices = matrix.indices.astype(np.int32, copy=False)
@@ -404,10 +381,10 @@ def _check_distinct(path: Path, matrix) -> None:
     same[begins[(begins > 0) & (begins < matrix.nnz)] - 1] = False
     twice = np.flatnonzero(same)
     if len(twice):
-        raise DataError(f"{path}: {_entry_place(matrix, twice[0])} has more than one entry")
+        raise DataError(f"{path}: {_entry(matrix, twice[0])} has more than one entry")
 
 
-def _entry_place(matrix, at: int) -> str:
+def _entry(matrix, at: int) -> str:
     row = np.searchsorted(matrix.indptr, at, side="right") - 1
     return f"({row}, {matrix.indices[at]})"
 
@@ -489,16 +466,7 @@ def _row_of(indptr: np.ndarray, entry: int) -> int:
 
 
 def copy_numbered_rows(whole: Path, numbers: Path, target: Path) -> None:
-    """Copies some rows of a file into a file with a new header.
-
-    Args:
-        whole: a file in XMC text format; it is held in memory.
-        numbers: a file with a row number, counted from 1, at the beginning of each line.
-        target: the file to write.
-
-    Raises:
-        ValueError: a file is not as described; the message names it.
-    """
+    """Copies some rows of a file into a file with a new header."""
     header, *rows = whole.read_bytes().removesuffix(b"\n").split(b"\n")
     fields = header.split()
     if len(fields) != 3 or fields[0] != b"%d" % len(rows):
@@ -506,9 +474,9 @@ def copy_numbered_rows(whole: Path, numbers: Path, target: Path) -> None:
     lines = numbers.read_bytes().splitlines()
     with target.open("wb") as file:
         file.write(b" ".join([b"%d" % len(lines), *fields[1:]]) + b"\n")
-        for place, line in enumerate(lines, 1):
+        for at, line in enumerate(lines, 1):
             word = (line.split() or [b""])[0]
             number = int(word) if word.isdigit() else 0
             if not 1 <= number <= len(rows):
-                raise ValueError(f"{numbers.name}:{place}: no row number in [1, {len(rows)}]")
+                raise ValueError(f"{numbers.name}:{at}: no row number in [1, {len(rows)}]")
             file.write(rows[number - 1] + b"\n")

@@ -33,28 +33,12 @@ def row_counts(features: CSR | Pattern, num_columns: int) -> np.ndarray:
 
 
 def tf_idf_weights(counts: np.ndarray, num_rows: int) -> np.ndarray:
-    """Returns smoothed inverse document frequencies: ``ln((1 + n) / (1 + n_j)) + 1``.
-
-    Args:
-        counts: ``(features,)``, n_j: the rows that use each feature.
-        num_rows: n, the number of rows that were counted.
-
-    Returns:
-        ``(features,)`` float64, at least 1.
-    """
+    """Returns smoothed inverse document frequencies: ``ln((1 + n) / (1 + n_j)) + 1``."""
     return np.log((1 + num_rows) / (1 + counts)) + 1
 
 
 def tf_idf_values(features: CSR, weights: np.ndarray) -> CSR:
-    """Multiplies values by the weights of their columns.
-
-    Args:
-        features: B rows of counts.
-        weights: ``(features,)``, from `tf_idf_weights`.
-
-    Raises:
-        ValueError: a value is negative, or too large for float32 afterwards.
-    """
+    """Multiplies values by the weights of their columns."""
     _check_not_negative(features)
     return features._replace(values=_float32(features.values * weights[features.indices]))
 
@@ -69,16 +53,7 @@ def normalize_rows(features: CSR) -> CSR:
 
 
 def hash_columns(num_features: int, columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a random column and a random sign for each feature.
-
-    Args:
-        num_features: features before hashing.
-        columns: columns after it, at least 1.
-        seed: of the hash function.
-
-    Returns:
-        ``(features,)`` int32 in ``[0, columns)``, and ``(features,)`` float32 of 1 and -1.
-    """
+    """Returns a random column and a random sign for each feature."""
     bits = mix_bits(np.arange(num_features, dtype=np.uint64) * _GOLDEN + random_key(seed))
     chosen = ((bits >> np.uint64(32)) * np.uint64(columns)) >> np.uint64(32)
     return chosen.astype(np.int32), 1 - 2 * (bits & np.uint64(1)).astype(np.float32)
@@ -93,36 +68,19 @@ def mix_bits(words: np.ndarray) -> np.ndarray:
 
 
 def hash_features(features: CSR, columns: np.ndarray, signs: np.ndarray, width: int) -> CSR:
-    """Sums the signed values of each hashed column.
-
-    Args:
-        features: B rows.
-        columns, signs: column and sign of each feature, from `hash_columns`.
-        width: number of columns after hashing.
-
-    Returns:
-        B rows with distinct, ascending columns. Sums of 0 are left out.
-    """
-    places = features.entry_rows() * width + columns[features.indices]
-    places, owner = np.unique(places, return_inverse=True)
+    """Sums the signed values of each hashed column."""
+    cells = features.entry_rows() * width + columns[features.indices]
+    cells, owner = np.unique(cells, return_inverse=True)
     values = features.values.astype(np.float64) * signs[features.indices]
-    sums = _float32(np.bincount(owner, values, len(places)))
-    places, sums = places[sums != 0], sums[sums != 0]
-    rows, kept = np.divmod(places, width)
+    sums = _float32(np.bincount(owner, values, len(cells)))
+    cells, sums = cells[sums != 0], sums[sums != 0]
+    rows, kept = np.divmod(cells, width)
     indptr = row_bounds(np.bincount(rows, minlength=features.num_rows))
     return CSR(indptr, kept.astype(np.int32), sums)
 
 
 def frequent_labels(counts: np.ndarray, least: int) -> np.ndarray:
-    """Returns the numbers, int32, of the labels whose count is at least ``least``.
-
-    Args:
-        counts: ``(labels,)`` rows of each label.
-        least: the smallest count that is enough.
-
-    Raises:
-        ValueError: no label has enough.
-    """
+    """Returns the numbers, int32, of the labels whose count is at least ``least``."""
     kept = np.flatnonzero(counts >= least).astype(np.int32)
     if not len(kept):
         most = counts.max(initial=0)
@@ -131,13 +89,7 @@ def frequent_labels(counts: np.ndarray, least: int) -> np.ndarray:
 
 
 def keep_labels(labels: _Rows, kept: np.ndarray, num_labels: int) -> _Rows:
-    """Leaves out the labels that are not in ``kept``.
-
-    Args:
-        labels: B rows with a column for each label.
-        kept: ascending label numbers; label ``kept[i]`` becomes label i.
-        num_labels: number of labels before.
-    """
+    """Leaves out the labels that are not in ``kept``."""
     numbers = np.full(num_labels, -1, np.int32)
     numbers[kept] = np.arange(len(kept), dtype=np.int32)
     renumbered = numbers[labels.indices]

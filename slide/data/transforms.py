@@ -92,7 +92,7 @@ def transform(
     if not any(arguments.values()):
         return data
     if data.folder is None:
-        raise ValueError(f"{data.name} is not in a cache folder, so the result has no place")
+        raise ValueError(f"{data.name} is not in a cache folder: the result has no folder")
     if hashed_features >= data.num_features:
         raise ValueError(
             f"hashed_features must be below the number of features of {data.name}, "

@@ -14,7 +14,7 @@ import numpy as np
 from slide import runtime
 from slide.model import Model, Names, load
 from slide.model.model import SEARCHES
-from slide.predict.rows import ROW_FORMATS, Numbering, RowSource, read_rows
+from slide.predict.rows import ROW_FORMATS, Numbering, read_rows
 from slide.sparse import Pattern, row_bounds
 from slide.training.interrupt import exit_status
 from slide.training.metrics import ndcg_at_k, precision_at_k
@@ -22,7 +22,7 @@ from slide.utils import checks
 from slide.utils.files import replacing
 from slide.utils.progress_bar import until_reader_goes
 
-_PLACES = (1, 3, 5)
+_CUTOFFS = (1, 3, 5)
 
 ANSWER_FORMATS = ("jsonl", "xmc", "npz")
 # The first line of text has room for any number of rows, which is written in the end.
@@ -44,39 +44,21 @@ SUFFIXES_OUT = {".npz": "npz", ".txt": "xmc", ".xmc": "xmc"}
 
 
 class Scores:
-    """Means over all rows, where any of them has labels.
-
-    Args:
-        k: number of answers to a row; metrics look at 1, 3 and 5 of them if there are so many.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide import Pattern
-        >>> from slide.predict.command import Scores
-        >>> scores = Scores(k=2)
-        >>> scores.add(np.array([[3, 1], [1, 2]]), Pattern.from_lists([[3], [0, 2]]))
-        >>> scores.means()
-        {'p_at_1': 0.5, 'ndcg_at_1': 0.5}
-    """
+    """Means over all rows, where any of them has labels."""
 
     def __init__(self, k: int):
-        self.places = [place for place in _PLACES if place <= k]
+        self.cutoffs = [cutoff for cutoff in _CUTOFFS if cutoff <= k]
         self.rows = self.labels = 0
         self._sums: dict[str, float] = {}
 
     def add(self, ids: np.ndarray, labels: Pattern) -> None:
-        """Add rows.
-
-        Args:
-            ids: ``(B, k)`` integers, best first; -1: none.
-            labels: B rows.
-        """
+        """Add rows."""
         if not len(ids):
             return
         self.rows += len(ids)
         self.labels += len(labels.indices)
         for name, metric in (("p", precision_at_k), ("ndcg", ndcg_at_k)):
-            for k in self.places:
+            for k in self.cutoffs:
                 key = f"{name}_at_{k}"
                 self._sums[key] = self._sums.get(key, 0.0) + len(ids) * metric(ids, labels, k)
 
@@ -88,18 +70,7 @@ class Scores:
 
 
 class AnswerWriter:
-    """Writes answers block by block.
-
-    Args:
-        file: opened for bytes.
-        format: one of `ANSWER_FORMATS`.
-        num_labels: N.
-        names: names of the labels, for lines of JSON; None: numbers.
-        first_label: number of the first label in text and lines of JSON; a matrix begins at 0.
-
-    Raises:
-        ValueError: for a format that needs a file in which one can go back and write.
-    """
+    """Writes answers block by block."""
 
     def __init__(
         self,
@@ -122,12 +93,7 @@ class AnswerWriter:
             self._write_header()
 
     def write(self, ids: np.ndarray, scores: np.ndarray) -> None:
-        """Write the answers to some rows.
-
-        Args:
-            ids: ``(B, k)`` int64, best first; -1: none.
-            scores: ``(B, k)``.
-        """
+        """Write the answers to some rows."""
         self.rows += len(ids)
         known = ids >= 0
         if self.format == "npz":
@@ -187,11 +153,7 @@ def _only_appends(file: IO[bytes]) -> bool:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Predicts; errors end the process with a sentence, Ctrl-C with the exit status 130.
-
-    Args:
-        words: the arguments; None: those of the process.
-    """
+    """Predicts; errors end the process with a sentence, Ctrl-C with the exit status 130."""
     options = _parser().parse_args(words)
     try:
         with until_reader_goes():
@@ -210,15 +172,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def predict_file(options: argparse.Namespace) -> dict[str, float]:
-    """Read, predict, write; returns the metrics, none if no row has labels.
-
-    Args:
-        options: the arguments of the command.
-
-    Raises:
-        ValueError: for options, rows or models that cannot be.
-        OSError: for files that cannot be read or written.
-    """
+    """Read, predict, write; returns the metrics, none if no row has labels."""
     if options.k < 1:
         raise ValueError(f"-k must be at least 1, not {options.k}")
     runtime.set_threads(options.threads)
@@ -234,7 +188,7 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
         file = stack.enter_context(_output(options.output))
         first = Numbering.of(model).first_label
         writer = AnswerWriter(file, format, model.num_labels, names, first)
-        for block in read_rows(RowSource(options.input, options.format, options.labels), model):
+        for block in read_rows(options.input, model, options.format, options.labels):
             try:
                 ids, found = model.predict_ids(block.features, k, options.search)
             except checks.ScoresNotFinite as error:

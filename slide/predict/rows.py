@@ -5,7 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -49,19 +49,9 @@ class Beginning:
 
     It reads lines until one is not blank. Of a pipe, a line may come in several pieces.
 
-    Args:
-        file: opened for bytes, and not read yet.
-
     Attributes:
         first: the first line; empty if the file is.
         telling: the first line that is not blank; empty if there is none.
-
-    Example:
-        >>> import io
-        >>> from slide.predict.rows import Beginning
-        >>> file = Beginning(io.BytesIO(b"\\n{}\\nmore"))
-        >>> file.first, file.telling, list(file)
-        (b'\\n', b'{}\\n', [b'\\n', b'{}\\n', b'more'])
     """
 
     def __init__(self, file: IO[bytes]):
@@ -107,48 +97,30 @@ class Numbering(NamedTuple):
 
     @classmethod
     def of(cls, model: Model) -> "Numbering":
-        """The numbering of a model that ``train.py`` or the model's own folder describes.
-
-        Example:
-            >>> import slide
-            >>> from slide.predict.rows import Numbering
-            >>> network = slide.SlideNetwork(5, [2], 3, slide.FullSampler)
-            >>> model = slide.Model(network, settings={"dataset": {"format": "svmlight"}})
-            >>> Numbering.of(model)
-            Numbering(format='svmlight', first_feature=1, first_label=0)
-        """
+        """The numbering of a model that ``train.py`` or the model's own folder describes."""
         files = model.settings.get("dataset")
         files = files if isinstance(files, dict) else {}
         if files.get("format") not in VARIANTS:
             return cls()
-        named = files["format"], files.get("first_feature"), files.get("first_label")
-        variant = text_variant(*named)
-        return cls(files["format"], variant.first_feature, variant.first_label)
+        format = files["format"]
+        variant = text_variant(format, files.get("first_feature"), files.get("first_label"))
+        return cls(format, variant.first_feature, variant.first_label)
 
 
 def number_features(
     given: dict[Any, Any] | list[Any], model: Model, counted: Numbering
 ) -> dict[int, float]:
-    """Values by column of the feature; values of the same feature are added up.
-
-    Args:
-        given: values by name or number of the feature, or a list of these: all values are 1.
-            Numbers are those of the training files.
-        model: says how many features there are, and their names.
-        counted: how the training files count.
-
-    Raises:
-        ValueError: for a value that is not finite, or a feature that the model cannot have.
-    """
+    """Values by column of the feature; values of the same feature are added up."""
     pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
-    features: dict[int, float] = {}
-    columns = model.num_features, counted.first_feature
+    first, features = counted.first_feature, {}
     for feature, value in pairs:
         _check_finite(value, feature)
-        place = _number_of(feature, model.feature_names, *columns)
-        if place is not None:  # Else a word, for example, that no training row has.
-            features[place] = features.get(place, 0.0) + value
-            _check_finite(features[place], feature)
+        column = _column_of(feature, model.feature_names, first)
+        if model.feature_names is None and not 0 <= column < model.num_features:
+            raise ValueError(f"feature {feature} is not in [{first}, {first + model.num_features})")
+        if column is not None:  # Else a word, for example, that no training row has.
+            features[column] = features.get(column, 0.0) + value
+            _check_finite(features[column], feature)
     return features
 
 
@@ -160,31 +132,19 @@ def _check_finite(value: Any, feature: Any) -> None:
 def number_labels(
     given: Any, model: Model, counted: Numbering, unknown: dict[Any, int]
 ) -> list[int]:
-    """Columns of labels, each once.
-
-    Args:
-        given: a list of names or numbers; None: there are none.
-        model: says how many labels there are, and their names.
-        counted: how the training files count.
-        unknown: numbers of the names that are no label of the model; grows by new ones.
-
-    Raises:
-        ValueError: for what is no list, or no name.
-    """
-    labels, columns = [], (model.num_labels, counted.first_label)
+    """Columns of labels, each once."""
     if given is not None and not isinstance(given, list):
         raise ValueError(f"labels must be a list of names, not {given!r}")
+    labels = []
     for label in given or []:
-        place = _number_of(label, model.label_names, *columns, strict=False)
-        if place is None:
-            place = model.num_labels + unknown.setdefault(str(label), len(unknown))
-        labels.append(place)
+        column = _column_of(label, model.label_names, counted.first_label)
+        if column is None or not 0 <= column < model.num_labels:
+            column = model.num_labels + unknown.setdefault(str(label), len(unknown))
+        labels.append(column)
     return list(dict.fromkeys(labels))  # 5 and "5" are one name.
 
 
-def _number_of(
-    name: Any, names: Names | None, count: int, first: int, strict: bool = True
-) -> int | None:
+def _column_of(name: Any, names: Names | None, first: int) -> Any:
     """The column of a feature or label; None if there is none of that name."""
     if names is not None:
         if isinstance(name, bool) or not isinstance(name, str | int):
@@ -193,10 +153,6 @@ def _number_of(
     number = _whole(name)
     if number is None:
         raise ValueError(f"{name!r} is no number; the model has no names")
-    if not first <= number < first + count:
-        if strict:
-            raise ValueError(f"feature {number} is not in [{first}, {first + count})")
-        return None
     return number - first
 
 
@@ -207,50 +163,43 @@ def _whole(name: Any) -> int | None:
     return name if isinstance(name, int) and not isinstance(name, bool) else None
 
 
-class RowSource(NamedTuple):
-    """Where rows come from.
-
-    Attributes:
-        path: a file; ``-`` is standard input.
-        format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
-        labels: npz: file of the labels; None: there are none.
-    """
-
-    path: str
-    format: str | None = None
-    labels: str | None = None
-
-
-def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
+def read_rows(
+    source: str, model: Model, format: str | None = None, labels: str | None = None
+) -> Iterator[Block]:
     """Yields the rows in blocks.
 
     Features are numbers, or names in lines of JSON. Labels may be missing. A label that the model
     does not know gets a number that is none of its labels.
 
     Args:
-        source: the rows.
+        source: path of a file; ``-`` is standard input.
         model: says how many features and labels there are, and their names.
+        format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
+        labels: npz: file of the labels; None: there are none.
 
     Raises:
         DataError: a malformed line, or a feature that the model does not have.
         FileNotFoundError: there is no such file.
         ValueError: a source that cannot be read this way.
     """
-    path = Path(source.path)
-    if source.path != "-" and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
-        raise FileNotFoundError(f"there is no file {source.path}")
-    format = source.format or _SUFFIXES.get(path.suffix)
-    if source.labels is not None and format != "npz":
+    path, piped = Path(source), source == "-"
+    if not piped and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
+        raise FileNotFoundError(f"there is no file {source}")
+    given, format = format, format or _SUFFIXES.get(path.suffix)
+    if labels is not None and format != "npz":
         raise ValueError("--labels is for npz; other formats have the labels in their rows")
     if format == "npz":
-        yield from _matrices(source, model)
+        if piped:
+            raise ValueError("npz is read from a file, not from standard input")
+        yield from _matrices(path, None if labels is None else Path(labels), model)
         return
-    with _opened(source.path) as (file, size):
-        first, counted = file.first, Numbering.of(model)
-        name = "standard input" if source.path == "-" else source.path
-        piped = f"unpack it first, as in zcat {source.path} | slide-predict MODEL -"
-        check_not_compressed(first, name, piped)
-        if source.format is None and model.vectorizer is not None:
+    name, counted = "standard input" if piped else source, Numbering.of(model)
+    with nullcontext(sys.stdin.buffer) if piped else path.open("rb", buffering=_CHUNK) as opened:
+        file = Beginning(opened)
+        size = path.stat().st_size if path.is_file() else None
+        advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
+        check_not_compressed(file.first, name, advice)
+        if given is None and model.vectorizer is not None:
             format = "jsonl"
         format = format or _guessed(file.telling, counted, name)
         if format == "jsonl":
@@ -258,26 +207,14 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
             return
         variant = VARIANTS[format]
         if format == counted.format:
-            _, first_feature, first_label = counted
+            first_feature, first_label = counted.first_feature, counted.first_label
             variant = variant._replace(first_feature=first_feature, first_label=first_label)
-        cut = variant.header and source.format is None and not _is_header(first)
-        if variant.header and not cut and first.endswith(b"\n"):
-            header = parse_header(first, name)
-            _check_width(header.features, model, name)
-            _warn_of_sizes(header, model, name)
+        cut = variant.header and given is None and not _is_header(file.first)
+        if variant.header and not cut and file.first.endswith(b"\n"):
+            _check_header(parse_header(file.first, name), model, name)
         sizes = Sizes(features=model.num_features)
         text = cast(IO[bytes], file)  # It has what is called of it.
         yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[Beginning, int | None]]:
-    """A file with its first lines, and its size if it is known."""
-    if path == "-":
-        yield Beginning(sys.stdin.buffer), None
-        return
-    with open(path, "rb", buffering=_CHUNK) as file:
-        yield Beginning(file), Path(path).stat().st_size if Path(path).is_file() else None
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -296,14 +233,11 @@ def _is_header(line: bytes) -> bool:
     return len(words) == 3 and all(word.isdigit() for word in words)
 
 
-def _check_width(found: int | None, model: Model, name: str) -> None:
-    if found is not None and found > model.num_features:
-        raise DataError(f"{name}: rows of {found} features, but the model has {model.num_features}")
-
-
-def _warn_of_sizes(header: Sizes, model: Model, name: str) -> None:
+def _check_header(header: Sizes, model: Model, name: str) -> None:
     """Say if the header of rows is not that of the model's data, which may be a mistake."""
     own, found = (model.num_features, model.num_labels), (header.features, header.labels)
+    if header.features is not None and header.features > own[0]:
+        raise DataError(f"{name}: rows of {found[0]} features, but the model has {own[0]}")
     if found != own:
         log(
             f"warning: {name} has {found[0]:,} features and {found[1]:,} labels, and the model "
@@ -311,24 +245,22 @@ def _warn_of_sizes(header: Sizes, model: Model, name: str) -> None:
         )
 
 
-def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
-    if source.path == "-":
-        raise ValueError("npz is read from a file, not from standard input")
-    path, labels = Path(source.path), Path(source.labels) if source.labels else None
-    width, wanted = read_npz_shape(path)[1], model.num_features
-    if width != wanted:  # Labels in the place of features, for example.
-        raise DataError(f"{path}: a matrix of {width} columns does not fit {wanted} features")
+def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
+    width = read_npz_shape(path)[1]
+    if width != model.num_features:  # Labels in the place of features, for example.
+        raise DataError(
+            f"{path}: a matrix of {width} columns does not fit {model.num_features} features"
+        )
     if labels is not None and (found := read_npz_shape(labels)[1]) != model.num_labels:
         raise DataError(
             f"{labels}: a matrix of {found} columns does not fit {model.num_labels} labels"
         )
-    blocks = read_npz_blocks(path, labels)
-    with ProgressBar(unit=" rows", desc=source.path) as bar:
-        for block in blocks:
+    with ProgressBar(unit=" rows", desc=str(path)) as bar:
+        for block in read_npz_blocks(path, labels):
             bar.total = block.features.num_rows
             for start in range(0, block.features.num_rows, _LINES):
-                inside = start, start + _LINES
-                part = Block(block.features.slice(*inside), block.labels.slice(*inside))
+                stop = start + _LINES
+                part = Block(block.features.slice(start, stop), block.labels.slice(start, stop))
                 yield part
                 bar.update(part.features.num_rows)
 

@@ -23,7 +23,7 @@ from slide.ranking.substitutes import Substitutes
 from slide.sparse import CSR, Pattern, hits
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
-from slide.utils.sizes import judged_places
+from slide.utils.sizes import validation_cutoffs
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
@@ -285,7 +285,7 @@ class EnsembleRanker:
         """Neighbours by plain or by weighted features, the better ones for held-out rows."""
         # Files may be sorted, so the rows come from all of them.
         rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-        trial, places, found = held.take(rows), judged_places(train.num_labels), []
+        trial, places, found = held.take(rows), validation_cutoffs(train.num_labels), []
         known = None if self.known_labels is None else self.known_labels.of(trial.features)
         for weighted in (False, True):
             model = self._neighbours(train, weighted)

@@ -127,18 +127,7 @@ class LabelFacts(NamedTuple):
 
 
 def by_frequency(answers: Answers) -> list[Bin]:
-    """Precision and recall of labels by how many training rows they have.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.report.page import Answers, by_frequency
-        >>> from slide.sparse import CSR, Pattern
-        >>> rows = CSR(np.arange(3), np.zeros(2, np.int32), np.ones(2, np.float32))
-        >>> truth, ids = Pattern.from_lists([[0], [1]]), np.array([[0], [0]])
-        >>> bins = by_frequency(Answers(ids, ids, truth, rows, np.array([1, 7]), False))
-        >>> [(each.name, each.share, each.found[0]) for each in bins]
-        [('1', 0.5, 1.0), ('5-9', 0.5, 0.0)]
-    """
+    """Precision and recall of labels by how many training rows they have."""
     right, edges = hits(answers.ids, answers.labels), np.array(list(_BINS.values()))
     bin_of = np.searchsorted(edges, answers.counts, "right") - 1
     truth = np.bincount(bin_of[answers.labels.indices], minlength=len(_BINS))
@@ -164,15 +153,7 @@ def _hits_by_bin(ids: np.ndarray, right: np.ndarray, bin_of: np.ndarray, k: int)
 
 
 def calibration(answers: Answers, bins: int = 10) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How often answers are right, by their scores.
-
-    Args:
-        answers: the answers.
-        bins: number of bins: of equal width for probabilities, else with equally many answers.
-
-    Returns:
-        For each bin that is not empty the mean score, the share of right answers, and their number.
-    """
+    """How often answers are right, by their scores."""
     known = answers.ids >= 0
     scores = answers.scores[known].astype(np.float64)
     right = hits(answers.ids, answers.labels)[known]
@@ -188,12 +169,7 @@ def calibration(answers: Answers, bins: int = 10) -> tuple[np.ndarray, np.ndarra
 
 
 def hardest_and_best(answers: Answers, most: int = 10) -> tuple[list[LabelFacts], list[LabelFacts]]:
-    """The labels that were found least, and those that were found most.
-
-    Args:
-        answers: the answers.
-        most: largest number of labels of each kind.
-    """
+    """The labels that were found least, and those that were found most."""
     right, size = hits(answers.ids, answers.labels), len(answers.counts)
     rows = np.bincount(answers.labels.indices, minlength=size)
     found = np.bincount(answers.ids[right], minlength=size)
@@ -396,13 +372,7 @@ def _image(figure: Any, text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], safe: bool = False) -> str:
-    """A table of HTML.
-
-    Args:
-        head: names of the columns.
-        rows: their cells.
-        safe: whether the cells are HTML; else they are text.
-    """
+    """A table of HTML."""
     lines = ["".join(f"<th>{escape(each)}</th>" for each in head)]
     lines += ["".join(f"<td>{each if safe else escape(each)}</td>" for each in row) for row in rows]
     return "<table>" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
@@ -419,12 +389,7 @@ def svg(figure: "Figure") -> str:
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure; the suffix of the path says in which format.
-
-    Raises:
-        ValueError: for a format that Matplotlib does not write.
-        OSError: if the file cannot be written.
-    """
+    """Write a figure; the suffix of the path says in which format."""
     figure.savefig(path, dpi=150)
 
 
@@ -459,16 +424,16 @@ def draw_selection(run: RunFiles) -> "Figure":
 def draw_frequency(bins: Sequence[Bin]) -> "Figure":
     """Precision and recall of labels by how many training rows they have."""
     figure, (left, right) = _panels(2)
-    places = np.arange(len(bins))
+    positions = np.arange(len(bins))
     for at, k in enumerate((1, 3, 5)):
         found = [0.0 if np.isnan(each.found[at]) else each.found[at] for each in bins]
-        left.bar(places + 0.27 * (at - 1), found, 0.25, label=f"first {k}")
+        left.bar(positions + 0.27 * (at - 1), found, 0.25, label=f"first {k}")
         parts = [each.precision[at] for each in bins]
-        right.bar(places + 0.27 * (at - 1), parts, 0.25, label=f"P@{k}")
+        right.bar(positions + 0.27 * (at - 1), parts, 0.25, label=f"P@{k}")
     left.set(ylabel="share of right labels found", ylim=(0, 1))
     right.set(ylabel="contribution to P@k")
     for panel in (left, right):
-        panel.set_xticks(places, [each.name for each in bins])
+        panel.set_xticks(positions, [each.name for each in bins])
         panel.set_xlabel("training rows of the label")
         panel.legend(frameon=False)
     return figure

@@ -78,22 +78,8 @@ class Batcher:
     after the other does not wait. Requests with the same k and search are one product. Answers do
     not depend on the other requests of a batch, but for the rounding of the products.
 
-    Args:
-        answer: computes answers; it is called from one thread.
-        limits: how many rows a batch has, and how long the first one waits for others.
-        threads: cores of the products; 0: all.
-        observe: called with the number of rows of each product.
-
     Attributes:
         waiting: number of rows that wait.
-
-    Example:
-        ```python
-        batcher = Batcher(model.predict_ids, Limits(), threads=0, observe=print)
-        batcher.start()
-        ids, scores = await batcher.ask(rows, k=5, search="exact")
-        await batcher.stop()
-        ```
     """
 
     def __init__(
@@ -128,12 +114,6 @@ class Batcher:
 
         It starts if nobody has started it: an application that is mounted in another one is not
         told when that starts.
-
-        Raises:
-            Overloaded: if too many rows wait.
-            RuntimeError: if nothing is answered any more.
-            TimeoutError: if there is no answer in time.
-            ValueError: see `slide.model.Model.predict`.
         """
         if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
             self.start()

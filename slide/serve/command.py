@@ -76,10 +76,6 @@ def impatient(protocol: Any, seconds: float) -> Any:
 
     uvicorn itself waits for the first request, and for the rest of a header, without an end. What
     comes after the header is a matter of `slide.serve.routes.Guard`.
-
-    Args:
-        protocol: a class such as ``H11Protocol``.
-        seconds: from the begin of the connection, or from the first bytes of a further request.
     """
 
     class Impatient(protocol):
@@ -120,11 +116,7 @@ def impatient(protocol: Any, seconds: float) -> Any:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Serves until it is stopped; errors end the process with a sentence.
-
-    Args:
-        words: the arguments; None: those of the process.
-    """
+    """Serves until it is stopped; errors end the process with a sentence."""
     options = parse(words)
     try:
         server = make_server(options)
@@ -140,23 +132,12 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def make_server(options: argparse.Namespace) -> Any:
-    """A server of uvicorn.
-
-    Args:
-        options: the arguments of the command.
-
-    Raises:
-        ImportError: if a package is missing that a server needs.
-        ValueError: for options or models that cannot be.
-        OSError: if there is no such model.
-    """
+    """A server of uvicorn."""
     checks.within("port", options.port, 0, 65_535)
     checks.whole("max_connections", options.max_connections, 1)
     check_installed()
     import uvicorn  # Imported here: an extra.
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    from slide.serve.command import impatient
 
     checks.positive("max_body", options.max_body)
     limits = Limits(

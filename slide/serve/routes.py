@@ -133,39 +133,21 @@ class Health(BaseModel):
 
 
 def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
-    """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up.
-
-    Args:
-        rows: of a request.
-        model: says how many features there are, and their names.
-
-    Raises:
-        ValueError: for a row that is no row of the model.
-    """
-    more = model, Numbering.of(model), _of_texts(rows, model)
-    found = [_row_of_place(place, row, *more) for place, row in enumerate(rows)]
+    """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up."""
+    counted, texts = Numbering.of(model), iter(())
+    given = [row.text for row in rows if row.text is not None]
+    if given and model.vectorizer is not None:  # All texts in one call.
+        indptr, indices, values = model.rows_of(given)
+        texts = ((indices[start:end], values[start:end]) for start, end in pairwise(indptr))
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(_row(row, model, counted, texts))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"row {number}: {error}") from error
     indptr = row_bounds([len(indices) for indices, _ in found])
     indices, values = (np.concatenate(each) for each in zip(*found, strict=True))
     return CSR(indptr, indices, values)
-
-
-def _of_texts(rows: Sequence[Row], model: Model) -> Iterator[_Arrays]:
-    """What the rows of texts become, made in one call."""
-    texts = [row.text for row in rows if row.text is not None]
-    if not texts or model.vectorizer is None:
-        return
-    indptr, indices, values = model.rows_of(texts)
-    for start, end in pairwise(indptr):
-        yield indices[start:end], values[start:end]
-
-
-def _row_of_place(
-    place: int, row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]
-) -> _Arrays:
-    try:
-        return _row(row, model, counted, texts)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"row {place}: {error}") from error
 
 
 def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -> _Arrays:
@@ -208,11 +190,7 @@ def _arrays(indices: list[int], values: list[float]) -> _Arrays:
 
 
 class Metrics:
-    """The metrics of one server.
-
-    Args:
-        waiting: the number of rows that wait.
-    """
+    """The metrics of one server."""
 
     def __init__(self, waiting: Callable[[], int]):
         self.registry = registry = CollectorRegistry()
@@ -238,14 +216,7 @@ class _Refused(Exception):
 
 
 class Guard:
-    """ASGI middleware: an application gets a request when its whole body is there.
-
-    Args:
-        app: the application behind it.
-        limits: of the size of a body, and of the time in which it arrives.
-        metrics: where requests are counted.
-        paths: those that are counted by their names; the others are counted together.
-    """
+    """ASGI middleware: an application gets a request when its whole body is there."""
 
     def __init__(self, app: Any, limits: Limits, metrics: Metrics, paths: Collection[str]):
         self.app, self.limits, self.metrics, self.paths = app, limits, metrics, paths
@@ -313,38 +284,35 @@ def _replayed(body: bytes, receive: Any) -> Any:
 
 def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI:
     """See `slide.serve.create_app`."""
-    metrics = Metrics(lambda: state.waiting)
-    state = Batcher(model.predict_ids, limits, threads, metrics.batch_rows.observe)
+    metrics = Metrics(lambda: batcher.waiting)
+    batcher = Batcher(model.predict_ids, limits, threads, metrics.batch_rows.observe)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state.start()
-        await _warm_up(state, model, search)
+        batcher.start()
+        # Compile kernels, and make look-ups of names and words, before requests.
+        if model.feature_names is not None:
+            await batcher.run(model.feature_names.number, "")
+        if model.vectorizer is not None:
+            await batcher.run(model.rows_of, ["a text"])
+        row = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
+        await batcher.run(model.predict_ids, row, 1, search)
         yield
-        await state.stop()
+        await batcher.stop()
 
     about = "Labels for rows of features or texts, by a model of slide."
     options: dict[str, Any] = {"redoc_url": None, "lifespan": lifespan}
     app = FastAPI(title="slide", description=about, version=runtime.VERSION, **options)
-    _add_routes(app, (model, search), limits, state, metrics)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPError, _refused)
-    app.add_exception_handler(Exception, _failed)
-    paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
-    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=paths)
-    return app
-
-
-def _add_routes(
-    app: FastAPI, served: tuple[Model, str], limits: Limits, batcher: Batcher, metrics: Metrics
-) -> None:
-    model, search = served
     responses: Any = {code: {"model": Problem} for code in _CODES}
 
     @app.post("/predict", response_model=AnsweredRows, responses=responses)
     async def predict(query: Query) -> Response:
         """The best labels of each row, with their scores."""
-        _check_size(query, limits)
+        count, most = len(query.rows), limits.rows
+        if count > most:
+            raise HTTPException(413, f"a request has at most {most} rows, not {count}")
+        if query.k > limits.k:
+            raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
         try:
             rows = rows_to_csr(query.rows, model)
             found = await batcher.ask(rows, query.k, query.search or search)
@@ -370,25 +338,12 @@ def _add_routes(
         """Counters and times, in the text format of Prometheus."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-
-async def _warm_up(batcher: Batcher, model: Model, search: str) -> None:
-    """Compile kernels, and make look-ups of names and words, before requests.
-
-    So is the index, if requests get it that name no search; else when one asks for it.
-    """
-    row = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
-    if model.feature_names is not None:
-        await batcher.run(model.feature_names.number, "")
-    if model.vectorizer is not None:
-        await batcher.run(model.rows_of, ["a text"])
-    await batcher.run(model.predict_ids, row, 1, search)
-
-
-def _check_size(query: Query, limits: Limits) -> None:
-    if len(query.rows) > limits.rows:
-        raise HTTPException(413, f"a request has at most {limits.rows} rows, not {len(query.rows)}")
-    if query.k > limits.k:
-        raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPError, _refused)
+    app.add_exception_handler(Exception, _failed)
+    paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
+    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=paths)
+    return app
 
 
 def _answers(found: Predicted, query: Query, model: Model) -> list[dict[str, Any]]:

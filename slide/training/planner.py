@@ -16,7 +16,7 @@ from slide.training.progress import Counters
 from slide.training.together import Together
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
-from slide.utils.sizes import judged_places
+from slide.utils.sizes import validation_cutoffs
 
 _ROWS, _BATCH = 2000, 512
 
@@ -37,7 +37,7 @@ class HeldRows:
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
             self.known = find_known(train, kind).of(self.split.features)
-        self.places = judged_places(train.num_labels)
+        self.places = validation_cutoffs(train.num_labels)
         self.baseline = self._judge(self._frequent(train))
 
     def precision(self, network: SlideNetwork) -> float:

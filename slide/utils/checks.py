@@ -48,14 +48,7 @@ def share(name: str, value: Any, with_one: bool = False) -> None:
 
 
 def one_of(name: str, value: Any, names: Iterable[str]) -> None:
-    """Raise ValueError unless ``value`` is one of ``names``; the message suggests a near one.
-
-    Example:
-        >>> from slide.utils import checks
-        >>> checks.one_of("search", "exakt", ["exact", "index"])
-        Traceback (most recent call last):
-        ValueError: search must be one of exact, index, not 'exakt'; did you mean exact?
-    """
+    """Raise ValueError unless ``value`` is one of ``names``; the message suggests a near one."""
     names = list(names)
     if value not in names:
         asked = near_word(value, names) if isinstance(value, str) else ""
@@ -69,11 +62,6 @@ def near_word(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
         word: what is unknown.
         known: what it may be.
         cutoff: least likeness in [0, 1], that of `difflib.get_close_matches`.
-
-    Example:
-        >>> from slide.utils import checks
-        >>> checks.near_word("sofmax", ["bce", "softmax"]), checks.near_word("x", ["bce"])
-        ('; did you mean softmax?', '')
     """
     near = get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
@@ -156,14 +144,6 @@ def error_message(error: BaseException | None, overrides: Sequence[str] = ()) ->
         error: the error.
         overrides: those of the command line, ``key=value``. If the message is a sentence about a
             value, such as "epochs must be ...", it begins with the whole key from here.
-
-    Example:
-        >>> from slide.utils import checks
-        >>> error = ValueError("epochs must be at least 1, not 0")
-        >>> checks.error_message(error, ["trainer.epochs=0"])
-        'trainer.epochs must be at least 1, not 0'
-        >>> checks.error_message(PermissionError(13, "Permission denied", "data/cache"))
-        'data/cache: Permission denied'
     """
     # Errors of HTTP have an address as filename, and no strerror.
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:

@@ -73,13 +73,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def json_digest(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of JSON values, whatever the order of their keys and the white space.
-
-    Example:
-        >>> from slide.utils.files import json_digest
-        >>> json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
-        True
-    """
+    """The SHA-256 of JSON values, whatever the order of their keys and the white space."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -124,12 +118,6 @@ def file_state(path: Path) -> list[int]:
 
     Raises:
         OSError: if there is no such file.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from slide.utils.files import file_state
-        >>> len(file_state(Path(__import__("slide").__file__)))
-        2
     """
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns]

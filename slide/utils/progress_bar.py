@@ -27,11 +27,6 @@ class ProgressBar(tqdm):
     Args:
         arguments: those of tqdm: ``iterable``, ``desc``, ``total``.
         keywords: the other arguments of tqdm, such as ``unit`` and ``initial``.
-
-    Example:
-        >>> from slide.utils.progress_bar import ProgressBar
-        >>> sum(ProgressBar(range(4), "adding", unit=" numbers"))
-        6
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):
@@ -69,14 +64,7 @@ class ProgressBar(tqdm):
 
 @contextmanager
 def until_reader_goes() -> Iterator[None]:
-    """Ends the process, with status 1 and no word, when who reads its output has seen enough.
-
-    Example:
-        >>> from slide.utils.progress_bar import until_reader_goes
-        >>> with until_reader_goes():
-        ...     print("many lines")
-        many lines
-    """
+    """Ends the process, with status 1 and no word, when who reads its output has seen enough."""
     try:
         yield
         sys.stdout.flush()
@@ -93,25 +81,13 @@ def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
         file: open for reading.
         size: number of bytes that will be read, about.
         name: what the bar is called.
-
-    Example:
-        >>> import io
-        >>> from slide.utils.progress_bar import counted_bytes
-        >>> with counted_bytes(io.BytesIO(b"four"), 4, "a file") as file:
-        ...     file.read()
-        b'four'
     """
     with ProgressBar(desc=name, total=size, unit="B", unit_scale=True) as bar:
         yield CallbackIOWrapper(bar.update, file, "read")
 
 
 def log(sentence: str) -> None:
-    """Write a line to standard error, above the progress bars.
-
-    Example:
-        >>> from slide.utils.progress_bar import log
-        >>> log("step 20: the rate falls until step 30")
-    """
+    """Write a line to standard error, above the progress bars."""
     if not _process["silent"]:
         tqdm.write(sentence, file=sys.stderr)
 
@@ -121,11 +97,5 @@ def silence(silent: bool = True) -> None:
 
     Args:
         silent: False: it shows and writes them again.
-
-    Example:
-        >>> from slide.utils.progress_bar import silence, log
-        >>> silence()
-        >>> log("nobody reads this")
-        >>> silence(False)
     """
     _process["silent"] = silent

@@ -56,14 +56,9 @@ def output_scale(num_labels: int, shared: bool) -> float:
     return 0.1 if shared and num_labels > _MANY_LABELS else 1.0
 
 
-def judged_places(num_labels: int) -> list[int]:
-    """The places at whose precision held-out rows judge: 1, 3 and 5, if there are more labels.
+def validation_cutoffs(num_labels: int) -> list[int]:
+    """The cut-offs k of the precision on held-out rows: 1, 3 and 5, if there are more labels.
 
-    With as many places as labels, all answers are equally good.
-
-    Example:
-        >>> from slide.utils.sizes import judged_places
-        >>> judged_places(1000), judged_places(4)
-        ([1, 3, 5], [1, 3])
+    With a cut-off as large as the number of labels, all answers are equally good.
     """
     return [k for k in (1, 3, 5) if k == 1 or k < num_labels]

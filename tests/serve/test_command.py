@@ -20,7 +20,7 @@ from slide import FullSampler, Model, SlideNetwork
 from slide.serve import command, create_app
 
 ROOT = Path(__file__).parents[2]
-JSON = {"Content-Type": "command/json"}
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_stopped_server_answers_what_is_under_way(folder):
     try:
         address = "127.0.0.1", int(await_line(r"127\.0\.0\.1:(\d+)")[1])
         body = json.dumps({"rows": [{"indices": [1]}], "k": 2}).encode()
-        head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: command/json\r\n"
+        head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(address, timeout=30) as asking:
             asking.sendall(head.encode() + body[:5])

@@ -51,7 +51,7 @@ TEXT_PARTS = ("train", "test")
 
 
 class Vocabulary(NamedTuple):
-    """The words that are not rare; the id of a word is its place.
+    """The words that are not rare; the id of a word is its index.
 
     Attributes:
         words: V words.
@@ -65,17 +65,7 @@ class Vocabulary(NamedTuple):
 def count_vocabulary(
     path: Path, min_count: int = 1, max_vocabulary: int | None = None, lower: bool = False
 ) -> Vocabulary:
-    """Counts the words of a text.
-
-    Args:
-        path: the text, in UTF-8.
-        min_count: a word with fewer occurrences is rare.
-        max_vocabulary: a word after the first so many is rare, too; None: no limit.
-        lower: read words in lower case.
-
-    Raises:
-        DataError: there are no words, or all are rare.
-    """
+    """Counts the words of a text."""
     counts: Counter[str] = Counter()
     for words in read_words(path, 0, path.stat().st_size, lower):
         counts.update(words)
@@ -92,11 +82,7 @@ def count_vocabulary(
 
 
 def find_border(path: Path, test_share: float) -> int:
-    """Returns the offset of white space at which the last part of a text begins.
-
-    Raises:
-        DataError: a word there is longer than `LONGEST` bytes.
-    """
+    """Returns the offset of white space at which the last part of a text begins."""
     size = path.stat().st_size
     offset = round(size * (1 - test_share))
     with path.open("rb") as file:
@@ -109,11 +95,7 @@ def find_border(path: Path, test_share: float) -> int:
 
 
 def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[str]]:
-    """Yields the words between two offsets of a text, in chunks.
-
-    Raises:
-        DataError: the file is not in UTF-8, or a word is longer than `LONGEST` bytes.
-    """
+    """Yields the words between two offsets of a text, in chunks."""
     rest = b""
     with (
         ProgressBar(total=end - begin, unit="B", unit_scale=True, desc=str(path)) as bar,
@@ -146,13 +128,6 @@ def subsampled_ids(
     """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3).
 
     The number of a word in the text, with the key, decides whether the word stays.
-
-    Args:
-        chunks: consecutive words.
-        vocabulary: words outside it are left out.
-        subsample: a word of frequency f among those of the vocabulary stays with probability
-            ``sqrt(subsample / f)``; 0: all stay.
-        key: of the random numbers.
     """
     frequencies = vocabulary.counts / vocabulary.counts.sum()
     keep = np.sqrt(subsample / frequencies) if subsample else np.ones(len(frequencies))
@@ -170,12 +145,7 @@ def _too_long(path: Path, offset: int) -> DataError:
 
 
 def skip_grams(chunks: Iterable[np.ndarray], window: int) -> Iterator[Block]:
-    """Yields a row for each word that has other words in its window; these are its labels.
-
-    Args:
-        chunks: consecutive ids, int32.
-        window: words on either side.
-    """
+    """Yields a row for each word that has other words in its window; these are its labels."""
     edge = np.full(window, -1, np.int32)
     step = max(1, CHUNK_LABELS // (2 * window))
     words = edge
@@ -200,11 +170,7 @@ def _windows(words: np.ndarray, window: int) -> Block:
 
 
 def first_rows(blocks: Iterable[Block], limit: int | None, source: str) -> Iterator[Block]:
-    """Yields blocks of rows with one feature each, up to ``limit`` rows.
-
-    Raises:
-        DataError: there are no rows.
-    """
+    """Yields blocks of rows with one feature each, up to ``limit`` rows."""
     rows = 0
     for features, labels, _ in blocks:
         count = features.num_rows if limit is None else min(features.num_rows, limit - rows)
