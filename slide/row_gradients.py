@@ -3,6 +3,12 @@
 A backward pass leaves them on the weight (`add_row_gradient`), and `slide.RowSparseAdam` takes
 them from the weight (`take_row_gradients`).
 
+Two marks lie on parameters, too. The numbering (`numbering`) changes when rows are added or
+removed: a backward pass that ran with the former numbers would give rows the gradients of others,
+or write outside of the weight, so operations note it in the forward pass and compare. And
+`mark_shared` notes the group whose processes have other rows each; layers mark their parameters
+whenever they use them, because a copy of a layer has new parameters.
+
 Example:
     >>> import numpy as np, torch
     >>> from slide.row_gradients import RowGradient, add_row_gradient, dense_gradient
@@ -14,26 +20,33 @@ Example:
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from slide.active_set import Transposed
-from slide.ops.backend import on_device, plain
+from slide.backend import array_view, on_device, plain
 from slide.ops.kernels import pattern_products as kernels
 from slide.ops.reference.products import total_rows
-from slide.runtime import array_view
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
 # The optimizers that take row gradients.
 takers: WeakSet[torch.optim.Optimizer] = WeakSet()
+# Of weights with row gradients: the optimizer of the last step, and the ``grad`` that it used.
+_stepped = WeakTensorKeyDictionary()
+# Called once, before the first row gradient of the process is left on a weight.
+before_first_rows: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True)
@@ -147,11 +160,7 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, spars
 
 
 def _is_accumulated(ctx: Any, parameter: torch.Tensor) -> bool:
-    """Whether the running backward pass adds the gradient of a leaf to its ``grad``.
-
-    Raises:
-        RuntimeError: if `torch.autograd.grad` returns the gradient instead.
-    """
+    """Whether the running backward pass adds the gradient of a leaf to its ``grad``."""
     for node, _ in ctx.next_functions:
         if getattr(node, "variable", None) is parameter:
             return torch._C._will_engine_execute_node(node)  # pyright: ignore[reportAttributeAccessIssue]
@@ -167,12 +176,12 @@ def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor
     # Rows of the host may have been fetched to another device.
     values = gradient.values().to(parameter.device, parameter.dtype)
     values = values.view(-1, *parameter.shape[axes:])
-    places = _places(gradient, parameter, parameter.device)
-    ids = torch.stack(torch.unravel_index(places, parameter.shape[:axes]))
+    row_ids = _row_ids(gradient, parameter, parameter.device)
+    ids = torch.stack(torch.unravel_index(row_ids, parameter.shape[:axes]))
     return torch.sparse_coo_tensor(ids, values, parameter.shape, check_invariants=False)
 
 
-def _places(gradient: AnyRowGradient, p: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _row_ids(gradient: AnyRowGradient, p: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The row numbers of a gradient of ``p``, int64, on a device."""
     if gradient.ids is None:
         return torch.arange(num_rows(p), device=device)
@@ -184,8 +193,10 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
     pending = getattr(parameter, "row_gradients", None)
     if pending is None:
         pending = parameter.row_gradients = []  # type: ignore[attr-defined]
+    if not pending:
+        _watch()
+        parameter.shape_of_rows = tuple(parameter.shape)  # type: ignore[attr-defined]
     pending.append(gradient)
-    _watch_optimizers()
     if len(pending) == MANY_PENDING:
         warnings.warn(
             f"{MANY_PENDING} backward passes left gradients on a weight {tuple(parameter.shape)}, "
@@ -195,9 +206,40 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
 
 
 @cache
-def _watch_optimizers() -> None:
+def _watch() -> None:
     """From the first row gradient on, look at each step of any optimizer of PyTorch."""
+    for call in before_first_rows:
+        call()
+    register_optimizer_step_pre_hook(_check_one_owner)
+    register_optimizer_step_post_hook(_note_owner)
     register_optimizer_step_post_hook(_warn_of_left_rows)
+
+
+def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Raise RuntimeError if another optimizer has made a step with the same gradient of a weight.
+
+    A dense gradient beside rows, as of an embedding that is tied to the output layer, would move
+    the weight twice.
+    """
+    for p in _parameters(optimizer):
+        if p.grad is None or p not in _stepped:
+            continue
+        owner, grad, version = _stepped[p]
+        owner = owner()
+        if owner not in (None, optimizer) and grad() is p.grad and version == p.grad._version:
+            raise RuntimeError(
+                f"{type(owner).__name__} has made a step with the gradient of a weight "
+                f"{tuple(p.shape)}, and {type(optimizer).__name__} has it, too: one optimizer must "
+                "own a weight. If an embedding is tied to the output layer, leave the weight to "
+                "slide.RowSparseAdam alone, which takes its dense and row gradients"
+            )
+
+
+def _note_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Note which gradient an optimizer has used of a weight with row gradients."""
+    for p in _parameters(optimizer):
+        if p.grad is not None and hasattr(p, "row_gradients"):
+            _stepped[p] = ref(optimizer), ref(p.grad), p.grad._version
 
 
 def _warn_of_left_rows(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -232,6 +274,16 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
     if gradients:
         parameter.row_gradients = []  # type: ignore[attr-defined]
     grad = parameter.grad
+    for shape in (
+        getattr(parameter, "shape_of_rows", None) if gradients else None,
+        None if grad is None else tuple(grad.shape),
+    ):
+        if shape not in (None, tuple(parameter.shape)):
+            raise ValueError(
+                f"a gradient of a parameter {shape} does not fit one of "
+                f"{tuple(parameter.shape)}: its rows were changed after the backward pass; use "
+                "slide.nn.add_outputs or remove_outputs, which drop such gradients"
+            )
     if grad is not None and grad.layout == torch.sparse_coo:
         axes, found = row_axes(parameter), grad.sparse_dim()
         if found != axes:
@@ -262,10 +314,10 @@ def add_up(gradients: list[AnyRowGradient], parameter: torch.Tensor) -> AnyRowGr
     if len(gradients) == 1:
         return gradients[0]
     values = torch.cat([gradient.values() for gradient in gradients])
-    places = torch.cat([_places(gradient, parameter, values.device) for gradient in gradients])
+    row_ids = torch.cat([_row_ids(gradient, parameter, values.device) for gradient in gradients])
     if plain(values):
-        return RowGradient(*total_rows(places.int(), values))
-    ids, at = np.unique(array_view(places), return_inverse=True)
+        return RowGradient(*total_rows(row_ids.int(), values))
+    ids, at = np.unique(array_view(row_ids), return_inverse=True)
     total = values.new_zeros(len(ids), values.shape[1])
     total.index_add_(0, torch.from_numpy(at), values)
     return RowGradient(ids.astype(np.int32), total)
@@ -275,8 +327,8 @@ def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The sum of the row gradients left on ``parameter``, in its shape; for tests."""
     out = torch.zeros_like(parameter)
     for gradient in getattr(parameter, "row_gradients", []):
-        places = _places(gradient, parameter, out.device)
-        out.view(num_rows(out), -1).index_add_(0, places, gradient.values().to(out.device))
+        row_ids = _row_ids(gradient, parameter, out.device)
+        out.view(num_rows(out), -1).index_add_(0, row_ids, gradient.values().to(out.device))
     return out
 
 
@@ -298,3 +350,26 @@ def as_rows(parameter: torch.Tensor) -> torch.Tensor:
     """
     width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 would say nothing.
     return parameter.detach().view(num_rows(parameter), width)
+
+
+def renumber_rows(parameter: torch.Tensor) -> None:
+    """Note that the rows of a parameter have other numbers from now on."""
+    parameter.times_renumbered = numbering(parameter)[0] + 1  # type: ignore[attr-defined]
+
+
+def numbering(parameter: torch.Tensor) -> tuple[int, int]:
+    """A mark of the present row numbers, which is another one after they change."""
+    count = len(parameter) if parameter.ndim else 1
+    return getattr(parameter, "times_renumbered", 0), count
+
+
+def mark_shared(group: Any, *parameters: torch.Tensor | None) -> None:
+    """Note that the rows of parameters are shared out among the processes of a group."""
+    for parameter in parameters:
+        if parameter is not None:
+            parameter.shared_by = group  # type: ignore[attr-defined]
+
+
+def sharing_group(parameter: torch.Tensor) -> Any:
+    """The group whose processes share out the rows of a parameter; None: this one has all."""
+    return getattr(parameter, "shared_by", None)

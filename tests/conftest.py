@@ -23,7 +23,7 @@ from helpers import damage
 from numba.core import config as numba_config
 
 from slide import runtime
-from slide.ops.backend import plain
+from slide.backend import plain
 from slide.ranking import judge
 
 COMPILED = not numba_config.DISABLE_JIT

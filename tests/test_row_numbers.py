@@ -6,9 +6,9 @@ import torch
 from helpers.active_sets import B, D, N, draw, make_active
 from helpers.matrices import make_csr
 
+from slide.backend import backend
 from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
 from slide.functional.host_rows import fetch_set
-from slide.ops.backend import backend
 from slide.optim import resize_rows
 from slide.sparse import Pattern
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
+from slide.backend import backend
 from slide.check.formulas import FORMULAS, Test, equal, gradient, near, random_csr
 from slide.data.dataset import Split
 from slide.functional import (
@@ -24,7 +25,6 @@ from slide.functional import (
 from slide.functional.losses import LOSSES
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.tables import fold
-from slide.ops.backend import backend
 from slide.ops.kernels import random as random_kernels
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.sketches import (
@@ -41,7 +41,7 @@ from slide.ops.reference import active_sets as reference
 from slide.ops.reference.random import random_below, random_bits
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
-from slide.sampling.best_ids import best_of_voted
+from slide.sampling.protocol import best_of_voted
 from slide.search import RowIndex, exact_top_k
 from slide.sparse import Pattern
 

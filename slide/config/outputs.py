@@ -15,8 +15,8 @@ from slide.model import Model
 from slide.model.folder import MODEL_FILE
 from slide.model.saving import write_model
 from slide.report import Answers, write_report
-from slide.tensor_folder import Written, stream_file
 from slide.training import Trainer
+from slide.utils.tensor_folder import Written, stream_file
 
 
 def write_run_model(trainer: Trainer) -> None:

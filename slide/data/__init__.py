@@ -1,13 +1,20 @@
 """Sparse multi-label data sets: reading, generating, transforming, batching."""
 
-from slide.data.batches import Batch, Batches
-from slide.data.dataset import SparseDataset, Split, holdout
+from slide.data.dataset import Batch, Batches, SparseDataset, Split, fingerprint, holdout
 from slide.data.errors import DataError
-from slide.data.fetching.download import download
-from slide.data.fingerprint import fingerprint
-from slide.data.formats.text_writer import write_xmc
-from slide.data.kind import OwnItems, are_items, find_known, kind_of, labels_and_items
-from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
+from slide.data.fetching import download
+from slide.data.kind import (
+    KnownLabels,
+    OwnItems,
+    are_items,
+    find_known,
+    first_unknown,
+    kind_of,
+    labels_and_items,
+    lists_all_labels,
+    row_keys,
+)
+from slide.data.row_files import write_xmc
 from slide.data.row_transform import RowTransform
 from slide.data.sources.documents import documents
 from slide.data.sources.mnist import mnist

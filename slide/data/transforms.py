@@ -35,18 +35,17 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
-from slide.data.row_transform import STEP_ARRAYS, RowTransform
-from slide.data.transform_steps import frequent_labels, row_counts, tf_idf_weights
-
-__all__ = [
-    "check_transform",
-    "count_steps",
-    "transform",
-]
+from slide.data.row_transform import (
+    STEP_ARRAYS,
+    RowTransform,
+    frequent_labels,
+    row_counts,
+    tf_idf_weights,
+)
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TRANSFORM_VERSION = 2
@@ -93,7 +92,7 @@ def transform(
     if not any(arguments.values()):
         return data
     if data.folder is None:
-        raise ValueError(f"{data.name} is not in a cache folder, so the result has no place")
+        raise ValueError(f"{data.name} is not in a cache folder: the result has no folder")
     if hashed_features >= data.num_features:
         raise ValueError(
             f"hashed_features must be below the number of features of {data.name}, "
@@ -175,7 +174,7 @@ def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> Row
 
 def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:
     """The rows of a split, transformed."""
-    with Bar(total=len(split), unit=" rows", desc="transforming") as bar:
+    with ProgressBar(total=len(split), unit=" rows", desc="transforming") as bar:
         for part in split.blocks():
             yield Block(steps.features(part.features), steps.labels(part.labels))
             bar.update(len(part))

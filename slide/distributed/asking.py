@@ -10,8 +10,7 @@ from torch import Tensor
 
 from slide.distributed.group import Group
 from slide.distributed.network import ShardedNetwork
-from slide.inputs import as_csr
-from slide.sparse import CSR
+from slide.sparse import CSR, as_csr
 
 _END, _FAILED = "end", "failed"
 

@@ -7,18 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.distributed.group import Group
 from slide.distributed.output_linear import ShardedOutputLinear
 from slide.distributed.shares import Shares
 from slide.functional.autograd import outside_autocast
 from slide.functional.linear import DTYPES, check_linear
-from slide.inputs import as_pattern
 from slide.nn import ActiveLoss
 from slide.nn.network import SamplerFactory
-from slide.runtime import untraced
-from slide.sparse import Pattern, check_labels, row_bounds
+from slide.sparse import Pattern, as_pattern, check_labels, row_bounds
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 # Types of inputs, by the numbers that processes tell each other; under autocast there are more.
 _DTYPES = (*DTYPES, torch.float16)

@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide import functional as F
 from slide.distributed.first_rows import normal_rows
 from slide.distributed.group import Group
 from slide.distributed.shares import Shares
-from slide.inputs import as_csr
 from slide.nn import Activation
-from slide.runtime import random_key, untraced
+from slide.row_gradients import mark_shared
 from slide.sampling import FullSampler
-from slide.shared_parameters import mark_shared
-from slide.sparse import check_pattern
+from slide.sparse import as_csr, check_pattern
+from slide.utils import checks
+from slide.utils.profiling import untraced
+from slide.utils.random_keys import random_key
 
 
 class ShardedInputLinear(nn.Module):

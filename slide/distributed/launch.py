@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from slide import checks
+from slide.backend import CPU, find_device
 from slide.distributed.group import Group
-from slide.ops.backend import CPU, find_device
+from slide.utils import checks
 
 # What torchrun tells each process; Slurm and others may set the same variables.
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -139,8 +139,8 @@ def find_rank_device(name: str, place: Place) -> torch.device:
     """The device of that name for one of the processes of a run.
 
     Args:
-        name: as in `slide.ops.backend.find_device`; with ``"cuda"`` each process of a machine takes
-            a GPU of its own, by its number there.
+        name: as in `slide.backend.find_device`; with ``"cuda"`` each process of a machine takes a
+            GPU of its own, by its number there.
         place: of this process, from `find_place`.
 
     Raises:

@@ -13,8 +13,8 @@ from slide.distributed.output_linear import ShardedOutputLinear
 from slide.distributed.shares import Shares
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
-from slide.runtime import random_key
 from slide.sampling import FullSampler
+from slide.utils.random_keys import random_key
 
 # What the keys of draws are for.
 _FIRST, _OUTPUT, _HIDDEN, _DROPOUT = range(4)

@@ -7,22 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import on_device, on_host
 from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
 from slide.distributed.shares import Shares
 from slide.functional.autograd import outside_autocast
 from slide.functional.linear import LinearOptions
-from slide.inputs import as_pattern
 from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory
-from slide.ops.backend import on_device, on_host
-from slide.runtime import random_key, untraced
+from slide.row_gradients import mark_shared
 from slide.sampling import ActiveSampler, Sampler
-from slide.shared_parameters import mark_shared
-from slide.sparse import Pattern, check_labels
+from slide.sparse import Pattern, as_pattern, check_labels
+from slide.utils import checks
+from slide.utils.profiling import untraced
+from slide.utils.random_keys import random_key
 
 
 class ShardedOutputLinear(nn.Module):

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet, check_targets
+from slide.backend import number_of, on_device
 from slide.distributed.group import Group
 from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
 from slide.functional.active_loss import hardest_count
@@ -19,9 +19,9 @@ from slide.functional.autograd import FirstDerivatives
 from slide.functional.linear import LinearOptions, linear_on_set
 from slide.functional.linear_loss import linear_loss_on_set
 from slide.nn import ActiveLoss
-from slide.ops.backend import number_of, on_device
 from slide.ops.reference.losses import aimed_at, score_matrix
 from slide.row_gradients import hand_over, take_row_gradients
+from slide.utils import checks
 
 
 class Task(NamedTuple):

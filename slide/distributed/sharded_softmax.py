@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from slide.backend import on_device
 from slide.distributed.group import Group
-from slide.ops.backend import on_device
 from slide.ops.reference.products import samples_of
 from slide.sparse import Pattern
 

@@ -4,8 +4,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from slide import checks
 from slide.sparse import CSR, Pattern
+from slide.utils import checks
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
 # So many rounds look at the work of the ranks so far. A row of the others is little work.

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.backend import on_device
 from slide.distributed.network import ShardedNetwork, plain_name
 from slide.distributed.shares import Shares
-from slide.ops.backend import on_device
 
 # Numbers of a block, about.
 _BLOCK = 1 << 20

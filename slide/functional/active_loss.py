@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks, ops
+from slide import ops
 from slide.active_set import ActiveSet, check_sets, check_targets
 from slide.functional.autograd import FirstDerivatives
 from slide.functional.losses import Loss, find_loss
-from slide.runtime import profiled, untraced
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 
 @untraced

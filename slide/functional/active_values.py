@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.ops.backend import on_device
+from slide.backend import on_device
 from slide.ops.reference.products import samples_on
-from slide.runtime import untraced
+from slide.utils.profiling import untraced
 
 
 @untraced

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from slide.ops.backend import CPU, on_device
-from slide.row_numbers import numbering
+from slide.backend import CPU, on_device
+from slide.row_gradients import numbering
 
 
 class FirstDerivatives(torch.autograd.Function):

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from slide import checks, ops
+from slide import ops
+from slide.backend import KERNEL_DTYPES, check_together, on_device
 from slide.functional.autograd import (
     FirstDerivatives,
     check_drawn,
@@ -24,9 +25,9 @@ from slide.functional.autograd import (
     drawn_ids,
     outside_autocast,
 )
-from slide.ops.backend import KERNEL_DTYPES, on_device
 from slide.row_gradients import RowGradient, check_leaves, hand_over
-from slide.runtime import check_together, untraced
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 Channels = np.ndarray | Tensor | None
 IntPair = int | tuple[int, int]

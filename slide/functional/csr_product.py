@@ -4,10 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
+from slide.backend import check_together
 from slide.functional.autograd import FirstDerivatives, outside_autocast
 from slide.ops.csr import CSRMatrix
-from slide.runtime import check_together, untraced
 from slide.sparse import CSR
+from slide.utils.profiling import untraced
 
 
 @untraced

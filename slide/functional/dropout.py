@@ -5,11 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide import checks, ops
+from slide import ops
+from slide.backend import KERNEL_DTYPES, array_view
 from slide.functional.autograd import FirstDerivatives
-from slide.ops.backend import KERNEL_DTYPES
-from slide.runtime import array_view, random_key, untraced
 from slide.sparse import CSR
+from slide.utils import checks
+from slide.utils.profiling import untraced
+from slide.utils.random_keys import random_key
 
 
 @untraced

@@ -16,8 +16,8 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.functional.autograd import FirstDerivatives, check_drawn, drawn_ids
 from slide.row_gradients import RowGradient, hand_over
-from slide.runtime import profiled
 from slide.sparse import CSR
+from slide.utils.profiling import profiled
 
 
 def fetch_set(

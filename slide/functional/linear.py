@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks, ops
-from slide.active_set import ActiveSet, Transposed, check_sets
+from slide import ops
+from slide.active_set import ActiveSet, Scratch, Transposed, check_sets
+from slide.backend import array_view, check_together, device_of, has_bfloat16, on_device
 from slide.functional.autograd import (
     FirstDerivatives,
     check_drawn,
@@ -15,7 +16,6 @@ from slide.functional.autograd import (
     drawn_ids,
     outside_autocast,
 )
-from slide.ops.backend import device_of, on_device
 from slide.ops.kernels.ragged import select_rows
 from slide.ops.reference.products import TotalRows
 from slide.row_gradients import (
@@ -25,9 +25,9 @@ from slide.row_gradients import (
     check_leaves,
     hand_over,
 )
-from slide.runtime import array_view, check_together, has_bfloat16, profiled, untraced
-from slide.scratch import Scratch
 from slide.sparse import CSR
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)

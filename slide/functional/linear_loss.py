@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks, ops
+from slide import ops
 from slide.active_set import ActiveSet, check_targets
+from slide.backend import number_of
 from slide.functional.active_loss import check_fraction, hardest_count, loss_on_active
 from slide.functional.autograd import FirstDerivatives, check_not_averaged, outside_autocast
 from slide.functional.linear import (
@@ -21,9 +22,9 @@ from slide.functional.linear import (
     weight_gradient,
 )
 from slide.functional.losses import Loss, find_loss
-from slide.ops.backend import number_of
 from slide.row_gradients import RowGradient, check_leaves, hand_over
-from slide.runtime import profiled, untraced
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 # Takes the gradient of the inputs ``(B, D)`` and the loss, a scalar.
 Early = Callable[[Tensor, Tensor], object]

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.ops.kernels import losses as kernels
 from slide.ops.reference import losses as reference
 from slide.sparse import Pattern
+from slide.utils import checks
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from torch import Tensor
 
 from slide import ops
 from slide.active_set import ActiveSet
+from slide.backend import KERNEL_DTYPES
 from slide.functional.autograd import FirstDerivatives, check_not_averaged
 from slide.functional.linear import pattern_gradient
-from slide.inputs import as_csr
-from slide.ops.backend import KERNEL_DTYPES
 from slide.ops.kernels.ragged import select_rows
 from slide.row_gradients import check_leaves, hand_over
-from slide.runtime import profiled, untraced
-from slide.sparse import CSR, check_pattern
+from slide.sparse import CSR, as_csr, check_pattern
+from slide.utils.profiling import profiled, untraced
 
 
 @untraced

@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide import checks
-from slide.ops.backend import device_of, native, on_device, on_host, plain
+from slide.backend import device_of, native, on_device, on_host, plain
 from slide.ops.kernels import buckets as kernels
 from slide.ops.kernels.buckets import Buckets
 from slide.ops.reference import hashing as plain_buckets
 from slide.ops.reference.hashing import BucketTensors
-from slide.runtime import random_key
 from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.random_keys import random_key
 
 _INT32 = np.dtype(np.int32), torch.int32
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
-# With so many buckets for each id, few ids of different codes share one.
+# 2 buckets for each id: few ids of different codes share one.
 _BUCKETS_PER_ID = 2
 _UNBOUNDED = 2**31 - 1
 
@@ -233,7 +233,7 @@ class HashTables:
     def buckets_of(self, codes: Any, probes: int = 1) -> Any:
         """The buckets of codes, which are `fold` of them if there are more codes than buckets.
 
-        Kernels that read ``buckets`` themselves take these. Arguments and errors are those of
+        Kernels that read ``buckets`` take the result. Arguments and errors are those of
         `check_codes`.
         """
         self.check_codes(codes, probes)
@@ -244,7 +244,7 @@ class HashTables:
 
         Args:
             codes: ``(P * L, n)`` int32 in ``[0, num_codes)``. On another device than the CPU
-                nobody looks at them, since the host would wait for the device.
+                they are not checked, since the host would wait for the device.
             probes: P, number of buckets in each table.
 
         Raises:
@@ -293,7 +293,7 @@ class HashTables:
     def occupancy(self) -> tuple[float, int, float]:
         """Share of buckets that are not empty, ids in the fullest one, and share of full buckets.
 
-        A bucket holds at most ``bucket_capacity`` ids of those that were added.
+        A bucket holds at most ``bucket_capacity`` of the ids that were added.
         """
         seen = on_host(self.buckets.seen)
         filled, full = float(np.mean(seen > 0)), float(np.mean(seen >= self.capacity))

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from slide.files import resume_word
-from slide.tensor_folder import FolderKind, check_files, read_folder
+from slide.utils.run_folders import resume_word
+from slide.utils.tensor_folder import FolderKind, check_files, read_folder
 
 MODEL_FILE = "model.json"
 # Models of format 3 know no similar questions and no regressions of items.
@@ -12,7 +12,7 @@ MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=4, oldest=3)
 
 
 def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:
-    """Read and check ``model.json``, and compare the files; see `slide.tensor_folder`.
+    """Read and check ``model.json``, and compare the files; see `slide.utils.tensor_folder`.
 
     Args:
         folder: the folder.

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
 from slide.data import OwnItems, RowTransform
-from slide.names import Names
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR
+from slide.utils import checks
+from slide.utils.names import Names
 
 
 def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> EnsembleRanker:

@@ -5,22 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
-from slide.inputs import as_pattern
 from slide.model.growing import extended_names, grown_ranker, with_features, with_label_ids
 from slide.model.one_pass import loss_of, make_trainable, optimizer_options, train_pass
 from slide.model.restrict import kept_ranker, own_layers
-from slide.names import Names, check_columns
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
 from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
-from slide.sizes import batch_size
-from slide.sparse import CSR, Pattern, check_labels
+from slide.sparse import CSR, Pattern, as_pattern, check_labels
+from slide.utils import checks
+from slide.utils.names import Names, check_columns
+from slide.utils.sizes import batch_size
 
 # Scales of first weights: of new features as in conf/network/mlp.yaml; of new labels that of very
-# many labels, since the hidden layer has learnt already (see `slide.sizes.output_scale`).
+# many labels, since the hidden layer has learnt already (see `slide.utils.sizes.output_scale`).
 _INIT_SCALE, _OUTPUT_SCALE = 0.2, 0.1
 
 

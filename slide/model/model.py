@@ -7,21 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide import checks
 from slide.data import RowTransform, TextVectorizer
 from slide.data.row_transform import old_label_ids
-from slide.inputs import as_csr
 from slide.model.learning import LearningMixin
 from slide.model.restrict import kept_network, kept_ranker
 from slide.model.saving import check_target, write_model
-from slide.names import Names, check_columns
 from slide.nn import SlideNetwork
-from slide.nn.predicting import check_finite
-from slide.nn.searched_layer import SEARCHES as SEARCHES
+from slide.nn.sampled_layer import check_finite
+from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
-from slide.sizes import default_search
-from slide.sparse import CSR, check_pattern
+from slide.sparse import CSR, as_csr, check_pattern
+from slide.utils import checks
+from slide.utils.names import Names, check_columns
+from slide.utils.sizes import default_search
 
 _BATCH = 1024
 

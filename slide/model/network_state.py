@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
 from slide.sampling import FullSampler
-from slide.stored_rows import DTYPES_OF_FILES, StoredRows
+from slide.utils import checks
+from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 
 # Rows of int8 have other names than weights, so that an older slide does not take them for these.
 _CODES, _SCALES = ".int8", ".scales"
@@ -43,7 +43,7 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
             found[f"{place}.weight"] = layer.weight.detach().float()
             continue
         if stored is None or stored.codes.dtype != DTYPES_OF_FILES[dtype]:
-            stored = StoredRows.of(layer.weight.detach(), dtype)
+            stored = QuantizedRows.of(layer.weight.detach(), dtype)
         if stored.scales is None:
             found[f"{place}.weight"] = stored.codes
         else:
@@ -75,7 +75,7 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
         shape = layer.out_features, layer.in_features
         rows = _taken_rows(tensors, f"{place}.weight", shape[::-1] if layer is first else shape)
         bias = _taken(tensors, f"{place}.bias", shape[:1], torch.float32)
-        if isinstance(rows, StoredRows) and place in stored:
+        if isinstance(rows, QuantizedRows) and place in stored:
             setattr(network, place, stored[place](rows, bias))
         else:
             layer.weight = nn.Parameter(rows.float(), requires_grad=False)
@@ -94,13 +94,13 @@ def _places(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
 
 def _taken_rows(
     tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]
-) -> Tensor | StoredRows:
+) -> Tensor | QuantizedRows:
     """The tensor of that name, or the rows that are kept as short numbers under it."""
     if f"{name}{_CODES}" in tensors:
         codes = _taken(tensors, f"{name}{_CODES}", shape, torch.int8)
-        return StoredRows(codes, _taken(tensors, f"{name}{_SCALES}", shape[:1], torch.float32))
+        return QuantizedRows(codes, _taken(tensors, f"{name}{_SCALES}", shape[:1], torch.float32))
     found = _taken(tensors, name, shape, torch.float32, torch.bfloat16)
-    return StoredRows(found) if found.dtype == torch.bfloat16 else found
+    return QuantizedRows(found) if found.dtype == torch.bfloat16 else found
 
 
 def _taken(

@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slide.checks import DivergenceError
 from slide.data import Batch
 from slide.functional.losses import LOSSES
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
-from slide.sizes import active_outputs
+from slide.utils.checks import DivergenceError
+from slide.utils.sizes import active_outputs
 
 _OPTIMIZER = ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
 

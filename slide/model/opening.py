@@ -11,8 +11,8 @@ from slide.model.index_state import restored_index
 from slide.model.model import Model
 from slide.model.network_state import restored_network
 from slide.model.ranker_state import restored_ranker
-from slide.names import Names
-from slide.tensor_folder import read_tensors
+from slide.utils.names import Names
+from slide.utils.tensor_folder import read_tensors
 
 
 def load(path: str | Path, verify: bool = True) -> Model:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from slide.data import KnownLabels, OwnItems
-from slide.data.transform_steps import keep_labels
+from slide.data.row_transform import keep_labels
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
 from slide.ops.kernels.ragged import select_rows

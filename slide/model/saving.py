@@ -10,8 +10,8 @@ from slide.model.folder import MODEL_FILE, MODEL_FOLDER
 from slide.model.index_state import index_settings, index_tensors
 from slide.model.network_state import network_settings, network_tensors
 from slide.model.ranker_state import ranker_settings, ranker_tensors
-from slide.names import Names
-from slide.tensor_folder import NEW_FILES, SUFFIX, Written, listed_files, write_folder
+from slide.utils.names import Names
+from slide.utils.tensor_folder import NEW_FILES, SUFFIX, Written, listed_files, write_folder
 
 
 def check_target(folder: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
+from slide.backend import KERNEL_DTYPES, on_device, on_host
 from slide.functional.autograd import outside_autocast
 from slide.functional.convolution import (
     Channels,
@@ -20,12 +20,10 @@ from slide.functional.convolution import (
     check_convolution,
     input_ids,
 )
-from slide.nn.activation import Activation
-from slide.nn.place import check_dtype
-from slide.nn.sampled_layer import SampledLayer
-from slide.ops.backend import KERNEL_DTYPES, on_device, on_host
-from slide.runtime import untraced
+from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype
 from slide.sampling import Sampler
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 # The fractional parts of its first n multiples are spread evenly over [0, 1), for each n.
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -192,7 +190,7 @@ class SampledConv2d(SampledLayer):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
-            f"groups={self.groups}, sampler={type(self.sampler).__name__}"
+            f"groups={self.groups}, sampler={self.sampler!r}"
         )
 
 

@@ -6,7 +6,6 @@ compare with the kernels, and which computes on other devices than the CPU. A fu
 `OPERATIONS` picks by the device of its tensors and by ``SLIDE_BACKEND``.
 """
 
-from slide.ops.backend import OPERATIONS as OPERATIONS
 from slide.ops.csr import CSRMatrix as CSRMatrix
 from slide.ops.layers import is_channels_last as is_channels_last
 from slide.ops.layers import put_channels as put_channels
@@ -24,3 +23,4 @@ from slide.ops.products import row_gradient as row_gradient
 from slide.ops.products import rows_to_visit as rows_to_visit
 from slide.ops.products import sampled_product as sampled_product
 from slide.ops.products import weighted_sum as weighted_sum
+from slide.ops.table import OPERATIONS as OPERATIONS

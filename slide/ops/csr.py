@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.ops.backend import on_device, plain
+from slide.backend import array_view, on_device, plain
 from slide.ops.kernels.pattern_products import sampled_product
 from slide.ops.kernels.ragged import gather_entries
 from slide.ops.reference.products import entry_products, samples_of, weighted_sum
-from slide.runtime import array_view
 from slide.sparse import CSR, check_pattern
+from slide.utils import checks
 
 # Number of the matrix's rows in a block of its transpose. A block reads that many numbers of the
 # output's gradient in random order, and they fit into a core's cache.

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.ops.backend import operation
+from slide.backend import array_view
 from slide.ops.kernels import layers as kernels
 from slide.ops.reference import layers as reference
-from slide.runtime import array_view
+from slide.ops.table import operation
 
 
 def _flat(x: Tensor) -> np.ndarray:

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.ops.backend import operation
+from slide.backend import array_view
 from slide.ops.kernels.losses import Rows
 from slide.ops.kernels.ragged import clear_rows as _clear_rows
 from slide.ops.reference import losses as reference
-from slide.runtime import array_view
+from slide.ops.table import operation
 
 # Number of scores in a block: they stay in the second-level caches.
 _BLOCK_SCORES = 2**19

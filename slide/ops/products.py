@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.ops.backend import operation, plain
+from slide.backend import array_view, plain
 from slide.ops.kernels import pattern_products as kernels
 from slide.ops.kernels import ragged
 from slide.ops.reference import products as reference
-from slide.runtime import array_view, num_threads
+from slide.ops.table import operation
+from slide.runtime import num_threads
 from slide.sparse import CSR
 
 # Above this share of non-zero entries, dense products that are rounded to bfloat16 are faster.

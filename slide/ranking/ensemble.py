@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data import (
     KnownLabels,
     OwnItems,
@@ -22,8 +20,10 @@ from slide.ranking.linear_classifiers import LinearClassifiers, counts_items
 from slide.ranking.neighbours import USUAL_NEAR, Neighbours, num_near_rows
 from slide.ranking.ranked import Ranked
 from slide.ranking.substitutes import Substitutes
-from slide.sizes import judged_places
 from slide.sparse import CSR, Pattern, hits
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import validation_cutoffs
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
@@ -167,7 +167,7 @@ class EnsembleRanker:
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
         weights = [np.empty(0)]
         parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
-        for part in Bar(parts, "evidence", count, leave=False):
+        for part in ProgressBar(parts, "evidence", count, leave=False):
             evidence = self.evidence(network, part.features, 1, search)
             columns.append(evidence.columns)
             known = evidence.ids >= 0
@@ -285,7 +285,7 @@ class EnsembleRanker:
         """Neighbours by plain or by weighted features, the better ones for held-out rows."""
         # Files may be sorted, so the rows come from all of them.
         rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-        trial, places, found = held.take(rows), judged_places(train.num_labels), []
+        trial, places, found = held.take(rows), validation_cutoffs(train.num_labels), []
         known = None if self.known_labels is None else self.known_labels.of(trial.features)
         for weighted in (False, True):
             model = self._neighbours(train, weighted)

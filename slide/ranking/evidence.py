@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from slide.backend import on_host
 from slide.data import KnownLabels, OwnItems
 from slide.nn import SlideNetwork
-from slide.nn.predicting import check_finite
-from slide.ops.backend import on_host
+from slide.nn.sampled_layer import check_finite
 from slide.ops.kernels.evidence import fill_evidence
 from slide.ranking.associations import Associations
 from slide.ranking.linear_classifiers import LinearClassifiers

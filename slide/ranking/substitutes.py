@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from slide import checks
 from slide.data.dataset import take_labels
-from slide.data.transform_steps import mix_bits
+from slide.data.row_transform import mix_bits
 from slide.ops.kernels.base_scorers import Questions, ask_similar
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import shortened
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
+from slide.utils import checks
 
 # Number of similar features of each feature.
 MOST_SIMILAR = 512

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from torch import Tensor
 
+from slide.backend import on_host
 from slide.data import first_unknown
 from slide.data.dataset import take_labels
 from slide.nn import SampledLinear
-from slide.ops.backend import on_host
 from slide.sparse import Pattern
 
 # Rows are asked for as many labels more as the next of these numbers: it depends on nothing but the

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
+from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
-from slide.hashing.probing import MOST_PROBES
+from slide.hashing.families import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.ops.backend import on_device, on_host, plain
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.sketches import (
     CODES,
@@ -27,14 +26,22 @@ from slide.ops.kernels.sketches import (
     rank_buckets,
     sketch_rows,
 )
-from slide.ops.reference import active_sets as reference
+from slide.ops.reference import active_sets as plain_sketches
 from slide.ops.reference.random import random_rows
-from slide.runtime import array_view, has_bfloat16, profiled, random_key
-from slide.sampling.best_ids import best_of_voted, dense, in_turns
-from slide.sampling.protocol import Proposer, Queries, num_queries
-from slide.search.changes import kept_state, unchanged
+from slide.sampling.protocol import (
+    Proposer,
+    Queries,
+    best_of_voted,
+    dense,
+    in_turns,
+    num_queries,
+)
+from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
-from slide.states import check_same_settings
+from slide.utils import checks
+from slide.utils.profiling import profiled
+from slide.utils.random_keys import random_key
+from slide.utils.tensor_folder import check_same_settings
 
 # Rows of the head, which each input looks at: one product of matrices brings their scores, while a
 # row of a bucket costs a wait for memory. 1/32 of the rows, within bounds; in a layer with no more
@@ -310,7 +317,7 @@ class LSHProposer(Proposer):
         """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias)
         if plain(projected):
-            return reference.sketch_rows(projected, self._offset)
+            return plain_sketches.sketch_rows(projected, self._offset)
         out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
         sketch_rows(array_view(projected), array_view(self._offset), _views(out))
         return out
@@ -451,7 +458,9 @@ class LSHProposer(Proposer):
             self.looked = float(self.out_features)
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = torch.nn.functional.pad(z, (0, CODES - z.shape[1]))
-            return reference.rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
+            return plain_sketches.rank_all(
+                z, self.sketches, torch.from_numpy(pairs).to(z.device), most
+            )
         codes, tables = [np.zeros((0, len(z)), np.int32)], [np.zeros(0, np.int64)]
         vectors = _mixed(z[:, :HASHED])
         for i, family in enumerate(self.families):

@@ -8,17 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
+from slide.active_set import Scratch
+from slide.backend import on_host, plain
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
-from slide.ops.backend import on_host, plain
 from slide.ops.kernels.active_sets import RankedIds, vote_per_sample
-from slide.runtime import num_threads, profiled, random_key
+from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
-from slide.scratch import Scratch
 from slide.sparse import CSR, Pattern
-from slide.states import check_same_settings
+from slide.utils import checks
+from slide.utils.profiling import profiled
+from slide.utils.random_keys import random_key
+from slide.utils.tensor_folder import check_same_settings
 
 # Far below any other coordinate, and above none that is negative.
 _TINY = 1e-30
@@ -32,10 +34,10 @@ class PublishedLSHProposer(Proposer):
 
     Weights and inputs are hashed as they are, without biases. A sample has all ids in its buckets
     of all tables, without a threshold on votes ("mode 4" there). Where these and its labels are
-    fewer than ``fill``, the next ids of a shuffled list of all outputs follow, from a place that is
+    fewer than ``fill``, the next ids of a shuffled list of all outputs follow, from a position
     drawn for the batch; that program draws it once in a second. Tables follow the weights by
     rebuilds alone. For all of them an `ActiveSampler` needs ``candidate_share=None``; where it has
-    fewer places, the ids in the most buckets stay.
+    less room, the ids in the most buckets stay.
 
     Args:
         in_features: D, length of the inputs.
@@ -137,7 +139,7 @@ class PublishedLSHProposer(Proposer):
         if getattr(self.hash, "packing", None) != "released":
             return self.hash.codes(queries.detach())
         # Most coordinates are 0 after a ReLU. Of equal ones in a bin the released program takes the
-        # first in the order of the coordinates, so its place there, the digit, is as if drawn.
+        # first in the order of the coordinates, so its position there, the digit, is as if drawn.
         falling = torch.arange(1, self.in_features + 1, device=queries.device) * -_TINY
         queries = queries.detach()
         return self.hash.codes(torch.where(queries == 0, falling.to(queries.dtype), queries))
@@ -150,7 +152,7 @@ class PublishedLSHProposer(Proposer):
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`; of ids with equal votes, those that are found first."""
+        """See `Proposer.propose`; of ids with equal votes, the first that are found."""
         if plain(queries):
             found = super().propose(queries, labels, places, key)
             assert isinstance(found, RankedIds)
@@ -172,7 +174,7 @@ class PublishedLSHProposer(Proposer):
     def _filled_up(
         self, found: RankedIds, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds:
-        """The ids that were found, without labels, and those of the list that are wanting."""
+        """The ids that were found, without labels, and ids of the list that are wanting."""
         least = self.fill if self.fill < self.out_features else 0
         start = int(random_key(int(key), 1)) % self.out_features
         length = least + found.counts.max(initial=0)  # So many may be in the set already.
@@ -198,7 +200,7 @@ class PublishedLSHProposer(Proposer):
         return RankedIds(out, counts)
 
     def statistics(self) -> dict[str, float]:
-        """See `Proposer.statistics`; rows that were seen are those of a set without the fill."""
+        """See `Proposer.statistics`; rows that were seen are the rows of a set without the fill."""
         return {"look_up/rows_seen": self.retrieved, **self.tables.statistics()}
 
     def _settings(self) -> dict[str, Any]:

@@ -11,13 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide.checks import DivergenceError
 from slide.distributed import Group
-from slide.files import hold_folder, release_folder, sync_folder
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.states import split_state
-from slide.tensor_folder import write_folder
 from slide.training.checkpoint_folders import (
     CHECKPOINT,
     clear_unfinished,
@@ -37,6 +33,10 @@ from slide.training.shared_checkpoint import (
     write_parts,
 )
 from slide.training.shared_state import load_network_state, network_state
+from slide.utils.checks import DivergenceError
+from slide.utils.files import sync_folder
+from slide.utils.run_folders import hold_folder, release_folder
+from slide.utils.tensor_folder import split_state, write_folder
 
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
@@ -48,7 +48,7 @@ class Checkpoint:
     That is the network (weights, and the states of the samplers), the optimizer, the random state
     of torch, the `Plan` (if there is one) and the `Counters`; not the learning rates, because they
     follow from the number of steps and the plan (`slide.training.lr_schedules`). A checkpoint is a
-    folder of tensors (`slide.tensor_folder`), which gets its name when it is complete.
+    folder of tensors (`slide.utils.tensor_folder`), which gets its name when it is complete.
 
     Args:
         run: folder of the run.

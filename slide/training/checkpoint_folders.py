@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from slide.tensor_folder import FolderKind
+from slide.utils.tensor_folder import FolderKind
 
 # The folder of checkpoints in the folder of a run.
 CHECKPOINTS = "checkpoints"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from slide.checks import DivergenceError
+from slide.utils.checks import DivergenceError
 
 LastCheckpoint = Callable[[], Path | None]
 

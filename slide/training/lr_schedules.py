@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from slide import checks
+from slide.utils import checks
 
 LRSchedule = Callable[[Optimizer, int], LRScheduler]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from slide.files import write_text
+from slide.utils.files import write_text
 
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
 # Scores that TensorBoard's page of settings shows.

@@ -4,12 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from slide.bars import Bar, say
-from slide.compilation import clock
-from slide.files import sync_folder
 from slide.nn import SlideNetwork
-from slide.states import split_state
-from slide.tensor_folder import FolderKind, read_folder, write_folder
 from slide.training.checkpoint import Checkpoint
 from slide.training.checkpoint_folders import step_of, unfinished
 from slide.training.monitor import Monitor
@@ -24,6 +19,10 @@ from slide.training.shared_checkpoint import (
     write_parts,
 )
 from slide.training.shared_state import load_network_state, network_state
+from slide.utils.files import sync_folder
+from slide.utils.profiling import clock
+from slide.utils.progress_bar import ProgressBar, log
+from slide.utils.tensor_folder import FolderKind, read_folder, split_state, write_folder
 
 BEST = "best"
 _KIND = FolderKind("best network", "best.json", format=2)
@@ -109,7 +108,9 @@ class Patience:
         """Whether precision has not risen for too long after ``step`` steps."""
         return self.score >= 0 and step - self.best_step >= self.most * self.interval
 
-    def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar) -> None:
+    def look(
+        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
+    ) -> None:
         """After a step: evaluate the network if that is due, and write it if it is the best.
 
         Args:
@@ -124,7 +125,7 @@ class Patience:
         score = self._judge(network, counters, monitor)
         bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
         if self.ended(step):
-            say(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+            log(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
 
     def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
         """After the last step and its checkpoint: load the best weights, which may be the last.
@@ -174,7 +175,7 @@ class Patience:
                 raise OSError(f"the best weights cannot be read: {error}") from error
             load_network_state(network, state_for(states, network)["network"])
             self.group.patient.barrier()  # They read at different speeds.
-            say(f"the weights of step {self.best_step} are kept")
+            log(f"the weights of step {self.best_step} are kept")
         if self.group.rank == 0:  # The last checkpoint is later than both.
             shutil.rmtree(self.before, ignore_errors=True)
 

@@ -2,21 +2,21 @@
 
 import numpy as np
 
-from slide.bars import Bar, say
-from slide.compilation import clock
+from slide.backend import on_host
 from slide.data import Batches, Split, find_known, first_unknown
 from slide.data.dataset import take_labels
 from slide.distributed import Group
 from slide.nn import SlideNetwork
-from slide.ops.backend import on_host
 from slide.ranking.unknown_labels import best_unknown, rows_by_depth
-from slide.sizes import judged_places
 from slide.sparse import Pattern
 from slide.training.metrics import precision_at_k
 from slide.training.monitor import Monitor
 from slide.training.plan import Plan
 from slide.training.progress import Counters
 from slide.training.together import Together
+from slide.utils.profiling import clock
+from slide.utils.progress_bar import ProgressBar, log
+from slide.utils.sizes import validation_cutoffs
 
 _ROWS, _BATCH = 2000, 512
 
@@ -37,7 +37,7 @@ class HeldRows:
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
             self.known = find_known(train, kind).of(self.split.features)
-        self.places = judged_places(train.num_labels)
+        self.places = validation_cutoffs(train.num_labels)
         self.baseline = self._judge(self._frequent(train))
 
     def precision(self, network: SlideNetwork) -> float:
@@ -86,7 +86,9 @@ class Planner:
         self.plan, self.together = plan, together or Together(Group.alone())
         self.held = None if plan.decay_from else held
 
-    def look(self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar) -> None:
+    def look(
+        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
+    ) -> None:
         """After a step: evaluate the network if that is due, and decide whether the rate falls.
 
         Args:
@@ -109,4 +111,4 @@ class Planner:
         if plan.decay_from:
             bar.total = plan.total
             bar.set_description_str(plan.sentence())
-            say(f"step {step}: {plan.sentence()}")
+            log(f"step {step}: {plan.sentence()}")

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from slide.bars import Bar
+from slide.utils.progress_bar import ProgressBar
 
 
 @dataclass
@@ -64,14 +64,14 @@ def log_scalars(
     }
 
 
-def progress_bar(total_steps: int | None, step: int) -> Bar:
-    """A bar of steps that begins at ``step``; see `slide.bars.Bar`.
+def progress_bar(total_steps: int | None, step: int) -> ProgressBar:
+    """A bar of steps that begins at ``step``; see `slide.utils.progress_bar.ProgressBar`.
 
     Args:
         total_steps: number of steps of the run; None: it is not known yet.
         step: number of steps done.
     """
-    return Bar(desc="training", total=total_steps, initial=step, unit=" steps")
+    return ProgressBar(desc="training", total=total_steps, initial=step, unit=" steps")
 
 
 def bar_values(scalars: dict[str, float], scores: dict[str, float]) -> dict[str, str]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
+from slide.backend import on_host
 from slide.nn import SampledLinear, SlideNetwork
-from slide.ops.backend import on_host
 from slide.search import exact_top_k
 
 _CANDIDATES, _SEEN = "selection/candidates", "look_up/rows_seen_share"

@@ -7,21 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide.bars import say
 from slide.distributed import Group
-from slide.files import comes_in_sight
 from slide.nn import SlideNetwork
 from slide.runtime import versions
-from slide.states import join_state, split_state
-from slide.tensor_folder import (
-    FolderKind,
-    Written,
-    check_files,
-    read_folder,
-    read_tensors,
-    write_file,
-    write_list,
-)
 from slide.training.checkpoint_folders import (
     CHECKPOINT,
     CHECKPOINTS,
@@ -35,6 +23,19 @@ from slide.training.shared_state import (
     own_rows,
     parameter_names,
     same_rows,
+)
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import comes_in_sight
+from slide.utils.tensor_folder import (
+    FolderKind,
+    Written,
+    check_files,
+    join_state,
+    read_folder,
+    read_tensors,
+    split_state,
+    write_file,
+    write_list,
 )
 
 _FILE = "rank-{}"
@@ -168,7 +169,7 @@ def _tell_versions(folder: Path, wrote: Mapping[str, str]) -> None:
         if wrote.get(name, own) != own
     ]
     if others:
-        say(
+        log(
             f"warning: {folder} was written by {'; '.join(others)}: the run goes on, but numbers "
             "may be rounded in another way than in a run without a break"
         )

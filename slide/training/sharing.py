@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slide import runtime
-from slide.bars import say
+from slide.utils.progress_bar import log
 
 _TASKS = Path("/proc/self/task")
 # Seconds between looks, and until all threads are tried again, at first and at most.
@@ -88,7 +88,7 @@ class CoreShare:
     def _set(self, threads: int) -> None:
         if threads < self.most and not self._said:
             self._said = True
-            say(
+            log(
                 f"other processes use the cores, so {threads} of {self.most} threads are used for "
                 "now"
             )

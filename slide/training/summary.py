@@ -4,15 +4,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slide import files
 from slide.data import SparseDataset, Split
 from slide.distributed import Group
-from slide.limits import peak_memory_mb
 from slide.nn import SlideNetwork
 from slide.runtime import versions
 from slide.training.evaluation import majority_precision
 from slide.training.progress import Counters
 from slide.training.selection import selection_figures, selection_warnings
+from slide.utils import files
+from slide.utils.resources import peak_memory_mb
 
 SUMMARY = "summary.json"
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slide.bars import Bar, say
-from slide.compilation import clock, compile_seconds
 from slide.data import Batches, SparseDataset, Split, kind_of, validation_split
 from slide.distributed import Group
 from slide.distributed.asking import asked_by_first
@@ -35,6 +33,8 @@ from slide.training.progress import Counters, bar_values, log_scalars, progress_
 from slide.training.sharing import CoreShare
 from slide.training.summary import add_selection, summary_of, write_summary
 from slide.training.together import Together
+from slide.utils.profiling import clock, compile_seconds
+from slide.utils.progress_bar import ProgressBar, log
 
 
 class Trainer:
@@ -128,10 +128,10 @@ class Trainer:
         if resume and self.checkpoint.found():
             self.counters = self.checkpoint.read()
             if self.step > self._most_steps:
-                say(f"step {self.step} is past the last, {self._most_steps}: no training is left")
+                log(f"step {self.step} is past the last, {self._most_steps}: no training is left")
             spent = self.step, self.counters.train_seconds
             if late := self.plan and self.plan.apply_lower_limits(*spent):
-                say(late)
+                log(late)
         self.patience: Patience | None = None
         if options.patience and self.held_rows is not None:
             most = options.patience, len(self.batches)
@@ -188,7 +188,7 @@ class Trainer:
                 write_summary(self.folder, summary)
         return summary
 
-    def _train(self, bar: Bar, interrupt: Interrupt, cores: CoreShare) -> None:
+    def _train(self, bar: ProgressBar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, learner, scores = self.options, self.counters, self.learner, {}
         planner = self.patience
         if self.plan is not None and self.held_rows is not None:
@@ -256,12 +256,12 @@ class Trainer:
     def _train_ranker(self, network: Any, ranker: EnsembleRanker, held: Split) -> None:
         ranker.prepare()
         train, begin = self.train_split, clock()
-        say(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
+        log(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
         search = self.options.evaluation
         ranker.fit(network, train, held, self.inverse, search, self.every_split)
         self.counters.ranker_seconds = clock() - begin
         for note in ranker.notes:
-            say(note)
+            log(note)
 
     def evaluate(
         self, samples: int = 0, ranker: EnsembleRanker | None = None, network: Any = None

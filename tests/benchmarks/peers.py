@@ -20,7 +20,7 @@ import scipy.sparse
 from slide import data as datasets
 from slide import runtime
 from slide.data import SparseDataset, Split, first_unknown, kind_of
-from slide.data.formats.text_writer import write_xmc
+from slide.data.row_files import write_xmc
 from slide.sparse import CSR, Pattern
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
 

@@ -20,7 +20,7 @@ from slide import runtime
 from slide.config import open_dataset, read_config
 from slide.data import Split
 from slide.model import Model, load
-from slide.predict.scores import Scores
+from slide.predict.command import Scores
 
 SEARCHES = ("exact", "index")
 QUANTILES = (50, 95, 99)

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from slide import ops
-from slide.check import SELF_TESTS, describe_machine, formulas, run_self_tests, self_test
+from slide.check import formulas, self_test
 from slide.check.__main__ import main
+from slide.check.machine import describe_machine
+from slide.check.self_test import SELF_TESTS, run_self_tests
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,8 @@ from helpers.splits import make_split, rows
 
 from slide.data import cache as cache_module
 from slide.data import synthetic
+from slide.data.cache import ARRAYS
 from slide.data.dataset import Block
-from slide.data.split_files import ARRAYS
 
 
 def empty(path):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from helpers.matrices import make_csr
 
-from slide.data import transform_steps
+from slide.data import row_transform
 from slide.sparse import CSR
 
 
@@ -16,11 +16,11 @@ def test_the_formula_of_tf_idf():
         np.array([0, 1, 0, 0, 0, 2], np.int32),
         np.array([1, 3, 2, 1, 4, 0], np.float32),
     )
-    counts = transform_steps.row_counts(features, 3)
+    counts = row_transform.row_counts(features, 3)
     assert counts.tolist() == [4, 1, 0], "a feature of value 0 is not there"
-    weights = transform_steps.tf_idf_weights(counts, 4)
+    weights = row_transform.tf_idf_weights(counts, 4)
     np.testing.assert_allclose(weights, [1, 1 + math.log(2.5), 1 + math.log(5)])
-    values = transform_steps.tf_idf_values(features, weights).values
+    values = row_transform.tf_idf_values(features, weights).values
     np.testing.assert_allclose(values, [1, 3 * weights[1], 2, 1, 4, 0], rtol=1e-6)
     assert values.dtype == np.float32
 
@@ -31,10 +31,10 @@ def test_rows_of_length_one():
         np.array([3, 1, 0, 2, 5], np.int32),
         np.array([3, -4, 0, 0, 1e-30], np.float32),
     )
-    made = transform_steps.normalize_rows(features)
+    made = row_transform.normalize_rows(features)
     np.testing.assert_allclose(made.values, [0.6, -0.8, 0, 0, 1], rtol=1e-6)
     assert made.indices is features.indices
-    huge = transform_steps.normalize_rows(features._replace(values=np.full(5, 3e38, np.float32)))
+    huge = row_transform.normalize_rows(features._replace(values=np.full(5, 3e38, np.float32)))
     np.testing.assert_allclose(huge.values, [0.5**0.5] * 4 + [1], rtol=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_hashing_keeps_inner_products_on_average():
         dense[i, rows.indices[at]] = rows.values[at]
     products = []
     for seed in range(3000):
-        made = transform_steps.hash_features(rows, *transform_steps.hash_columns(50, 8, seed), 8)
+        made = row_transform.hash_features(rows, *row_transform.hash_columns(50, 8, seed), 8)
         folded = np.zeros((2, 8))
         for i in range(2):
             at = slice(*made.indptr[i : i + 2])
@@ -60,14 +60,14 @@ def test_hashing_keeps_inner_products_on_average():
 
 
 def test_hashed_columns_and_signs_are_uniform_and_independent():
-    columns, signs = transform_steps.hash_columns(200_000, 10)
+    columns, signs = row_transform.hash_columns(200_000, 10)
     assert (columns.dtype, signs.dtype) == (np.int32, np.float32)
     cells = np.bincount(2 * columns + (signs > 0), minlength=20)
     statistic = ((cells - 10_000) ** 2 / 10_000).sum()
     assert statistic < 43.8, "the 0.999 quantile of chi2 with 19 degrees of freedom"
-    again = transform_steps.hash_columns(200_000, 10, seed=1)[0]
+    again = row_transform.hash_columns(200_000, 10, seed=1)[0]
     assert 0.09 < (columns == again).mean() < 0.11
-    prefix = transform_steps.hash_columns(10, 10)[0]
+    prefix = row_transform.hash_columns(10, 10)[0]
     np.testing.assert_array_equal(prefix, columns[:10])
 
 
@@ -79,7 +79,7 @@ def test_features_that_cancel_are_left_out():
         np.array([0, 1, 2, 1, 0], np.int32),
         np.array([2, 2, 5, 1, 3], np.float32),
     )
-    made = transform_steps.hash_features(features, columns, signs, 6)
+    made = row_transform.hash_features(features, columns, signs, 6)
     assert made.indptr.tolist() == [0, 0, 2]
     assert made.indices.tolist() == [0, 4]
     assert made.values.tolist() == [5, 2]

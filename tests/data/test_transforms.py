@@ -13,9 +13,9 @@ from slide.data import (
     RowTransform,
     SparseDataset,
     Split,
+    row_transform,
     synthetic,
     transform,
-    transform_steps,
 )
 from slide.data.cache import cached
 from slide.data.dataset import Block
@@ -61,7 +61,7 @@ def naive(data, split, tf_idf, l2_norm, hashed_features, min_label_count):
     uses = [sum(1 for row, _ in train if row.get(j)) for j in range(data.num_features)]
     counts = [sum(label in labels for _, labels in train) for label in range(data.num_labels)]
     kept = [label for label in range(data.num_labels) if counts[label] >= min_label_count]
-    columns, signs = transform_steps.hash_columns(data.num_features, max(hashed_features, 1))
+    columns, signs = row_transform.hash_columns(data.num_features, max(hashed_features, 1))
     for row, labels in to_lists(split):
         if tf_idf:
             n = len(train)

@@ -58,7 +58,7 @@ def test_equal_rows_have_equal_keys(monkeypatch):
     assert expected.dtype == np.uint64
     assert expected[0] == expected[1] == expected[6]
     assert len(set(expected.tolist())) == 5
-    monkeypatch.setattr("slide.data.known_labels._BLOCK", 2)
+    monkeypatch.setattr("slide.data.kind._BLOCK", 2)
     np.testing.assert_array_equal(row_keys(x), expected)
 
 

@@ -14,12 +14,12 @@ import torch.distributed as dist
 from helpers.matrices import make_csr
 
 import slide
+from slide.backend import backend
 from slide.config.compose import read_config
 from slide.config.ranks import join_ranks
 from slide.distributed import Group, ShardedNetwork, ShardedSampledLinear
 from slide.distributed.launch import Place, find_rank_device
 from slide.functional.losses import LOSSES
-from slide.ops.backend import backend
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 UNIFORM = partial(slide.ActiveSampler, active=12)
@@ -137,7 +137,7 @@ def test_what_carries_tensors(device, kind, monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", note)
     monkeypatch.setattr("slide.config.ranks._joined", [])
     monkeypatch.setattr("slide.config.ranks.patient_group", Group.alone)
-    monkeypatch.setattr("slide.config.ranks.hush", lambda quiet: None)
+    monkeypatch.setattr("slide.config.ranks.silence", lambda quiet: None)
     try:
         ranks = join_ranks(read_config([f"runtime.device={device}"]))
     finally:

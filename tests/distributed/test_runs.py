@@ -9,10 +9,10 @@ import pytest
 from helpers.torchrun import torchruns
 
 import slide
-from slide.tensor_folder import read_tensors
 from slide.training.checkpoint_folders import last_checkpoint
 from slide.training.shared_checkpoint import part_of, read_states
 from slide.training.shared_state import assembled
+from slide.utils.tensor_folder import read_tensors
 
 pytestmark = [
     pytest.mark.compiled_only,

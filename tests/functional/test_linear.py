@@ -6,10 +6,10 @@ import torch
 from helpers.active_sets import B, D, N, draw, every_bias, every_kind, make_active, pick
 
 from slide.active_set import ActiveSet
+from slide.backend import plain
 from slide.functional.active_values import scatter_active
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
-from slide.ops.backend import plain
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern

@@ -14,6 +14,7 @@ from helpers.matrices import make_csr
 from torch.autograd.functional import hessian
 
 import slide
+from slide.backend import backend
 from slide.distributed import Group, ShardedSampledLinear
 from slide.distributed.data_parallel import _OfAllRanks
 from slide.distributed.input_linear import _SumOverRanks
@@ -29,7 +30,6 @@ from slide.functional import (
 )
 from slide.functional.host_rows import fetch_set
 from slide.nn import ActiveLoss, SampledLinear
-from slide.ops.backend import backend
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern

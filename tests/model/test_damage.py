@@ -10,10 +10,10 @@ from helpers import job
 from helpers.damage import REPEAT, flip, rng_of
 
 import slide
-from slide import tensor_folder
 from slide.data import holdout, transform
 from slide.model import Model, load
 from slide.ranking import EnsembleRanker
+from slide.utils import tensor_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = {"tf_idf": True, "l2_norm": True, "min_label_count": 2}

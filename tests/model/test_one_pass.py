@@ -8,8 +8,8 @@ import slide
 from slide import SlideClassifier
 from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
-from slide.tensor_folder import read_folder, read_tensors, write_folder
 from slide.training import DivergenceError
+from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TRAINING = {"dropout": 0.3, "input_dropout": 0.1, "precision": "bfloat16"}

@@ -52,7 +52,7 @@ def test_the_rule_is_asked_everywhere(tmp_path, found_by, monkeypatch):
     train, held = holdout(data.train, 0.5, seed=0)
     network = job.make_network(data)
     model = Model(network, EnsembleRanker().fit(network, train, held))
-    monkeypatch.setattr("slide.sizes._SEARCHED_LABELS", 79)
+    monkeypatch.setattr("slide.utils.sizes._SEARCHED_LABELS", 79)
     found_by.clear()
     model.predict(data.test.features)
     row = {"rows": [{"indices": [3]}]}

@@ -1,9 +1,6 @@
-"""Layers on other devices than the CPU.
+"""Layers on other devices, with rows on the host, and in bfloat16."""
 
-Here the other device is ``meta``, whose tensors have no values: a step that runs there neither
-copies anything to the host nor waits for a value.
-"""
-
+import copy
 from functools import partial
 
 import numpy as np
@@ -11,13 +8,34 @@ import pytest
 import torch
 from helpers.buckets import contents
 from helpers.matrices import make_csr
+from helpers.samplers import uniform_sampler
+from helpers.sparse_layers import (
+    B,
+    D,
+    N,
+    draw_labels,
+    every_mode,
+    every_output,
+    make_layer,
+)
+from torch import nn
 
 import slide
+from slide.backend import backend, plain
+from slide.distributed import Group, ShardedNetwork, ShardedOutputLinear, Shares
+from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES
-from slide.ops.backend import backend, plain
+from slide.nn import ActiveLoss
+from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sampled_linear import SampledLinear
+from slide.nn.sparse_linear import SparseWeightLinear
+from slide.ops.csr import CSRMatrix
+from slide.row_gradients import dense_gradient
 from slide.sampling import lsh_proposer
 
 RECENT = partial(slide.RecentProposer, recent=3, best=2)
+
+
 SAMPLERS = {
     "full": slide.FullSampler,
     "uniform": partial(slide.ActiveSampler, active=12),
@@ -34,9 +52,15 @@ SAMPLERS = {
         slide.ActiveSampler, proposer=RECENT, active=12, mode="per_sample"
     ),
 }
+
+
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
+
+
 # The host asks which rows were found, to project them again after the step.
 WAITING = ("lsh", "dwta per sample")
+
+
 LABELS = slide.Pattern.from_lists([[3], [5, 7], [], [5]])
 
 
@@ -144,18 +168,6 @@ def test_layers_are_made_anywhere():
     assert plain(layer.weight)
 
 
-def test_sparse_grad_for_optimizers_of_torch():
-    layer = slide.SampledLinear(4, 9, slide.ActiveSampler(4, 9, active=3), sparse_grad=True)
-    layer.to("meta")(torch.ones(2, 4, device="meta")).values.sum().backward()
-    assert layer.weight.grad.layout == torch.sparse_coo
-
-
-def test_what_must_lie_together():
-    layer = slide.SampledLinear(4, 9)
-    with pytest.raises(ValueError, match="is on meta but the weight is on cpu; move one of them"):
-        layer(torch.ones(2, 4, device="meta"))
-
-
 def test_what_only_the_cpu_computes():
     faiss = slide.ActiveSampler(4, 9, slide.FaissProposer, active=3)
     layer, x = slide.SampledLinear(4, 9, faiss).to("meta"), torch.ones(2, 4, device="meta")
@@ -177,20 +189,6 @@ def compare(work):
             found.append(work())
     torch.testing.assert_close(*found)
     return found
-
-
-def test_neighbours_both_ways():
-    """Their graph is on the host, which waits for the best of them."""
-
-    def work():
-        sampler = partial(slide.ActiveSampler, proposer=slide.NeighbourProposer, active=12)
-        network = slide.SlideNetwork(50, [8], 200, partial(sampler, mode="per_sample")).double()
-        optimizer = slide.RowSparseAdam(network.parameters(), lr=0.05)
-        for _ in range(4):
-            step(network, optimizer, "bce", 1.0)
-        return network.output.weight.detach()
-
-    compare(work)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -240,18 +238,258 @@ def test_sparse_weights_both_ways(trainable):
     torch.testing.assert_close(*vector)
 
 
-@pytest.mark.parametrize("trainable", [False, True])
-def test_sparse_weights_do_not_wait_for_values(trainable):
-    matrix = slide.CSRMatrix(make_csr(np.random.default_rng(0), [3, 0, 5, 1], 7), 7)
-    layer = slide.SparseWeightLinear(matrix, trainable=trainable, device="meta")
-    x = torch.ones(2, 7, device="meta", requires_grad=True)
-    layer(x).sum().backward()
-    assert x.grad.shape == x.shape
-    assert {p.device.type for p in [*layer.parameters(), *layer.buffers()]} == {"meta"}
-    twin = slide.SparseWeightLinear(matrix, trainable=trainable)
-    twin.load_state_dict({**twin.state_dict()})
+UNIFORM = partial(slide.ActiveSampler, active=12)
 
 
-def test_unknown_backend():
-    with pytest.raises(ValueError, match="backend must be one of kernels, torch, not 'cuda'"):
-        backend("cuda").__enter__()
+LSH = partial(UNIFORM, proposer=slide.LSHProposer)
+
+
+HOSTED = {
+    "full": slide.FullSampler,
+    "uniform": UNIFORM,
+    "uniform per sample": partial(UNIFORM, mode="per_sample"),
+    "lsh": LSH,
+    "lsh per sample": partial(LSH, mode="per_sample"),
+}
+
+
+def make_hosted(name, host_rows=True, **options):
+    torch.manual_seed(0)
+    network = slide.SlideNetwork(50, [8], 200, HOSTED[name], **options)
+    return network.keep_rows_on_host() if host_rows else network
+
+
+def features_of(step=0):
+    return make_csr(np.random.default_rng(step), [3, 0, 5, 1], 50)
+
+
+def train(network, steps=4, optimizer=None, clip=1.0):
+    optimizer = optimizer or slide.RowSparseAdam(
+        network.parameters(), lr=0.05, correct_skipped=True
+    )
+    losses, loss = [], slide.ActiveLoss("softmax", 0.5)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(2):  # Two backward passes, whose gradients are added up.
+            hidden = network.encode(features_of(2 * step + part))
+            value, active = network.output.loss(hidden, LABELS, loss)
+            assert active.out_features == 200
+            value.backward()
+            losses.append(value.item())
+        slide.clip_grad_norm_(network.parameters(), clip)
+        optimizer.step()
+    return losses, optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*((name, "float32") for name in HOSTED), ("uniform", "bfloat16")],
+)
+def test_as_if_all_rows_were_on_the_device(name, precision):
+    """Losses, weights, moments and answers are equal in each bit, but for what clipping rounds."""
+    found = []
+    with backend("torch"):
+        for host_rows in (False, True):
+            network = make_hosted(name, host_rows, dropout=0.3, precision=precision)
+            losses, optimizer = train(network, clip=1e9)
+            moments = [s[key] for s in optimizer.state.values() for key in ("exp_avg", "last_step")]
+            tensors = [*network.parameters(), *moments]
+            answers = network.eval().predict(features_of(), k=5)
+            found.append((losses, tensors, [*answers, network(features_of()).values]))
+    assert found[0][0] == found[1][0]
+    for index in (1, 2):
+        for one, other in zip(found[0][index], found[1][index], strict=True):
+            assert torch.equal(one, other)
+
+
+def test_functions_as_losses_see_the_set_of_the_layer():
+    seen = []
+
+    def loss(values, active):
+        seen.append((active.out_features, max(active.ids)))
+        return values.square().mean()
+
+    with backend("torch"):
+        make_hosted("uniform").output.loss(torch.ones(4, 8), LABELS, loss)[0].backward()
+    ((outputs, largest),) = seen
+    assert outputs == 200
+    assert largest > 12
+
+
+@pytest.mark.parametrize("name", ["full", "uniform", "uniform per sample"])
+def test_a_step_sends_rows_of_the_active_set_only(name):
+    """On the device are inputs, scores and the rows of the set; nothing comes back before step."""
+    network = make_hosted(name, dropout=0.3).to("meta")
+    places = {n: p.device.type for n, p in network.named_parameters()}
+    assert places == {
+        "first.weight": "cpu",
+        "first.bias": "meta",
+        "output.weight": "cpu",
+        "output.bias": "cpu",
+    }
+    optimizer = slide.RowSparseAdam(network.parameters())
+    x = features_of()
+    value, active = network.output.loss(network.encode(x), LABELS, slide.ActiveLoss("softmax"))
+    value.backward()
+    slide.clip_grad_norm_(network.parameters(), 1.0)
+    assert isinstance(active.ids, np.ndarray)
+    for layer, ids in ((network.first, x.indices), (network.output, active.ids)):
+        (gradient,) = layer.weight.row_gradients
+        assert gradient.rows.device.type == "meta"
+        assert gradient.rows.shape == (len(np.unique(ids)), 8)
+        np.testing.assert_array_equal(np.sort(gradient.ids), np.unique(ids))
+    with pytest.raises(NotImplementedError, match="meta"):  # The optimizer takes rows to the host.
+        optimizer.step()
+    scores, _ = network.eval().predict(x, k=3)
+    assert scores.device.type == "meta"
+
+
+def test_a_layer_that_was_moved_is_refused():
+    network = make_hosted("uniform", host_rows=False).to("meta")
+    with pytest.raises(ValueError, match="on meta: call keep_rows_on_host before"):
+        network.keep_rows_on_host()
+
+
+def test_types_copies_and_states_follow():
+    network = make_hosted("uniform").double()
+    assert {p.dtype for p in network.parameters()} == {torch.float64}
+    twin = copy.deepcopy(network).to("meta")
+    assert twin.output.weight.device.type == "cpu"
+    twin.output.load_state_dict(
+        make_hosted("uniform", host_rows=False).double().output.state_dict()
+    )
+    assert make_hosted("uniform").to(torch.bfloat16).output.bias.dtype == torch.bfloat16
+    made = slide.SampledLinear(4, 9, host_rows=True, device="meta")
+    assert made.weight.device.type == "cpu"
+    twin = slide.SampledLinear.from_linear(torch.nn.Linear(4, 9), host_rows=True)
+    assert twin.host_rows
+
+
+def test_gradients_for_autograd():
+    with backend("torch"):
+        layer = make_hosted("uniform").output
+        values = layer(torch.ones(2, 8), [[1], [2]]).values
+        grad = torch.autograd.grad(values.sum(), layer.weight)[0]
+    assert grad.to_dense().sum() == 2 * 8 * 12
+
+
+def test_what_does_not_go_together():
+    with pytest.raises(ValueError, match=r"rows to slide.RowSparseAdam: set sparse_grad=False"):
+        slide.SampledLinear(4, 9, sparse_grad=True, host_rows=True)
+    with pytest.raises(ValueError, match="use a sampler without a proposer on this layer"):
+        slide.SparseInputLinear(4, 9, LSH(4, 9), host_rows=True)
+    with pytest.raises(ValueError, match="on their devices: leave out host_rows"):
+        ShardedNetwork(9, [4], 9, slide.FullSampler, Group.alone()).keep_rows_on_host()
+    with pytest.raises(ValueError, match="on their devices: leave out host_rows"):
+        ShardedOutputLinear(4, Shares("labels", 9, 0, 1), Group.alone(), host_rows=True)
+
+
+def outputs_of(out):
+    return out if isinstance(out, torch.Tensor) else out.values
+
+
+class TestMixedPrecision:
+    """Autocast without GradScaler: bfloat16 has the range of float32."""
+
+    @every_mode
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_autocast(self, mode, sparse):
+        encoder, layer = nn.Linear(16, D), make_layer(mode, sparse)
+        exact = copy.deepcopy(encoder), copy.deepcopy(layer)
+        x, loss = torch.randn(B, 16), ActiveLoss("squared_hinge")
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = encoder(x)
+            assert hidden.dtype == torch.bfloat16
+            out = layer(hidden, draw_labels())
+            assert out.values.dtype == torch.float32
+            rounded = loss(out.values, out.active)
+        rounded.backward()
+        again = exact[1](exact[0](x), draw_labels())
+        wanted = loss(again.values, again.active)
+        wanted.backward()
+        assert rounded.item() == pytest.approx(wanted.item(), rel=0.05)
+        assert encoder.weight.grad.dtype == torch.float32
+        gradients = [
+            one.weight.grad.to_dense() if sparse else dense_gradient(one.weight)
+            for one in (layer, exact[1])
+        ]
+        same = np.array_equal(np.sort(out.active.ids), np.sort(again.active.ids))
+        if same:
+            assert (gradients[0] - gradients[1]).norm() <= 0.05 * gradients[1].norm()
+        with torch.autocast("cpu", torch.bfloat16):
+            inside, _ = layer.loss(encoder(x), draw_labels(), loss)
+            scores, ids = layer.top_k(encoder(x), 3)
+        inside.backward()
+        assert inside.dtype == scores.dtype == torch.float32
+        assert ids.shape == (B, 3)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("inside", [False, True], ids=["after", "inside"])
+    @pytest.mark.parametrize("name", ["conv", "csr", "linear"])
+    def test_layers_that_autocast_does_not_round(self, name, dtype, inside):
+        """What they compute is that of the input, as it came, in float32; forward and backward."""
+        if name == "conv":
+            layer, x = (
+                SampledConv2d(2, 8, 3, sampler=uniform_sampler(18, 8, active=4)),
+                (B, 2, 6, 6),
+            )
+        elif name == "linear":
+            layer, x = SampledLinear(D, N), (B, D)
+        else:
+            matrix = CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D)
+            layer, x = SparseWeightLinear(matrix), (B, D)
+        twin, x = copy.deepcopy(layer), torch.randn(x).to(dtype).requires_grad_()
+        exact = x.detach().float().requires_grad_()
+        # To bfloat16, a sampled linear layer is rounded.
+        with torch.autocast("cpu", torch.float16 if name == "linear" else torch.bfloat16):
+            out = outputs_of(layer(x))
+            loss = out.square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        wanted = outputs_of(twin(exact))
+        wanted.square().sum().backward()
+        torch.testing.assert_close(out, wanted)
+        torch.testing.assert_close(x.grad, exact.grad.to(dtype))
+        if name != "csr":
+            torch.testing.assert_close(dense_gradient(layer.weight), dense_gradient(twin.weight))
+        else:
+            torch.testing.assert_close(layer.values.grad, twin.values.grad)
+
+    @pytest.mark.parametrize("autocast", [False, True])
+    def test_inputs_of_no_use(self, autocast):
+        linear, conv = make_layer("shared"), SampledConv2d(2, 8, 3)
+        images, loss = torch.randn(B, 2, 6, 6), ActiveLoss("bce")
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            hidden, pictures, whole = (
+                linear(torch.randn(B, D)),
+                conv(images),
+                torch.ones(B, D).int(),
+            )
+            for call in (linear, lambda x: linear.loss(x, draw_labels(), loss)):
+                with pytest.raises(TypeError, match=r"put a ToDense\(\) before this layer"):
+                    call(hidden)
+                with pytest.raises(TypeError, match=r"input is torch.int32 but weight is"):
+                    call(whole)
+            with pytest.raises(TypeError, match="not Activation; give its values, and its active"):
+                conv(pictures)
+            with pytest.raises(TypeError, match=r"x is torch.int32 but weight is torch.float32"):
+                conv(images.int())
+
+    @every_mode
+    @pytest.mark.parametrize("has_bias", [False, True])
+    def test_bfloat16_weights(self, mode, has_bias):
+        """Forward and backward, beside float32 with the same numbers."""
+        active, found = every_output(mode), []
+        exact = [torch.randn(B, D), torch.randn(N, D), torch.randn(N)]
+        for dtype in (torch.bfloat16, torch.float32):
+            x, weight, bias = (t.bfloat16().to(dtype).requires_grad_() for t in exact)
+            out = active_linear(x, weight, bias if has_bias else None, active, sparse_grad=True)
+            assert out.dtype == dtype
+            (out.float() ** 2).sum().backward()
+            grads = [weight.grad.to_dense(), *([bias.grad.to_dense()] if has_bias else [])]
+            assert all(g.dtype == dtype for g in [x.grad, *grads])
+            found.append([out.detach().float(), x.grad.float(), *(g.float() for g in grads)])
+        for rounded, wanted in zip(*found, strict=True):
+            assert (rounded - wanted).norm() <= 0.02 * wanted.norm()

@@ -9,11 +9,10 @@ from helpers.products import SHAPES, draw_product
 
 from slide import ops
 from slide.active_set import ActiveSet, transpose
+from slide.backend import backend
 from slide.functional.losses import LOSSES
 from slide.hashing import DWTA, HashTables, SimHash
-from slide.hashing.probing import flip_sets
-from slide.inputs import as_csr
-from slide.ops.backend import backend
+from slide.hashing.families import flip_sets
 from slide.ops.kernels import active_sets as set_kernels
 from slide.ops.kernels import adam as adam_kernels
 from slide.ops.kernels import hash_codes as code_kernels
@@ -28,7 +27,7 @@ from slide.ops.reference.hashing import widened
 from slide.ops.reference.products import AdamTensors, total_rows
 from slide.ops.reference.random import random_below
 from slide.row_gradients import FactoredRowGradient
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, as_csr
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 every_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])

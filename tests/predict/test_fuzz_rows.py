@@ -8,7 +8,7 @@ from helpers.naive_rows import BadLine, to_lists
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import DataError
-from slide.predict.rows import RowSource, read_rows
+from slide.predict.rows import read_rows
 
 FEATURES, LABELS = corpus.FEATURES, corpus.LABELS
 
@@ -19,7 +19,7 @@ def model():
 
 
 def read(path, model):
-    blocks = read_rows(RowSource(str(path)), model)
+    blocks = read_rows(str(path), model)
     return [row for block in blocks for row in to_lists(block.features, block.labels)]
 
 

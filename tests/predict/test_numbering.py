@@ -11,10 +11,9 @@ from helpers.commands import slide_predict
 
 from slide.data import write_xmc
 from slide.model import Model, Predicted, load
-from slide.predict.numbering import Numbering
+from slide.predict.rows import Numbering
 from slide.serve import routes
-from slide.serve.rows import rows_to_csr
-from slide.serve.schema import Query, Row
+from slide.serve.routes import Query, Row, rows_to_csr
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 COUNTED = {"format": "xmc", "first_feature": 1, "first_label": 1}

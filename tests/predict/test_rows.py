@@ -12,7 +12,7 @@ import scipy.sparse
 
 import slide
 from slide.data import DataError, TextOptions, TextVectorizer
-from slide.predict.rows import RowSource, read_rows
+from slide.predict.rows import read_rows
 
 WORDS = ["5", "red", "7"]
 NUMBERS = [5, -3, 7]
@@ -24,7 +24,7 @@ def model():
 
 
 def read(path, model):
-    return list(read_rows(RowSource(str(path)), model))
+    return list(read_rows(str(path), model))
 
 
 @pytest.mark.parametrize("columns", [3, 5])
@@ -75,7 +75,7 @@ def labels_of(folder, names, *rows):
     model = slide.Model(network, label_names=names)
     lines = [json.dumps({"features": [0], "labels": row}) for row in rows]
     (folder / "a.jsonl").write_text("\n".join(lines))
-    (block,) = read_rows(RowSource(str(folder / "a.jsonl")), model)
+    (block,) = read_rows(str(folder / "a.jsonl"), model)
     bounds = block.labels.indptr
     return [block.labels.indices[begin:end].tolist() for begin, end in pairwise(bounds)]
 

@@ -8,7 +8,7 @@ import numpy as np
 from helpers import job
 
 from slide.report import read_run
-from slide.report.figures import draw_calibration, draw_selection, draw_times, svg
+from slide.report.page import draw_calibration, draw_selection, draw_times, svg
 
 
 def test_a_run_leaves_a_report(tmp_path):

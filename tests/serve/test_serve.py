@@ -19,7 +19,7 @@ from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
 from slide.model.model import SEARCHES
 from slide.serve.batcher import Batcher
-from slide.serve.schema import Query
+from slide.serve.routes import Query
 
 FEATURES, LABELS = 30, 12
 LABEL_NAMES = [f"label {n}" for n in range(LABELS)]

@@ -230,7 +230,7 @@ def test_a_resumed_run_keeps_whether_it_is_patient(tmp_path, before, after):
 SHARED = """
 import pathlib, torch
 from slide import FullSampler, RowSparseAdam
-from slide.bars import Bar
+from slide.utils.progress_bar import ProgressBar
 from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import SilentMonitor
@@ -254,13 +254,13 @@ def work(group):
         for each in network.parameters():
             each.add_(group.size)
     counters = Counters(step=100 * group.size)
-    patience.look(network, counters, SilentMonitor(), Bar(disable=True))
+    patience.look(network, counters, SilentMonitor(), ProgressBar(disable=True))
     best = sums(network, group)
     with torch.no_grad():
         for each in network.parameters():
             each.zero_()
     counters.step += 50
-    patience.look(network, counters, SilentMonitor(), Bar(disable=True))
+    patience.look(network, counters, SilentMonitor(), ProgressBar(disable=True))
     counters.step += 7
     patience.finish(network, counters, SilentMonitor())
     checkpoint.close()

@@ -5,12 +5,13 @@ import threading
 from helpers import job
 from helpers.ranks import run_ranks, several
 
-from slide import files, tensor_folder
 from slide.training import shared_checkpoint
+from slide.utils import run_folders, tensor_folder
 
 STALE = """
 import pathlib
-from slide import FullSampler, RowSparseAdam, files
+from slide import FullSampler, RowSparseAdam
+from slide.utils import run_folders
 from slide.distributed import ShardedNetwork
 from slide.training import checkpoint as module
 from slide.training.checkpoint import Checkpoint
@@ -30,7 +31,7 @@ def work(group):
     if group.rank:  # It sees the folder as it was before the second checkpoint.
         module.last_checkpoint = lambda run: find_checkpoints(run)[0]
     found += [checkpoint.found(), checkpoint.read().step]
-    files.SEEN_AFTER = 0.1
+    run_folders.SEEN_AFTER = 0.1
     if group.rank:
         checkpoint.run = FOLDER / "elsewhere"
     try:
@@ -147,7 +148,7 @@ def test_who_writes_or_reads_longer_is_waited_for(tmp_path):
 def test_a_file_that_comes_in_sight_late(tmp_path, monkeypatch):
     writer = threading.Timer(0.3, (tmp_path / "file").touch)
     writer.start()
-    assert files.comes_in_sight(tmp_path / "file")
+    assert run_folders.comes_in_sight(tmp_path / "file")
     writer.join()
-    monkeypatch.setattr(files, "SEEN_AFTER", 0.1)
-    assert not files.comes_in_sight(tmp_path / "a/b/missing")
+    monkeypatch.setattr(run_folders, "SEEN_AFTER", 0.1)
+    assert not run_folders.comes_in_sight(tmp_path / "a/b/missing")

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from slide import tensor_folder
 from slide.distributed import Group, ShardedNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler
-from slide.tensor_folder import write_file, write_list
 from slide.training.checkpoint import Checkpoint
 from slide.training.checkpoint_folders import CHECKPOINT
 from slide.training.progress import Counters
 from slide.training.shared_checkpoint import read_states, state_for
 from slide.training.shared_state import StatePart, assembled, load_network_state, same_rows
+from slide.utils import tensor_folder
+from slide.utils.tensor_folder import write_file, write_list
 
 SIZES = {"first": 7, "output": 5}
 NAMES = ["output.weight", "output.bias", "first.weight", "first.bias"]

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
 from slide.ops.kernels.sources import draw_features, draw_labels
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["synthetic"]
 
@@ -149,7 +149,7 @@ def _row_shape(
 
 
 class RowModel(NamedTuple):
-    """The parts that all rows share. A rank is a place in the order of popularity.
+    """The parts that all rows share. A rank is an index in the order of popularity.
 
     Attributes:
         feature_names: ``(features,)`` int32, the column of each rank.
@@ -167,27 +167,16 @@ class RowModel(NamedTuple):
 def generate_rows(
     shape: RowShape, model: RowModel, rows: int, seed: int, stream: int
 ) -> Iterator[Block]:
-    """Generates rows in chunks; memory is bounded by a chunk and the model.
-
-    Args:
-        shape: parameters of the distribution.
-        model: a model of this shape.
-        rows: number of rows.
-        seed: of the rows.
-        stream: another stream of the same seed gives other rows.
-
-    Yields:
-        The rows of each chunk.
-    """
+    """Generates rows in chunks; memory is bounded by a chunk and the model."""
     row_counts = _count_table(shape.nonzeros, NONZEROS_SHAPE)
     label_counts = _count_table(shape.labels_per_row, LABELS_SHAPE)
-    places = np.full(shape.num_features, -1, np.int64)
-    with Bar(total=rows, unit=" rows", desc="generating") as bar:
+    positions = np.full(shape.num_features, -1, np.int64)
+    with ProgressBar(total=rows, unit=" rows", desc="generating") as bar:
         for chunk, start in enumerate(range(0, rows, GENERATED_ROWS)):
             count = min(GENERATED_ROWS, rows - start)
             rng = np.random.default_rng((seed, stream, chunk))
             label_indptr, ranks = _make_labels(shape, rng, label_counts, count)
-            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, places)
+            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, positions)
             # Ascending numbers, as in most files: the order must not tell the first label.
             labels = Pattern(label_indptr, model.label_names[ranks])
             order = np.lexsort((labels.indices, labels.entry_rows()))
@@ -236,7 +225,7 @@ def _make_features(
     table: np.ndarray,
     label_indptr: np.ndarray,
     ranks: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
 ) -> CSR:
     rows = len(label_indptr) - 1
     indptr = row_bounds(np.minimum(_draw_counts(rng, table, rows), shape.num_features))
@@ -252,17 +241,14 @@ def _make_features(
         shape.noise,
         model.idf,
         model.feature_names,
-        places,
+        positions,
         *features,
     )
     return features
 
 
 def _zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:
-    """Turns uniform numbers into int32 ranks in [0, size): the density x^-exponent on [1, size+1).
-
-    The formula needs no search in a table of cumulated probabilities, and so no cache misses.
-    """
+    """Turns uniform numbers into int32 ranks in [0, size), of density (rank + 1) ^ -exponent."""
     if abs(exponent - 1) < 1e-9:
         x = (size + 1.0) ** uniform
     else:

@@ -116,7 +116,7 @@ def sketch_rows(projected: Tensor, offset: Tensor) -> Tensor:
     known = lengths.isfinite() & prior.isfinite()
     scale = torch.where(known, lengths / 127, 0)
     out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
-    rounded = (rows / scale.clamp(min=SMALLEST)[:, None]).nan_to_num(0, 0, 0)
+    rounded = (rows / scale.clamp(min=float(SMALLEST))[:, None]).nan_to_num(0, 0, 0)
     rounded = torch.where(known[:, None], rounded.round_().clamp_(-127, 127), 0)
     out[:, : rows.shape[1]] = rounded.to(torch.int8)
     floats = out.view(torch.float32)

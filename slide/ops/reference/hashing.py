@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from slide.ops.backend import on_device
+from slide.backend import on_device
 from slide.ops.kernels.buckets import CODE_FACTOR, FIFO, FOLDING, ID_FACTOR, TABLE_FACTOR, Buckets
 from slide.ops.kernels.hash_codes import MAX_DENSIFY_ATTEMPTS
 from slide.ops.reference.products import first_of_equal, samples_of, weighted_sum

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from slide.ops.backend import on_device
+from slide.backend import on_device
 from slide.ops.reference.products import samples_on
 from slide.sparse import Pattern
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from slide.ops.backend import KERNEL_DTYPES, on_device
+from slide.backend import KERNEL_DTYPES, on_device
 from slide.ops.kernels.adam import AdamHyper
 
 # A product gathers at most so many numbers at a time.

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from helpers import server as servers
 
-from slide.data.fetching import transfer as transfers
-from slide.data.fetching.download import DOWNLOAD_FOLDER, download, parse_mirrors
-from slide.data.fetching.fetch import FetchError, ensure_files
+from slide.data import fetching as transfers
+from slide.data.fetching import DOWNLOAD_FOLDER, FetchError, download, ensure_files, parse_mirrors
 
 DATA = np.random.default_rng(0).bytes(1_000_000)
 CUT_OFF = [100_000, None, 0]  # in the middle, and at once when it is resumed

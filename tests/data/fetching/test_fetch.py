@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slide.data.fetching.fetch import FetchError, check_folders, ensure_files
+from slide.data.fetching import FetchError, check_folders, ensure_files
 
 NAMES = ["train.txt", "test.txt"]
 HINT = "Fetch it from https://example.org."

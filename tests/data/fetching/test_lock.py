@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from slide.data.fetching.lock import locked
+from slide.data.fetching import locked
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
 import sys
 from pathlib import Path
-from slide.data.fetching.lock import locked
+from slide.data.fetching import locked
 with locked(Path(sys.argv[1]), "it") as held:
     print(held, flush=True)
     sys.stdin.read()

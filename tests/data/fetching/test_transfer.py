@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from helpers import server as servers
 
-from slide.data.fetching import transfer as transfers
-from slide.data.fetching.fetch import FetchError
-from slide.data.fetching.transfer import transfer
+from slide.data import fetching as transfers
+from slide.data.fetching import FetchError, transfer
 
 DATA = np.random.default_rng(0).bytes(1_000_000)
 CUT_OFF = [100_000, None, 0]  # in the middle, and at once when it is resumed

@@ -12,8 +12,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from slide.data.fetching import unpack as module
-from slide.data.fetching.unpack import UnpackError, unpack
+from slide.data import archives as module
+from slide.data.archives import UnpackError, unpack
 
 TEXT = b"".join(b"%d 1:%d\n" % (i, i * i) for i in range(20_000))
 NOISE = np.random.default_rng(0).bytes(300_000)

@@ -7,7 +7,7 @@ import pytest
 from helpers.naive_rows import read
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from slide.data.formats.text_reader import VARIANTS
+from slide.data.row_files import VARIANTS
 
 
 def as_rows(features, labels):

@@ -10,7 +10,7 @@ from helpers.naive_matrix import naive_matrix
 from scipy import sparse
 
 from slide.data import DataError
-from slide.data.formats.npz_reader import read_npz_blocks
+from slide.data.row_files import read_npz_blocks
 
 SIZES = {"train_samples": 12, "test_samples": 4, "num_features": 60, "num_labels": 40}
 

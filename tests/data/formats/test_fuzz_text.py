@@ -9,7 +9,7 @@ from helpers import corpus, damage, datafiles, job, naive_rows
 from helpers.damage import REPEAT, TEXTUAL
 
 from slide.data import DataError, xmc
-from slide.data.formats.text_reader import VARIANTS
+from slide.data.row_files import VARIANTS
 
 DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any
 REAL = [name for name in ("bibtex", "delicious", "debian") if (DATA / name / "train.txt").is_file()]

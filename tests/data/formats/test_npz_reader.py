@@ -11,7 +11,7 @@ from helpers.naive_rows import to_lists
 from scipy import sparse
 
 from slide.data import DataError, xmc
-from slide.data.formats.npz_reader import read_npz_blocks, read_npz_sizes
+from slide.data.row_files import read_npz_blocks, read_npz_sizes
 
 KINDS = ["csr", "csc", "coo", "bsr", "dia"]
 FILES = {

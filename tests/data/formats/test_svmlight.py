@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slide.data import DataError, xmc
-from slide.data.formats.text_reader import (
+from slide.data.row_files import (
     VARIANTS,
     XMC,
     Sizes,

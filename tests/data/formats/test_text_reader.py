@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slide.data import DataError
-from slide.data.formats.text_reader import read_header, read_text_blocks
+from slide.data.row_files import read_header, read_text_blocks
 from slide.ops.kernels.text_rows import TABLE_SIZE
 
 ROOT = Path(__file__).parents[3]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slide.data import Split, synthetic, write_xmc, xmc
-from slide.data.formats import text_writer as write_module
-from slide.data.formats.text_reader import read_header, read_text_blocks, text_variant
+from slide.data import row_files as write_module
+from slide.data.row_files import read_header, read_text_blocks, text_variant
 from slide.sparse import CSR, Pattern
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"

@@ -18,7 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import slide.data
-from slide.data.fetching.download import download, parse_mirrors
+from slide.data.fetching import download, parse_mirrors
 
 CONFIGS = {
     path.stem: OmegaConf.to_container(OmegaConf.load(path))

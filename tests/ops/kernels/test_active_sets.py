@@ -11,8 +11,8 @@ from slide.ops.kernels.active_sets import (
     RankedIds,
     best_of_lists,
 )
-from slide.runtime import random_key
 from slide.sparse import Pattern
+from slide.utils.random_keys import random_key
 
 NUM_ROWS = 30
 

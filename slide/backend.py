@@ -1,0 +1,166 @@
+"""Which backend computes, numba kernels or the reference in torch; devices of tensors.
+
+Kernels read the memory of the CPU. Where a tensor lies on another device, the functions of
+`slide.ops.reference` compute the same there. ``SLIDE_BACKEND=torch`` chooses them on the CPU, too:
+tests compare the two, and it helps where numba does not run well. Nothing else decides this, and
+nothing depends on an import of CUDA.
+"""
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.utils import checks
+
+CPU = torch.device("cpu")
+# Types of numbers that kernels read; bfloat16 is read by the products of torch alone.
+KERNEL_DTYPES = (torch.float32, torch.float64)
+BACKENDS = ("kernels", "torch")
+_VARIABLE = "SLIDE_BACKEND"
+_chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
+checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
+
+
+def plain(*operands: Any) -> bool:
+    """Whether an operation on these tensors runs in the reference backend.
+
+    Args:
+        operands: tensors or devices. Anything else, such as an array or None, is on the CPU.
+    """
+    if _chosen["backend"] == "torch":
+        return True
+    for operand in operands:  # A loop, because a step asks this a dozen times.
+        if isinstance(operand, Tensor):
+            if not operand.is_cpu:
+                return True
+        elif isinstance(operand, torch.device) and operand.type != "cpu":
+            return True
+    return False
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Choose how the CPU computes, within a ``with`` block, for all threads.
+
+    Args:
+        name: ``"kernels"``, or ``"torch"`` for the reference.
+
+    Raises:
+        ValueError: for another name.
+    """
+    checks.one_of("backend", name, BACKENDS)
+    before, _chosen["backend"] = _chosen["backend"], name
+    try:
+        yield
+    finally:
+        _chosen["backend"] = before
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"``, or ``"cuda:1"`` and so on.
+
+    Raises:
+        ValueError: for another name, or a device that PyTorch does not find.
+    """
+    kind, _, number = str(name).partition(":")
+    if name == "cpu":
+        return CPU
+    if kind != "cuda" or (":" in str(name) and not number.isdecimal()):
+        raise ValueError(f"device must be cpu, cuda or cuda:<number>, not {name!r}")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= found:
+        raise ValueError(
+            f"device={name} needs a GPU that PyTorch finds with CUDA, and it finds {found}: "
+            "use device=cpu, or install a build of PyTorch for CUDA"
+        )
+    return torch.device(name)
+
+
+def device_of(operand: Any) -> torch.device:
+    """The device of a tensor; a device itself; the CPU for anything else."""
+    if isinstance(operand, Tensor):
+        return operand.device
+    return operand if isinstance(operand, torch.device) else CPU
+
+
+def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """An array or a tensor as a tensor on a device; the host does not wait for the copy."""
+    if isinstance(values, Tensor):
+        tensor = values
+    else:  # torch warns of arrays that must not be written, such as maps of files.
+        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()  # Else the copy would wait for the work of the device.
+    return tensor.to(device, non_blocking=True)
+
+
+def on_host(values: np.ndarray | Tensor) -> np.ndarray:
+    """An array or a tensor as an array. From another device this waits for the copy."""
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+
+def number_of(scalar: Tensor) -> float | Tensor:
+    """A scalar as a number; on another device as it is, since the host would wait for it."""
+    return scalar.item() if scalar.is_cpu else scalar
+
+
+def native(values: Tensor) -> Any:
+    """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is.
+
+    Row numbers and codes have this form outside of `slide.ops.reference`.
+    """
+    return values.numpy() if values.device.type == "cpu" else values
+
+
+def array_view(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a tensor as an array, without a copy.
+
+    The version counter of autograd does not count writes to the array.
+
+    Raises:
+        ValueError: if the tensor is not contiguous, or not on the CPU.
+    """
+    if not tensor.is_cpu:
+        check_on_cpu("with kernels", tensor)
+    if not tensor.is_contiguous():
+        raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+
+
+def check_on_cpu(what: str, *tensors: torch.Tensor) -> None:
+    """Raise ValueError for a tensor on another device; ``what`` only the CPU computes."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise ValueError(
+                f"slide computes {what} on the CPU only; got a tensor on {tensor.device}"
+            )
+
+
+def check_together(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor | None) -> None:
+    """Raise ValueError unless all tensors are on the device of the weight."""
+    for tensor in (x, *others):
+        if tensor is not None and tensor.device != weight.device:
+            raise ValueError(
+                f"the input or bias is on {tensor.device} but the weight is on {weight.device}; "
+                "move one of them"
+            )
+
+
+@functools.cache
+def has_bfloat16(device: torch.device | None = None) -> bool:
+    """Whether a device, or the CPU, multiplies bfloat16 matrices faster than float32 ones."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device is not None and device.type != "cpu":
+        return False
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))

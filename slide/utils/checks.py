@@ -1,0 +1,167 @@
+"""Checks of numbers and names that users set.
+
+Each check raises an error of one sentence, which names the value and its bound.
+
+Example:
+    >>> from slide.utils import checks
+    >>> checks.whole("batch_size", 0, least=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: batch_size must be a whole number of at least 1, not 0
+"""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+
+def whole(name: str, value: Any, least: int) -> None:
+    """Raise ValueError unless ``value`` is a whole number of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def positive(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a finite number above 0."""
+    if not _is_number(value) or not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a number above 0, not {value!r}")
+
+
+def not_negative(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a finite number of at least 0."""
+    if not _is_number(value) or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+
+
+def within(name: str, value: Any, least: float, most: float) -> None:
+    """Raise ValueError unless ``value`` is a number in [``least``, ``most``]."""
+    if not _is_number(value) or not least <= value <= most:
+        raise ValueError(f"{name} must be in [{least}, {most}], not {value!r}")
+
+
+def share(name: str, value: Any, with_one: bool = False) -> None:
+    """Raise ValueError unless ``value`` lies in [0, 1), or in [0, 1] ``with_one``."""
+    if not _is_number(value) or not 0 <= value <= 1 or (value == 1 and not with_one):
+        raise ValueError(f"{name} must be in [0, 1{']' if with_one else ')'}, not {value!r}")
+
+
+def one_of(name: str, value: Any, names: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``names``; the message suggests a near one."""
+    names = list(names)
+    if value not in names:
+        asked = near_word(value, names) if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be one of {', '.join(names)}, not {value!r}{asked}")
+
+
+def near_word(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
+    """``; did you mean ...?`` with the known word nearest to ``word``, if one is near.
+
+    Args:
+        word: what is unknown.
+        known: what it may be.
+        cutoff: least likeness in [0, 1], that of `difflib.get_close_matches`.
+    """
+    near = get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def maker(name: str, value: Any, example: str) -> None:
+    """Raise TypeError unless ``value`` is None, or a class or function that makes something."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a class or function such as {example}, not {value!r}")
+
+
+def listing(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a list."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"{name} must be a list, such as [1, 2], not {value!r}")
+
+
+def flag(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
+
+
+def filled_text(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a text that is not empty, not {value!r}")
+
+
+def finite(name: str, values: np.ndarray) -> None:
+    """Raises ValueError for NaN or infinite values."""
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} hold NaN or infinite values")
+
+
+def row_weights(name: str, values: Any, num_rows: int) -> np.ndarray | None:
+    """``values``, how much each row counts, as ``(num_rows,)`` float64; None stays None.
+
+    Raises:
+        ValueError: for another shape, and for values below 0 or not finite.
+    """
+    if values is None:
+        return None
+    found = np.asarray(values, np.float64)
+    if found.shape != (num_rows,):
+        raise ValueError(f"{name} {found.shape} do not fit {num_rows} rows")
+    bad = found[~(np.isfinite(found) & (found >= 0))]
+    if len(bad):
+        raise ValueError(f"{name} must be finite and at least 0, not {bad[0]}")
+    return found
+
+
+class ScoresNotFinite(ValueError):
+    """A row has scores that are no finite numbers.
+
+    Args:
+        row: its number, from 0 on.
+    """
+
+    def __init__(self, row: int):
+        super().__init__(f"the values of row {row} are too large: its scores are not finite")
+        self.row = row
+
+
+class DivergenceError(RuntimeError):
+    """The loss or a weight became NaN or infinite; the last good checkpoint of a run is kept.
+
+    Example:
+        >>> from slide.training import DivergenceError
+        >>> raise DivergenceError("the loss is nan at step 3")
+        Traceback (most recent call last):
+        slide.utils.checks.DivergenceError: the loss is nan at step 3
+    """
+
+
+def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
+    """The message of an error, with the whole key of a value, and a file before what is wrong.
+
+    Args:
+        error: the error.
+        overrides: those of the command line, ``key=value``. If the message is a sentence about a
+            value, such as "epochs must be ...", it begins with the whole key from here.
+    """
+    # Errors of HTTP have an address as filename, and no strerror.
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        to = "" if error.filename2 is None else f" -> {error.filename2}"
+        return f"{error.filename}{to}: {error.strerror}"
+    name, _, rest = str(error).partition(" ")
+    # Other sentences may begin with the same word: "bias (3,) does not fit ...".
+    if not rest.startswith(("must ", "= ")):
+        return str(error)
+    keys = {override_key(word) for word in overrides}
+    meant = [key for key in keys if key.rpartition(".")[2] == name]
+    return f"{meant[0]} {rest}" if len(meant) == 1 else str(error)
+
+
+def override_key(word: str) -> str:
+    """The key of an override of a command line: ``seed`` of ``+seed=3``."""
+    return word.partition("=")[0].lstrip("+")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,144 @@
+"""Names of labels or features: any number of them, decoded only where they are asked for."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_TYPES = {"text": str, "number": int}
+
+
+class Names(Sequence):
+    """A list of texts, or of whole numbers, whose characters lie in one array.
+
+    Args:
+        text: ``(bytes,)`` uint8, all names in UTF-8, one after the other.
+        ends: ``(n,)`` int64, where each name ends.
+        kind: ``"text"`` or ``"number"``.
+
+    Raises:
+        ValueError: for ends that do not rise to the number of bytes, or an unknown kind.
+
+    Example:
+        >>> from slide.model import Names
+        >>> names = Names.of(["fruit", "tree", "tool"])
+        >>> names[1], names.number("tool"), len(names)
+        ('tree', 2, 3)
+    """
+
+    def __init__(self, text: np.ndarray, ends: np.ndarray, kind: str = "text"):
+        if kind not in _TYPES:
+            raise ValueError(f"names must be one of {', '.join(_TYPES)}, not {kind!r}")
+        last = ends[-1] if len(ends) else 0
+        if last != len(text):
+            raise ValueError(f"names end at byte {last}, not at {len(text)}")
+        if len(ends) and (ends[0] < 0 or (ends[1:] < ends[:-1]).any()):
+            raise ValueError("a name ends before it begins")
+        self.text, self.ends, self.kind = text, ends, kind
+
+    @classmethod
+    def of(cls, names: Iterable[Any], what: str = "names") -> "Names":
+        """The names of a list.
+
+        Args:
+            names: texts or whole numbers, each of them once.
+            what: what they name, for messages.
+
+        Raises:
+            ValueError: if a name occurs twice.
+            TypeError: for something that is neither text nor number.
+        """
+        if isinstance(names, Names):
+            return names
+        names = [name.item() if isinstance(name, np.generic) else name for name in names]
+        kind = "number" if names and all(type(name) is int for name in names) else "text"
+        return cls(*_packed(names, kind, what), kind)
+
+    def extended(self, names: Iterable[Any], what: str = "names") -> "Names":
+        """The names and further ones.
+
+        Args:
+            names: new ones, of the same kind.
+            what: what they name, for messages.
+
+        Raises:
+            ValueError: for a name that occurs twice.
+            TypeError: for a name of another kind.
+        """
+        names = [name.item() if isinstance(name, np.generic) else name for name in names]
+        for name in names:
+            if self.number(name) is not None:
+                raise ValueError(f"{what} must differ; there is {name!r} already")
+        text, ends = _packed(names, self.kind, what)
+        text = np.concatenate([self.text, text])
+        return Names(text, np.concatenate([self.ends, len(self.text) + ends]), self.kind)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, number: Any) -> Any:
+        """The name of a number in [0, n)."""
+        if not 0 <= number < len(self.ends):
+            raise IndexError(f"name {number} is not in [0, {len(self.ends)})")
+        begin = self.ends[number - 1] if number else 0
+        return _TYPES[self.kind](self.text[begin : self.ends[number]].tobytes().decode())
+
+    def take(self, ids: np.ndarray) -> np.ndarray:
+        """The names of ids, an array of objects of the same shape; None for ids below 0."""
+        found = np.full(ids.shape, None, object)
+        distinct, positions = np.unique(ids, return_inverse=True)
+        words = np.array([None if each < 0 else self[each] for each in distinct], object)
+        if len(words):
+            found[...] = words[positions.reshape(ids.shape)]
+        return found
+
+    def number(self, name: Any) -> int | None:
+        """The number of a name; None if there is no such name."""
+        return self._numbers.get(name)
+
+    @cached_property
+    def _numbers(self) -> dict[Any, int]:
+        return {name: number for number, name in enumerate(self)}
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """The arrays, for a file."""
+        text = torch.from_numpy(np.array(self.text))
+        return {f"{prefix}.text": text, f"{prefix}.ends": torch.from_numpy(np.array(self.ends))}
+
+    @classmethod
+    def restored(cls, tensors: dict[str, Tensor], prefix: str, kind: str) -> "Names":
+        """The object that had these `tensors`."""
+        return cls(tensors[f"{prefix}.text"].numpy(), tensors[f"{prefix}.ends"].numpy(), kind)
+
+
+def check_columns(what: str, found: Iterable[Any], known: Iterable[Any]) -> None:
+    """Raise ValueError if a column of a frame has another name than it had in training.
+
+    Args:
+        what: what the columns are, for messages.
+        found: names of the columns. Another number of them is not looked at here.
+        known: the names in training, in their order.
+    """
+    for number, names in enumerate(zip(found, known, strict=False)):
+        if names[0] != names[1]:
+            name, wanted = (each.item() if isinstance(each, np.generic) else each for each in names)
+            raise ValueError(
+                f"column {number} of the {what} must be {wanted!r}, as in training, not {name!r}"
+            )
+
+
+def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """The characters of all names, and where each ends."""
+    for name in names:
+        if type(name) is not _TYPES[kind] and not (kind == "text" and isinstance(name, str)):
+            raise TypeError(f"{what} must be texts, or all of them numbers; one is {name!r}")
+    if len(set(names)) < len(names):
+        seen = set()
+        twice = next(name for name in names if name in seen or seen.add(name))
+        raise ValueError(f"{what} must differ; {twice!r} occurs twice")
+    words = [str(name).encode() for name in names]
+    ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+    return np.frombuffer(b"".join(words), np.uint8), ends

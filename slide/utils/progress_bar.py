@@ -1,0 +1,101 @@
+"""Progress bars and log lines on standard error; without a terminal, lines take the bars' place."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from tqdm import tqdm
+from tqdm.utils import CallbackIOWrapper
+
+# A phase that is shorter has no bar; in seconds.
+SHOWN_AFTER = 2.0
+# Seconds between lines where standard error is not a terminal.
+LINE_EVERY = 10.0
+# Whether this process shows no bars and writes no lines.
+_process = {"silent": False}
+
+
+class ProgressBar(tqdm):
+    """A bar of `tqdm <https://tqdm.github.io>`_ on standard error for phases over two seconds.
+
+    If standard error is not a terminal (a file, a pipe, a service), a line about every ten seconds
+    takes its place.
+
+    Args:
+        arguments: those of tqdm: ``iterable``, ``desc``, ``total``.
+        keywords: the other arguments of tqdm, such as ``unit`` and ``initial``.
+    """
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        self._lines = not sys.stderr.isatty()
+        self._said = self._begun = time.monotonic()
+        more = {"mininterval": LINE_EVERY, "ncols": 0} if self._lines else {}
+        more["delay"], more["disable"] = SHOWN_AFTER, _process["silent"]
+        super().__init__(*arguments, **{"file": sys.stderr, **more, **keywords})
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> Any:
+        """Draw the bar, or write its line if that is due."""
+        now = time.monotonic()
+        if not self._lines:
+            if msg is None and now < self._begun + SHOWN_AFTER:
+                return False
+            return super().display(msg, pos)
+        if msg is not None or now < self._said + LINE_EVERY:
+            return False
+        self._said = now
+        self.fp.write(f"{self}\n")
+        self.fp.flush()
+        return True
+
+    def clear(self, *arguments: Any, **keywords: Any) -> None:
+        """Make room for a log line; lines stay where they are."""
+        if not self._lines:
+            super().clear(*arguments, **keywords)
+
+    def close(self) -> None:
+        """End the phase."""
+        if self._lines and not getattr(self, "disable", True):
+            self.leave = False  # Else the last line would come twice.
+        super().close()
+
+
+@contextmanager
+def until_reader_goes() -> Iterator[None]:
+    """Ends the process, with status 1 and no word, when who reads its output has seen enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+@contextmanager
+def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
+    """The same file, with a bar of the bytes that are read from it.
+
+    Args:
+        file: open for reading.
+        size: number of bytes that will be read, about.
+        name: what the bar is called.
+    """
+    with ProgressBar(desc=name, total=size, unit="B", unit_scale=True) as bar:
+        yield CallbackIOWrapper(bar.update, file, "read")
+
+
+def log(sentence: str) -> None:
+    """Write a line to standard error, above the progress bars."""
+    if not _process["silent"]:
+        tqdm.write(sentence, file=sys.stderr)
+
+
+def silence(silent: bool = True) -> None:
+    """Let this process show no bars and write no lines: another process of its run does.
+
+    Args:
+        silent: False: it shows and writes them again.
+    """
+    _process["silent"] = silent

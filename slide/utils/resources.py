@@ -1,0 +1,126 @@
+"""Memory and cores that this process may use, also in a container."""
+
+import os
+import sys
+from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Not on Windows.
+    resource = None
+
+# The groups of processes that this process is in, and where their files are.
+_GROUPS, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+# Limit and use of a group, and what the system can take back of the use: of the second and of the
+# first version of control groups.
+_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+_UNLIMITED = 1 << 50
+GIB = 1 << 30
+
+
+def free_memory() -> int | None:
+    """Bytes that this process may take without swapping; None: the system does not tell.
+
+    That is what the machine has left, or, in a container or another control group with a limit,
+    what is left of that limit.
+    """
+    found = [available, *_left_in_groups()] if (available := _available()) is not None else []
+    return max(min(found), 0) if found else None
+
+
+def memory_limit() -> int | None:
+    """The lowest limit of the control groups of this process, in bytes; None: there is none."""
+    found = [_number(folder / names[0]) for folder in _folders() for names in _FILES]
+    limits = [limit for limit in found if limit is not None and limit < _UNLIMITED]
+    return min(limits, default=None)
+
+
+def core_limit() -> int | None:
+    """The number of cores that the control groups of this process give it, rounded up.
+
+    None: they give all. A container with the time of one core may still run on all of them, and
+    then stands still for the rest of each period.
+    """
+    limits = []
+    for folder in _folders():
+        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+        if not period:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = (_read(folder / name).strip() for name in names)
+        if quota.isdigit() and period.isdigit() and int(period):
+            limits.append(max(-(-int(quota) // int(period)), 1))
+    return min(limits, default=None)
+
+
+def resident_memory() -> int:
+    """Bytes that this process holds now, without files that it has mapped; 0: not known."""
+    return 1024 * _fields(Path("/proc/self/status")).get("RssAnon", 0)
+
+
+def in_gib(size: float) -> str:
+    """Bytes as text."""
+    return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / 2**20:,.0f} MiB"
+
+
+def _available() -> int | None:
+    kibibytes = _fields(Path("/proc/meminfo")).get("MemAvailable")
+    if kibibytes is not None:
+        return 1024 * kibibytes
+    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return None
+
+
+def _left_in_groups() -> list[int]:
+    left = []
+    for folder in _folders():
+        for limit, used, idle in _FILES:
+            most, now = _number(folder / limit), _number(folder / used)
+            if most is not None and now is not None and most < _UNLIMITED:
+                left.append(most - now + _fields(folder / "memory.stat").get(idle, 0))
+    return left
+
+
+def _folders() -> list[Path]:
+    """The folders of the groups that this process is in, and of those above them."""
+    found = {_ROOT, _ROOT / "memory", _ROOT / "cpu"}
+    for line in _read(_GROUPS).splitlines():
+        kinds, path = line.split(":", 2)[1:]
+        group = Path(path.lstrip("/"))
+        for kind in kinds.split(","):
+            if kind in ("", "memory", "cpu"):
+                found |= {_ROOT / kind / each for each in (group, *group.parents)}
+    return sorted(found)
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """The numbers of a file of names and numbers."""
+    found = {}
+    for line in _read(path).splitlines():
+        words = line.replace(":", " ").split()
+        if len(words) > 1 and words[1].isdigit():
+            found[words[0]] = int(words[1])
+    return found
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def peak_memory_mb() -> int:
+    """The most memory that this process has held, in MiB; 0 if the system does not report it."""
+    if resource is None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / 2**20 if sys.platform == "darwin" else peak / 2**10)

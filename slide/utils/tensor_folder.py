@@ -1,0 +1,376 @@
+"""Folders of tensors: files of safetensors, and a list in JSON with their sizes and hashes.
+
+`split_state` divides a nested state, such as ``state_dict`` returns, into JSON values and tensors.
+
+Trained models and checkpoints are such folders. Nothing in them is code. The list names each file
+with its size and its SHA-256, and has one of its own. Tensors are opened as memory maps.
+`read_folder` compares the list and the sizes of the files, and `check_files` reads the files and
+compares their hashes.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from torch import Tensor
+
+from slide.backend import array_view
+from slide.runtime import VERSION, versions
+from slide.utils.files import (
+    json_digest,
+    pieces,
+    side_by_side,
+    sync_folder,
+    write_atomic,
+    write_json,
+)
+
+SUFFIX = ".safetensors"
+# A folder of new files, which take the places of old ones when all of them are complete.
+NEW_FILES = "new_files"
+
+
+# Marks in JSON objects: what stands for a tensor, a tuple, and a dict with keys that are no text.
+_TENSOR, _TUPLE, _ITEMS = "tensor:", "tuple:", "items:"
+_MARKS = (_TENSOR, _TUPLE, _ITEMS)
+
+
+class FolderKind(NamedTuple):
+    """What a folder holds.
+
+    Attributes:
+        name: what it is called in messages.
+        list_file: name of its list.
+        format: the version of the format. Increase it when older readers would misread a folder.
+        oldest: the first version that is still read; 0: only ``format``.
+    """
+
+    name: str
+    list_file: str
+    format: int
+    oldest: int = 0
+
+
+def write_folder(
+    kind: FolderKind,
+    folder: Path,
+    content: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Tensor]],
+    there: Iterable["Written"] = (),
+) -> None:
+    """Write tensors; files that an older list does not name stay.
+
+    What the folder held stays whole until all new files are on the disk, so there must be room for
+    both. Then the old list is removed, and the new one takes its place last: a folder that is not
+    complete is none.
+
+    Args:
+        kind: what the folder holds.
+        folder: it is made if it does not exist.
+        content: JSON values.
+        files: tensors by name, by name of their file without its suffix.
+        there: files that were written before and belong to the folder.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    new, former = folder / NEW_FILES, listed_files(folder / kind.list_file)
+    new.mkdir(parents=True, exist_ok=True)
+    try:
+        written = [write_file(new, *file) for file in files.items()]
+        every = [*there, *written]
+        write_list(kind, new, content, every)
+        (folder / kind.list_file).unlink(missing_ok=True)
+        for name in set(former or ()) - {file.name for file in every}:
+            (folder / name).unlink(missing_ok=True)  # Of what was here before.
+        for name in (*(file.name for file in written), kind.list_file):
+            # A new file in place of the old one: a process that has mapped the old one keeps it.
+            (new / name).replace(folder / name)
+        sync_folder(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+class Written(NamedTuple):
+    """A file of a folder of tensors, as its list names it."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Written:
+    """Write one file of a folder of tensors, which is to be in its list.
+
+    Args:
+        folder: it must exist.
+        name: of the file, without its suffix.
+        tensors: by name.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    path = folder / f"{name}{SUFFIX}"
+    write_atomic(path, lambda file: _save(tensors, Path(file.name)))
+    return written_file(path)
+
+
+def written_file(path: Path) -> Written:
+    """What a list says of a file."""
+    return Written(path.name, path.stat().st_size, _hash_file(path))
+
+
+def stream_file(
+    folder: Path, name: str, shapes: Mapping[str, Sequence[int]], blocks: Iterable[Tensor]
+) -> Written:
+    """Write one file of a folder of tensors without having all of it in memory.
+
+    Args:
+        folder: it must exist.
+        name: of the file, without its suffix.
+        shapes: of the tensors, which are float32, by name.
+        blocks: consecutive rows of the first tensor, then of the second one, and so on; float32.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    path, begin, header = folder / f"{name}{SUFFIX}", 0, {}
+    for key, shape in shapes.items():
+        end = begin + 4 * math.prod(shape)
+        header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # Numbers begin at a multiple of 8 bytes.
+
+    def write(file: IO[bytes]) -> None:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for block in blocks:
+            file.write(array_view(block.contiguous()).astype("<f4", copy=False).data)
+
+    write_atomic(path, write)
+    return written_file(path)
+
+
+def write_list(
+    kind: FolderKind, folder: Path, content: Mapping[str, Any], files: Iterable[Written]
+) -> None:
+    """Write the list of a folder of tensors.
+
+    Args:
+        kind: what the folder holds.
+        folder: it holds the files.
+        content: JSON values.
+        files: what `write_file` returned.
+
+    Raises:
+        OSError: if the list cannot be written.
+    """
+    written = {each.name: {"bytes": each.bytes, "sha256": each.sha256} for each in files}
+    body = {"format": kind.format, "versions": versions(), **content, "files": written}
+    write_json(folder / kind.list_file, body | {"sha256": json_digest(body)})
+
+
+def listed_files(path: Path) -> list[str] | None:
+    """Names of the files of tensors in a list; None if it is no such list, or there is none."""
+    try:
+        content = json.loads(path.read_text())
+        number, files = content["format"], content["files"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(number, int) or not isinstance(files, dict):
+        return None
+    return [name for name in files if name.endswith(SUFFIX) and Path(name).name == name]
+
+
+def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
+    """Read the list of a folder, and check it and the sizes of the files.
+
+    Args:
+        kind: what the folder should hold.
+        folder: the folder.
+
+    Raises:
+        FileNotFoundError: if there is no list, or one of its files is missing.
+        ValueError: if the format is another one, the list has changed, or a file has another size.
+    """
+    path = folder / kind.list_file
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {kind.name} in {folder}: no {kind.list_file}")
+    try:
+        content = json.loads(path.read_text())
+        digest = content.pop("sha256")
+        number = content["format"]
+        files = {name: file["bytes"] for name, file in content["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} has changed since it was written: {error!r}") from error
+    if number != kind.format and not 0 < kind.oldest <= number < kind.format:
+        wrote = content.get("versions", {}).get("slide", "?")
+        raise ValueError(
+            f"{path} is of format {number}, which slide {wrote} wrote; slide {VERSION} reads "
+            f"format {kind.format}: use the former, or make the {kind.name} with the latter"
+        )
+    if digest != json_digest(content):
+        raise ValueError(f"{path} has changed since it was written")
+    for name, size in files.items():
+        _check_size(kind, folder / name, size)
+    return content
+
+
+def check_files(
+    kind: FolderKind, folder: Path, content: Mapping[str, Any], names: Iterable[str]
+) -> None:
+    """Read some files of a folder, side by side, and compare their hashes.
+
+    Args:
+        kind: what the folder holds.
+        folder: the folder.
+        content: what `read_folder` returned.
+        names: of the files.
+
+    Raises:
+        FileNotFoundError: if one is missing.
+        ValueError: if one is not the file that was written.
+    """
+
+    def check(name: str) -> None:
+        path, said = folder / name, content["files"][name]
+        _check_size(kind, path, said["bytes"])
+        if _hash_file(path) != said["sha256"]:
+            raise ValueError(f"{path} has changed since it was written: its SHA-256 is another one")
+
+    side_by_side(check, {name: content["files"][name]["bytes"] for name in names})
+
+
+def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    """The tensors of a file, as memory maps: changes of them stay in this process.
+
+    Args:
+        folder: a folder of tensors.
+        name: name of the file without its suffix.
+
+    Raises:
+        ValueError: if it is no such file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / f"{name}{SUFFIX}"
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} has changed since it was written: {error}") from error
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    from safetensors import SafetensorError  # Imported here, so that `import slide` stays fast.
+    from safetensors.torch import save_file
+
+    mode = path.stat().st_mode
+    try:
+        save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    # It is another file now, which only this user may read.
+    path.chmod(mode)
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _check_size(kind: FolderKind, path: Path, size: int) -> None:
+    """Raise an error unless a file is there and has its size."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: copy the whole folder of the {kind.name}")
+    found = path.stat().st_size
+    if found != size:
+        raise ValueError(
+            f"{path} has {found} bytes, but {size} were written: copy the whole folder again"
+        )
+
+
+def _hash_file(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        for piece in pieces(file):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def split_state(state: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]]:
+    """Split a state into JSON values and tensors.
+
+    Args:
+        state: nested dicts, lists and tuples of tensors, numbers, texts, bools and None.
+        name: what tensors are called; a tensor within is called ``<name>.<key>``.
+
+    Returns:
+        The JSON values, in which names stand for tensors, and the tensors by name.
+
+    Raises:
+        TypeError: for another object; the message says where it is.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _packed(state, name, tensors), tensors
+
+
+def join_state(values: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The state that `split_state` divided.
+
+    Raises:
+        KeyError: if a tensor is missing.
+    """
+    if isinstance(values, list):
+        return [join_state(value, tensors) for value in values]
+    if not isinstance(values, dict):
+        return values
+    if _TENSOR in values:
+        return tensors[values[_TENSOR]]
+    if _TUPLE in values:
+        return tuple(join_state(value, tensors) for value in values[_TUPLE])
+    if _ITEMS in values:
+        return {
+            join_state(key, tensors): join_state(value, tensors) for key, value in values[_ITEMS]
+        }
+    return {key: join_state(value, tensors) for key, value in values.items()}
+
+
+def _packed(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(state, Tensor):
+        while name in tensors:  # {"a.b": ..., "a": {"b": ...}} has one name twice.
+            name += "'"
+        tensors[name] = state
+        return {_TENSOR: name}
+    if isinstance(state, Mapping):
+        pairs = [(key, _packed(value, f"{name}.{key}", tensors)) for key, value in state.items()]
+        if all(isinstance(key, str) and key not in _MARKS for key, _ in pairs):
+            return dict(pairs)
+        return {_ITEMS: [[_packed(key, name, tensors), value] for key, value in pairs]}
+    if isinstance(state, list | tuple):
+        found = [_packed(value, f"{name}.{i}", tensors) for i, value in enumerate(state)]
+        return found if isinstance(state, list) else {_TUPLE: found}
+    if state is None or isinstance(state, str | bool | int | float):
+        return state
+    raise TypeError(f"{name} is a {type(state).__name__}, which a checkpoint cannot hold")
+
+
+def check_same_settings(state: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
+    """Raise ValueError unless ``state["settings"]`` has the settings that an object has, ``own``.
+
+    Args:
+        state: of an object of some kind, or of another.
+        own: the settings that must agree.
+        kind: what the object is, such as "an LSHProposer".
+    """
+    saved = state.get("settings", {})
+    for name, value in own.items():
+        if name not in saved:
+            raise ValueError(f"this is no state of {kind}: its settings lack {name}")
+        if saved[name] != value:
+            raise ValueError(
+                f"{name} was {saved[name]} where this state was saved, and is {value} here; "
+                "they must agree"
+            )

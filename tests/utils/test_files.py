@@ -1,0 +1,133 @@
+"""Files are there in full or not at all."""
+
+import errno
+import json
+
+import pytest
+from filelock import FileLock, Timeout
+from helpers.limits import limited
+
+from slide.config.build import CONFIG
+from slide.model.folder import MODEL_FILE
+from slide.training.checkpoint_folders import CHECKPOINTS
+from slide.utils import files, run_folders
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_round_trips(tmp_path):
+    files.write_json(tmp_path / "j.json", {"ä": 1.5})
+    assert json.loads((tmp_path / "j.json").read_text()) == {"ä": 1.5}
+    files.write_text(tmp_path / "x.txt", "ä\n")
+    assert (tmp_path / "x.txt").read_bytes() == "ä\n".encode()
+    assert names(tmp_path) == ["j.json", "x.txt"]
+
+
+def test_a_file_takes_its_name_when_it_is_complete(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write(file):
+        file.write(b"new, first half; ")
+        file.flush()
+        assert path.read_bytes() == b"old"
+        file.write(b"second half")
+
+    files.write_atomic(path, write)
+    assert path.read_bytes() == b"new, first half; second half"
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_failing_writer_leaves_the_old_file(tmp_path, old):
+    path = tmp_path / "file"
+    if old is not None:
+        path.write_bytes(old)
+
+    def write(file):
+        file.write(b"begun")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept = "is kept" if old is not None else "nothing was written"
+    with pytest.raises(OSError, match=f"cannot write {path}: .*{kept}"):
+        files.write_atomic(path, write)
+    assert names(tmp_path) == ([] if old is None else ["file"])
+    assert old is None or path.read_bytes() == old
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_other_errors_go_through_and_leave_nothing_either(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write(file):
+        file.write(b"begun")
+        raise error
+
+    with pytest.raises(error):
+        files.write_atomic(path, write)
+    assert names(tmp_path) == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+def test_no_room(tmp_path):
+    path = tmp_path / "t"
+    files.write_text(path, "old")
+    with limited(100_000), pytest.raises(OSError, match=rf"cannot write {path}.* is kept"):
+        files.write_text(path, "x" * 400_000)
+    assert names(tmp_path) == ["t"]
+    assert path.read_text() == "old"
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(OSError, match=r"cannot write .*nothing was written"):
+        files.write_text(tmp_path / "missing" / "x", "text")
+
+
+def test_folders_of_runs(tmp_path):
+    named = run_folders.make_run_folder(tmp_path / "a" / "run", tmp_path)
+    assert named == run_folders.make_run_folder(tmp_path / "a" / "run", tmp_path)
+    # Runs of the same second get folders of their own.
+    three = [run_folders.make_run_folder(None, tmp_path / "runs", "label") for _ in range(3)]
+    assert len(set(three)) == 3
+    assert all("_label" in folder.name and folder.is_dir() for folder in three)
+
+
+def test_folders_that_cannot_be_of_a_new_run(tmp_path):
+    (tmp_path / "file").touch()
+    run_folders.check_run_dir(None)
+    run_folders.check_run_dir(tmp_path / "new")
+    for wrong in ("", tmp_path / "file"):
+        with pytest.raises(ValueError, match="run_dir must be the path of a folder, not "):
+            run_folders.check_run_dir(wrong)
+    assert run_folders.RUN_MARKS == (CONFIG, CHECKPOINTS, MODEL_FILE)
+    refusals = ("holds a model: name a new folder", *["holds a run: resume=.* goes on with it"] * 2)
+    for mark, refusal in zip(run_folders.RUN_MARKS[::-1], refusals, strict=True):
+        (tmp_path / mark).touch()
+        with pytest.raises(ValueError, match=refusal):
+            run_folders.check_run_dir(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    message = rf"run_dir={tmp_path}/file/run cannot be made: Not a directory"
+    with pytest.raises(OSError, match=message):
+        run_folders.make_run_folder(tmp_path / "file/run", tmp_path)
+
+
+def test_a_folder_is_held_once(tmp_path):
+    held = FileLock(tmp_path / run_folders.RUN_LOCK)  # As another process would.
+    refused = pytest.raises(ValueError, match=r"another process is running in .*: wait until it")
+    with held, refused:
+        run_folders.hold_folder(tmp_path)
+    for _ in range(2):
+        run_folders.hold_folder(tmp_path)  # This process may have several runs.
+    other = FileLock(tmp_path / run_folders.RUN_LOCK)
+    for _ in range(2):
+        with pytest.raises(Timeout):
+            other.acquire(blocking=False)
+        run_folders.release_folder(tmp_path)
+    other.acquire(blocking=False)
+    other.release()
+    run_folders.release_folder(tmp_path)  # It is not held any more.

@@ -1,0 +1,102 @@
+"""Bars on terminals, and lines everywhere else."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from slide.utils import progress_bar
+from slide.utils.progress_bar import ProgressBar, log, silence
+
+
+def test_a_reader_that_goes_ends_the_process_without_a_word():
+    words = "from slide.utils.progress_bar import until_reader_goes\nwith until_reader_goes():\n"
+    words += "    for i in range(10**6): print(i)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"0\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1
+    process.stderr.close()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves; both modules read it."""
+    now = [100.0]
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ProgressBar, "_time", staticmethod(lambda: now[0]), raising=False)
+    return now
+
+
+def steps(bar, clock, count, seconds):
+    for _ in range(count):
+        clock[0] += seconds
+        bar.set_postfix({"loss": "0.5"})
+        bar.update()
+
+
+def written(monkeypatch, stream, clock, count, seconds):
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar(total=count, desc="adding") as bar:
+        bar._time = lambda: clock[0]
+        bar.start_t = bar.last_print_t = clock[0]
+        steps(bar, clock, count, seconds)
+    return stream.getvalue()
+
+
+def test_lines_come_about_every_ten_seconds(monkeypatch, clock):
+    lines = written(monkeypatch, io.StringIO(), clock, 100, 0.5).splitlines()
+    assert 4 <= len(lines) <= 5
+    assert all(line.startswith("adding: ") and "loss=0.5" in line for line in lines)
+    assert "\r" not in "".join(lines)
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_short_phases_show_nothing(monkeypatch, clock, stream):
+    assert written(monkeypatch, stream(), clock, 15, 0.1) == ""
+
+
+def test_terminals_have_bars(monkeypatch, clock):
+    shown = written(monkeypatch, Terminal(), clock, 30, 0.1)
+    assert shown.count("\r") > 5
+    assert "100%|" in shown
+
+
+def test_bytes_of_a_file_are_counted(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
+    with progress_bar.counted_bytes(io.BytesIO(b"0123456789"), 10, "digits") as file:
+        assert file.read(6) == b"012345"
+        file.seek(7)
+        assert file.read() == b"789"
+    assert "digits:  60% 6.00/10.0 " in stream.getvalue()
+
+
+def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar(total=3):
+        log("the rate falls")
+    assert stream.getvalue() == "the rate falls\n"
+
+
+def test_a_process_that_is_to_be_silent(capsys):
+    silence()
+    try:
+        log("nothing")
+        assert sum(ProgressBar(range(4), "adding")) == 6
+    finally:
+        silence(False)
+    log("something")
+    assert capsys.readouterr().err == "something\n"

@@ -1,0 +1,122 @@
+"""What memory is free: of the machine, and of the control groups of this process."""
+
+import mmap
+
+import pytest
+
+from slide.utils import resources
+from slide.utils.resources import core_limit, free_memory, memory_limit, resident_memory
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """A machine with 900 KiB left, and this process in group ``/a/b`` of either version."""
+
+    def lay(version, **files):
+        place = {1: tmp_path / "memory/a/b", 2: tmp_path / "a/b"}[version]
+        place.mkdir(parents=True)
+        line = {1: "3:cpu,cpuacct:/x\n4:memory:/a/b\n", 2: "0::/a/b\n"}[version]
+        (tmp_path / "cgroup").write_text(line)
+        for name, text in files.items():
+            (place / name.replace("__", ".")).write_text(text)
+        return place
+
+    monkeypatch.setattr(resources, "_ROOT", tmp_path)
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(resources, "_available", lambda: 900 << 10)
+    return lay
+
+
+def test_the_machine_alone(groups):
+    assert free_memory() == 900 << 10
+    assert memory_limit() is None
+
+
+def test_a_group(groups):
+    groups(2, memory__max="500000\n", memory__current="400000\n")
+    assert (free_memory(), memory_limit()) == (100_000, 500_000)
+
+
+def test_pages_of_files_can_be_taken_back(groups):
+    stat = "anon 1\ninactive_file 50000\n"
+    groups(2, memory__max="500000", memory__current="400000", memory__stat=stat)
+    assert free_memory() == 150_000
+
+
+def test_a_group_above(groups):
+    place = groups(2, memory__max="max", memory__current="400000")
+    (place.parent / "memory.max").write_text("450000")
+    (place.parent / "memory.current").write_text("440000")
+    assert (free_memory(), memory_limit()) == (10_000, 450_000)
+
+
+def test_groups_of_the_first_version(groups):
+    files = {"limit_in_bytes": "500000", "usage_in_bytes": "100000"}
+    place = groups(1, **{f"memory__{name}": text for name, text in files.items()})
+    (place / "memory.stat").write_text("cache 3\ntotal_inactive_file 7\n")
+    assert free_memory() == 400_007
+
+
+def test_no_limit_of_the_first_version(groups):
+    groups(1, memory__limit_in_bytes=str((1 << 63) - 4096), memory__usage_in_bytes="100000")
+    assert (free_memory(), memory_limit()) == (900 << 10, None)
+
+
+def test_a_group_over_its_limit(groups):
+    groups(2, memory__max="100", memory__current="200")
+    assert free_memory() == 0
+
+
+def test_a_system_that_does_not_tell(groups, monkeypatch):
+    monkeypatch.setattr(resources, "_available", lambda: None)
+    assert free_memory() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        ("max 100000", None),
+        ("100000 100000", 1),
+        ("150000 100000", 2),
+        ("5000 100000", 1),
+        ("", None),
+    ],
+)
+def test_cores(groups, text, cores):
+    groups(2, cpu__max=text + "\n")
+    assert core_limit() == cores
+
+
+def test_cores_of_the_group_above(groups):
+    place = groups(2, cpu__max="400000 100000")
+    (place.parent / "cpu.max").write_text("300000 100000")
+    assert core_limit() == 3
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("-1", None), ("200000", 2)])
+def test_cores_of_the_first_version(groups, tmp_path, quota, cores):
+    groups(1)
+    (tmp_path / "cpu/x").mkdir(parents=True)
+    (tmp_path / "cpu/x/cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu/x/cpu.cfs_period_us").write_text("100000")
+    assert core_limit() == cores
+
+
+def test_what_this_process_holds():
+    before = resident_memory()
+    if not before:
+        pytest.skip("the system does not tell")
+    # Not from memory that this process has freed and kept.
+    held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held.write(b"x" * len(held))
+    assert 0.9 * len(held) < resident_memory() - before < 2 * len(held)
+
+
+def test_without_the_files_of_linux(monkeypatch):
+    monkeypatch.setattr(resources, "_fields", lambda path: {})
+    size = 4096
+    monkeypatch.setattr(resources.os, "sysconf_names", {"SC_AVPHYS_PAGES": 1}, raising=False)
+    monkeypatch.setattr(resources.os, "sysconf", lambda name: size, raising=False)
+    assert resources._available() == size * size
+    monkeypatch.setattr(resources.os, "sysconf_names", {}, raising=False)
+    assert resources._available() is None

@@ -1,0 +1,255 @@
+"""Folders of tensors: what is in them, and what is said of folders that are damaged."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import slide
+from slide import FullSampler, Model, SlideNetwork
+from slide.model.folder import read_model_folder
+from slide.utils import tensor_folder
+from slide.utils.files import pieces
+from slide.utils.tensor_folder import (
+    FolderKind,
+    check_files,
+    listed_files,
+    read_folder,
+    read_tensors,
+    stream_file,
+    write_folder,
+)
+
+THINGS = FolderKind("thing", "thing.json", format=1)
+
+
+def checked(folder):
+    content = read_folder(THINGS, folder)
+    check_files(THINGS, folder, content, content["files"])
+    return content
+
+
+@pytest.fixture
+def folder(tmp_path):
+    files = {"a": {"x": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])}, "b": {}}
+    write_folder(THINGS, tmp_path / "m", {"name": "mine"}, files)
+    return tmp_path / "m"
+
+
+def test_what_is_written_can_be_read(folder):
+    content = checked(folder)
+    assert content["name"] == "mine"
+    assert content["format"] == 1
+    assert content["versions"]["slide"] == slide.__version__
+    assert set(content["files"]) == {"a.safetensors", "b.safetensors"}
+    found = read_tensors(folder, "a")
+    assert found["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found["n"].dtype == torch.int64
+    assert read_tensors(folder, "b") == {}
+    assert set(load_file(folder / "a.safetensors")) == {"x", "n"}, "no file of safetensors"
+
+
+def test_files_can_be_read_by_whom_the_user_allows(folder):
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask, path.name
+
+
+def test_tensors_are_mapped_and_changes_of_them_stay_here(folder):
+    found = read_tensors(folder, "a")["x"]
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or "a.safetensors" in maps.read_text()
+    found += 1
+    assert read_tensors(folder, "a")["x"][0, 0] == 0
+    checked(folder)
+
+
+def test_a_new_model_replaces_an_old_one(folder):
+    old = read_tensors(folder, "a")["x"]
+    (folder / "notes.txt").write_text("mine")
+    (folder / "foreign.safetensors").write_bytes(b"mine")
+    write_folder(THINGS, folder, {"name": "other"}, {"a": {"x": torch.zeros(1)}})
+    assert old.sum() == 15, "who has opened the old model keeps it"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {THINGS.list_file, "a.safetensors", "notes.txt", "foreign.safetensors"}
+    assert read_folder(THINGS, folder)["name"] == "other"
+
+
+def test_a_write_that_breaks_off_leaves_what_was_there(folder, tmp_path, monkeypatch):
+    def broken(*arguments):
+        raise OSError("no space left")
+
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(tensor_folder, "_save", broken)
+    for target in (folder, tmp_path / "none"):
+        with pytest.raises(OSError, match=r"cannot write .*a\.safetensors: no space left"):
+            write_folder(THINGS, target, {}, {"a": {}})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    content = read_folder(THINGS, folder)
+    check_files(THINGS, folder, content, content["files"])
+    with pytest.raises(FileNotFoundError, match="there is no thing in"):
+        read_folder(THINGS, tmp_path / "none")
+
+
+def test_a_list_that_cannot_be_written_leaves_what_was_there(folder, monkeypatch):
+    def broken(*arguments):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(tensor_folder, "write_json", broken)
+    with pytest.raises(OSError, match="no space left"):
+        write_folder(THINGS, folder, {}, {"a": {}})
+    assert checked(folder)["name"] == "mine"
+
+
+def test_a_missing_file(folder):
+    (folder / "a.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"a\.safetensors is missing: copy the whole"):
+        read_folder(THINGS, folder)
+
+
+def test_a_file_of_another_size(folder):
+    with (folder / "a.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(ValueError, match=r"has \d+ bytes, but \d+ were written: copy the whole"):
+        read_folder(THINGS, folder)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("place", [3, -1])
+def test_a_changed_byte(folder, name, place):
+    """The list does not show it, so whoever opens the folder says which files to compare."""
+    path = folder / f"{name}.safetensors"
+    changed = bytearray(path.read_bytes())
+    changed[place] ^= 1
+    path.write_bytes(changed)
+    content = read_folder(THINGS, folder)
+    with pytest.raises(ValueError, match=rf"{name}\.safetensors has changed since it was written"):
+        check_files(THINGS, folder, content, content["files"])
+    other = {"a": "b", "b": "a"}[name]
+    check_files(THINGS, folder, content, [f"{other}.safetensors"])
+
+
+def test_of_several_damaged_files_the_first_is_named(folder):
+    content = read_folder(THINGS, folder)
+    for path in folder.glob("*.safetensors"):
+        path.write_bytes(b"0" * path.stat().st_size)
+    for names in ("ab", "ba"):
+        with pytest.raises(ValueError, match=rf"{names[0]}\.safetensors has changed since"):
+            check_files(THINGS, folder, content, [f"{name}.safetensors" for name in names])
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
+def test_a_disk_that_does_not_give_a_file_is_told_with_its_name():
+    with (
+        Path("/proc/self/mem").open("rb", buffering=0) as file,
+        pytest.raises(OSError, match=r"Input/output error: '/proc/self/mem'"),
+    ):
+        list(pieces(file))
+
+
+def test_each_changed_byte_of_the_list_is_seen(folder):
+    path = folder / THINGS.list_file
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in rng.choice(len(whole), 60, replace=False):
+        if whole[place : place + 1].isspace():
+            continue  # Where it means nothing.
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises((ValueError, FileNotFoundError)) as caught:
+            read_folder(THINGS, folder)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_header(folder):
+    path = folder / "a.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(b"\xff" * 8 + whole[8:])
+    read_folder(THINGS, folder)
+    with pytest.raises(ValueError, match=r"a\.safetensors has changed since it was written: "):
+        read_tensors(folder, "a")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_another_format(folder, number):
+    content = json.loads((folder / THINGS.list_file).read_text()) | {"format": number}
+    content["versions"]["slide"] = "9.9"
+    (folder / THINGS.list_file).write_text(json.dumps(content))
+    expected = f"is of format {number}, which slide 9.9 wrote; slide {slide.__version__} reads"
+    with pytest.raises(ValueError, match=expected):
+        read_folder(THINGS, folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"format": 1}', "\xff"])
+def test_other_content(folder, text):
+    (folder / THINGS.list_file).write_text(text)
+    with pytest.raises(ValueError, match=r"thing\.json has changed since it was written: "):
+        read_folder(THINGS, folder)
+
+
+def test_no_model(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no thing in .*: no thing\.json$"):
+        read_folder(THINGS, tmp_path)
+    (tmp_path / "config.yaml").write_text("")
+    with pytest.raises(FileNotFoundError, match=r"the run has not ended, resume=.* goes on"):
+        read_model_folder(tmp_path)
+
+
+def test_a_file_written_in_parts_is_one_written_at_once(tmp_path):
+    tensors = {"weight": torch.randn(7, 3), "bias": torch.randn(5)}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    blocks = [tensors["weight"][:4], tensors["weight"][4:], tensors["bias"]]
+    written = stream_file(tmp_path, "parts", shapes, iter(blocks))
+    write_folder(THINGS, tmp_path, {}, {"whole": tensors}, [written])
+    checked(tmp_path)
+    for name, tensor in read_tensors(tmp_path, "parts").items():
+        assert torch.equal(tensor, tensors[name])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"format": "other", "files": {}}',
+        '{"format": 1, "files": ["a.safetensors"]}',
+        '{"layers": 3}',
+        "[1]",
+        "3",
+        "",
+        "\xff",
+    ],
+)
+def test_a_folder_of_another_program_stays_as_it_is(tmp_path, content):
+    model = Model(SlideNetwork(4, [3], 2, FullSampler))
+    (tmp_path / "model.json").write_text(content, encoding="latin-1")
+    (tmp_path / "weights.safetensors").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="holds something else than a model: name a new folder"):
+        model.save(tmp_path)
+    assert (tmp_path / "model.json").read_bytes() == content.encode("latin-1")
+    assert (tmp_path / "weights.safetensors").read_bytes() == b"mine"
+
+
+def test_a_list_names_no_file_outside_of_its_folder(tmp_path):
+    (tmp_path / "b.safetensors").write_bytes(b"mine")
+    (tmp_path / "m").mkdir()
+    said = {"format": 1, "files": {"../b.safetensors": {}, "notes.txt": {}, "c.safetensors": {}}}
+    (tmp_path / "m" / THINGS.list_file).write_text(json.dumps(said))
+    assert listed_files(tmp_path / "m" / THINGS.list_file) == ["c.safetensors"]
+    write_folder(THINGS, tmp_path / "m", {}, {"a": {}})
+    assert (tmp_path / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize(("oldest", "read"), [(1, True), (2, False), (0, False)])
+def test_an_earlier_format_that_is_still_read(folder, oldest, read):
+    later = THINGS._replace(format=3, oldest=oldest)
+    if read:
+        assert read_folder(later, folder) == read_folder(THINGS, folder)
+    else:
+        with pytest.raises(ValueError, match=r"is of format 1, .* reads format 3"):
+            read_folder(later, folder)
