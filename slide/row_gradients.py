@@ -36,7 +36,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, plain
-from slide.ops.kernels import pattern_products as kernels
+from slide.ops.kernels import products as kernels
 from slide.ops.reference.products import total_rows
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.

@@ -31,7 +31,7 @@ from slide.ops.kernels.linear_classifiers import (
     list_training_rows,
     score_labels,
 )
-from slide.ops.kernels.pattern_products import group_entries
+from slide.ops.kernels.products import group_entries
 from slide.ops.kernels.ragged import (
     RowRoom,
     clear_rows,

@@ -13,11 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import CPU, array_view, has_bfloat16, native, on_device, on_host, plain
-from slide.ops.kernels import hash_codes as kernels
-from slide.ops.kernels import hash_codes as probe_kernels
-from slide.ops.reference import hashing as plain_codes
-from slide.ops.reference import hashing as plain_probes
+from slide import ops
+from slide.backend import CPU, has_bfloat16, native, on_device, plain
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.random_keys import random_key
@@ -146,7 +143,7 @@ class SimHash:
         Raises:
             ValueError: for vectors of another length.
         """
-        return self._signs(self._project(vectors))
+        return self._pack(self._project(vectors))
 
     def probe_codes(self, vectors: Tensor, probes: int) -> Any:
         """`codes`, and the codes of the buckets behind the signs of the smallest projections.
@@ -161,7 +158,7 @@ class SimHash:
         flips = bits.repeat(len(vectors), self.num_tables)  # The bit of each sign in its code.
         costs = projections.abs()
         costs = costs.float() if costs.dtype == torch.bfloat16 else costs
-        return _codes_of_probes(self._signs(projections), costs, flips, probes)
+        return _codes_of_probes(self._pack(projections), costs, flips, probes)
 
     def _project(self, vectors: Tensor) -> Tensor:
         """Projections ``(n, L * K)`` of the rows of ``vectors``, perhaps rounded to bfloat16."""
@@ -173,15 +170,6 @@ class SimHash:
             vectors = vectors.bfloat16()
         return vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
 
-    def _signs(self, projections: Tensor) -> Any:
-        """Codes ``(L, n)`` int32 from projections."""
-        if plain(projections):
-            return native(plain_codes.pack_signs(projections, self.hashes_per_table))
-        if projections.dtype == torch.bfloat16:
-            # The bytes of a bfloat16 number, read as an integer, have the same sign.
-            projections = projections.view(torch.int16)
-        return self._pack(array_view(projections))
-
     def sparse_codes(self, vectors: CSR) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns.
 
@@ -189,14 +177,7 @@ class SimHash:
             ValueError: for a malformed matrix, or columns out of range.
         """
         check_pattern("coordinates", vectors, None, self.in_features)
-        if plain(CPU):
-            indptr, indices, values = (on_device(each, CPU) for each in vectors)
-            directions = self._directions(CPU)
-            projections = plain_codes.project_sparse(indptr, indices, values, directions)
-            return native(plain_codes.pack_signs(projections, self.hashes_per_table))
-        projections = np.empty((vectors.num_rows, self.directions.shape[1]), vectors.values.dtype)
-        kernels.project_sparse(*vectors, self.directions, projections)
-        return self._pack(projections)
+        return self._pack(ops.project_sparse(*vectors, self._directions(CPU)))
 
     def _directions(self, device: torch.device) -> Tensor:
         """The directions on a device; they are copied once."""
@@ -204,10 +185,9 @@ class SimHash:
             self._placed = on_device(self.directions, device)
         return self._placed
 
-    def _pack(self, projections: np.ndarray) -> np.ndarray:
-        out = np.empty((self.num_tables, len(projections)), np.int32)
-        kernels.pack_signs(projections, self.hashes_per_table, out)
-        return out
+    def _pack(self, projections: Tensor) -> Any:
+        """Codes ``(L, n)`` int32 from the signs of projections."""
+        return native(ops.pack_signs(projections, self.hashes_per_table))
 
 
 class DWTA:
@@ -297,19 +277,8 @@ class DWTA:
             ValueError: for vectors of another length.
         """
         _check_width(vectors, self.in_features)
-        if plain(vectors):
-            coordinates = on_device(self.coordinates, vectors.device)
-            shape = self.hashes_per_table, self._shift
-            return native(plain_codes.dwta_dense(vectors.detach(), coordinates, *shape))
-        out = np.empty((self.num_tables, len(vectors)), np.int32)
-        kernels.dwta_dense(
-            array_view(vectors.contiguous()),
-            self.coordinates,
-            self.hashes_per_table,
-            self._shift,
-            out,
-        )
-        return out
+        shape = self.hashes_per_table, self._shift
+        return native(ops.dwta_dense(vectors.detach(), self.coordinates, *shape))
 
     def probe_codes(self, vectors: Tensor, probes: int) -> Any:
         """`codes`, and the codes of the buckets behind the second-largest coordinates of bins.
@@ -324,14 +293,7 @@ class DWTA:
             raise ValueError("probes need packing='exact': digits of released codes overlap")
         codes, vectors = self.codes(vectors), vectors.detach()
         shape = self.hashes_per_table, self.bits
-        if plain(vectors):
-            coordinates = on_device(self.coordinates, vectors.device)
-            costs, flips = plain_probes.dwta_runners(vectors, coordinates, *shape)
-            return _codes_of_probes(codes, costs, flips, probes)
-        costs = vectors.new_empty(len(vectors), len(self.coordinates))
-        flips = np.empty(costs.shape, np.int32)
-        arrays = array_view(vectors.contiguous()), self.coordinates
-        probe_kernels.dwta_runners(*arrays, *shape, array_view(costs), flips)
+        costs, flips = ops.dwta_runners(vectors, self.coordinates, *shape)
         return _codes_of_probes(codes, costs, flips, probes)
 
     def sparse_codes(self, vectors: CSR) -> Any:
@@ -344,16 +306,8 @@ class DWTA:
             ValueError: for a malformed matrix, or columns out of range.
         """
         check_pattern("coordinates", vectors, None, self.in_features)
-        if plain(CPU):
-            indptr, indices, values, places = (
-                on_device(each, CPU) for each in (*vectors, self.places)
-            )
-            shape = self.hashes_per_table, self.bits, self._shift, int(self.key), self.num_tables
-            return native(plain_codes.dwta_sparse((indptr, indices, values), places, *shape))
-        out = np.empty((self.num_tables, vectors.num_rows), np.int32)
         shape = self.hashes_per_table, self.bits, self._shift
-        kernels.dwta_sparse(*vectors, self.places, *shape, self.key, out)
-        return out
+        return native(ops.dwta_sparse(*vectors, self.places, *shape, self.key, self.num_tables))
 
 
 def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
@@ -411,15 +365,7 @@ def _codes_of_probes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
     ``costs`` ``(n, L * K)`` say how certain each elementary hash is, and ``flips`` ``(n, L * K)``
     int32 what a change of it does to the code, by xor.
     """
-    num_tables, count = codes.shape
-    hashes = costs.shape[1] // num_tables
+    hashes = costs.shape[1] // len(codes)
     probes = min(probes, 2**hashes - 1)
     sets = flip_sets(hashes, probes)
-    if plain(costs):
-        changed = np.zeros((sets.num_rows, 1 + sets.indices.max()), bool)
-        changed[sets.entry_rows(), sets.indices] = True
-        codes, flips, chosen = (on_device(each, costs.device) for each in (codes, flips, changed))
-        return native(plain_probes.probe_codes(codes, costs, flips, chosen, probes))
-    out = np.empty(((1 + probes) * num_tables, count), np.int32)
-    probe_kernels.probe_codes(codes, array_view(costs), on_host(flips), sets, out)
-    return out
+    return native(ops.probe_codes(codes, costs, flips, sets, probes))

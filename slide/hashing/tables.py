@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.backend import device_of, native, on_device, on_host, plain
-from slide.ops.kernels import buckets as kernels
-from slide.ops.kernels.buckets import Buckets
+from slide.backend import device_of, on_device, on_host, plain
+from slide.ops import fold as fold
+from slide.ops.kernels import hashing as kernels
+from slide.ops.kernels.hashing import Buckets
 from slide.ops.reference import hashing as plain_buckets
 from slide.ops.reference.hashing import BucketTensors
 from slide.sparse import Pattern
@@ -30,27 +31,6 @@ def bucket_count(num_codes: int, num_ids: int) -> int:
         (512, 2000)
     """
     return min(num_codes, _BUCKETS_PER_ID * num_ids)
-
-
-def fold(codes: Any, num_buckets: int) -> Any:
-    """Buckets for codes of which there are more than buckets: equal codes have equal buckets.
-
-    Different codes fall into the same bucket as if their buckets were drawn.
-
-    Args:
-        codes: int32 of at least 0, an array or a tensor.
-        num_buckets: number of buckets.
-
-    Returns:
-        Of the form of ``codes``, in ``[0, num_buckets)``.
-    """
-    if plain(codes):
-        device = device_of(codes)
-        return native(plain_buckets.fold(on_device(codes, device), num_buckets))
-    codes = np.ascontiguousarray(on_host(codes))
-    out = np.empty_like(codes)
-    kernels.fold(codes.reshape(-1), num_buckets, out.reshape(-1))
-    return out
 
 
 class HashTables:

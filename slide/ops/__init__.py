@@ -7,6 +7,13 @@ compare with the kernels, and which computes on other devices than the CPU. A fu
 """
 
 from slide.ops.csr import CSRMatrix as CSRMatrix
+from slide.ops.hashing import dwta_dense as dwta_dense
+from slide.ops.hashing import dwta_runners as dwta_runners
+from slide.ops.hashing import dwta_sparse as dwta_sparse
+from slide.ops.hashing import fold as fold
+from slide.ops.hashing import pack_signs as pack_signs
+from slide.ops.hashing import probe_codes as probe_codes
+from slide.ops.hashing import project_sparse as project_sparse
 from slide.ops.layers import is_channels_last as is_channels_last
 from slide.ops.layers import put_channels as put_channels
 from slide.ops.layers import relu_dropout_backward as relu_dropout_backward

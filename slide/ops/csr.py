@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slide.backend import array_view, on_device, plain
-from slide.ops.kernels.pattern_products import sampled_product
+from slide.ops.kernels.products import sampled_product
 from slide.ops.kernels.ragged import gather_entries
 from slide.ops.reference.products import entry_products, samples_of, weighted_sum
 from slide.sparse import CSR, check_pattern

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slide.backend import array_view, plain
-from slide.ops.kernels import pattern_products as kernels
+from slide.ops.kernels import products as kernels
 from slide.ops.kernels import ragged
 from slide.ops.reference import products as reference
 from slide.ops.table import operation

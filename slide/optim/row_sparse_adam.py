@@ -14,8 +14,8 @@ from torch import Tensor
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, on_host, plain
-from slide.ops.kernels import adam as kernels
-from slide.ops.kernels.adam import AdamHyper, AdamRows
+from slide.ops.kernels import products as kernels
+from slide.ops.kernels.products import AdamHyper, AdamRows
 from slide.ops.reference.products import AdamTensors
 from slide.ops.reference.products import adam_rows as plain_adam_rows
 from slide.row_gradients import (

@@ -43,16 +43,12 @@ def test_wrong_operations_are_noticed(monkeypatch, name, column):
         found = whole(*args, **kwargs)
         first = found[1] if isinstance(found, tuple) else found
         if first is None:  # It has written into its first argument.
-            args[0].add_(0.1)
-        elif not isinstance(first, np.ndarray):
-            first += 0.1
-        else:
-            first = first + first.dtype.type(1)
-            return (found[0], first, *found[2:])
+            first = args[0]
+        first += np.asarray(first[:0]).dtype.type(1)
         return found
 
     monkeypatch.setattr(operation, column, wrong)
-    monkeypatch.setattr(self_test, "SELF_TESTS", dict(list(SELF_TESTS.items())[:8]))
+    monkeypatch.setattr(self_test, "SELF_TESTS", dict(list(SELF_TESTS.items())[:11]))
     assert any(said for *_, said in run_self_tests(0))
 
 

@@ -14,10 +14,10 @@ from slide.functional.losses import LOSSES
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
 from slide.ops.kernels import active_sets as set_kernels
-from slide.ops.kernels import adam as adam_kernels
-from slide.ops.kernels import hash_codes as code_kernels
+from slide.ops.kernels import hashing as code_kernels
+from slide.ops.kernels import products as adam_kernels
 from slide.ops.kernels.active_sets import RankedIds
-from slide.ops.kernels.adam import AdamHyper, AdamRows, Factors
+from slide.ops.kernels.products import AdamHyper, AdamRows, Factors
 from slide.ops.kernels.random import random_below as kernel_below
 from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, Head, rank_buckets, sketch_rows
 from slide.ops.reference import active_sets as plain_sketches
@@ -320,7 +320,7 @@ def test_projections_of_sparse_rows(lengths, dtype):
     x, directions = make_csr(rng, lengths, 7, dtype), rng.integers(-1, 2, (7, 6)).astype(np.int8)
     out = np.full((len(lengths), 6), np.nan, dtype)
     code_kernels.project_sparse(*x, directions, out)
-    expected = hashing.project_sparse(*map(tensor, x), tensor(directions))
+    expected = hashing.project_sparse(*x, tensor(directions))
     assert_near(tensor(out), expected, dtype)
 
 
@@ -342,7 +342,7 @@ def test_maxima(bin_size, num_vectors, dtype):
     bins, costs = family.coordinates, np.empty((num_vectors, 12), dtype)
     flips = np.empty((num_vectors, 12), np.int32)
     code_kernels.dwta_runners(vectors.numpy(), bins, 3, bits, costs, flips)
-    wanted = hashing.dwta_runners(vectors, tensor(bins).long(), 3, bits)
+    wanted = hashing.dwta_runners(vectors, bins, 3, bits)
     assert (costs.tolist(), flips.tolist()) == tuple(each.tolist() for each in wanted)
 
 
@@ -357,10 +357,8 @@ def test_codes_at_the_least_cost(tables, k, count, probes):
     probes = min(probes, 2**k - 1)
     sets, out = flip_sets(k, probes), np.full(((1 + probes) * tables, count), -1, np.int32)
     code_kernels.probe_codes(codes, costs, flips.astype(np.int32), sets, out)
-    members = np.zeros((sets.num_rows, k), bool)
-    members[sets.entry_rows(), sets.indices] = True
-    words = (codes, costs, flips.astype(np.int32), members)
-    assert out.tolist() == hashing.probe_codes(*map(tensor, words), probes).tolist()
+    words = codes, tensor(costs), flips.astype(np.int32), sets, probes
+    assert out.tolist() == hashing.probe_codes(*words).tolist()
 
 
 @pytest.mark.parametrize("wrong", [np.inf, np.nan, 0.0])

@@ -80,7 +80,7 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
     """For each sample, the ids found in the most of its buckets.
 
     Args:
-        buckets: `slide.ops.kernels.buckets.Buckets`.
+        buckets: `slide.ops.kernels.hashing.Buckets`.
         codes: ``(P * L, B)`` int32: of P buckets in each table, the nearest of each table first.
         capacity: bucket capacity.
         key: uint64; decides which table comes first for each sample, hence which ties win.

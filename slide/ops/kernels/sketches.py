@@ -154,7 +154,7 @@ def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left
         queries: ``(B, WIDTH)`` float32 inputs in few directions; zeros after the first `CODES`.
         tables: ``(T,)`` int64, the table of each bucket that a query looks into.
         codes: ``(T, B)`` int32, which bucket of the table it is.
-        buckets: `slide.ops.kernels.buckets.Buckets` that keep all of their ids.
+        buckets: `slide.ops.kernels.hashing.Buckets` that keep all of their ids.
         sketches: ``(N, WIDTH)`` int8 and ``(N, WIDTH / 4)`` float32, the same memory.
         left_out: `slide.sparse.Pattern` of B rows, ids that are not returned.
         most: a bucket with more ids than this is passed over.

@@ -6,16 +6,25 @@ the arrays are those of the kernels, with one more place at the end of each pool
 are not kept. What a build keeps, and where, is the same as with kernels.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import on_device
-from slide.ops.kernels.buckets import CODE_FACTOR, FIFO, FOLDING, ID_FACTOR, TABLE_FACTOR, Buckets
-from slide.ops.kernels.hash_codes import MAX_DENSIFY_ATTEMPTS
-from slide.ops.reference.products import first_of_equal, samples_of, weighted_sum
+from slide.backend import CPU, device_of, native, on_device
+from slide.ops.kernels.hashing import (
+    CODE_FACTOR,
+    FIFO,
+    FOLDING,
+    ID_FACTOR,
+    MAX_DENSIFY_ATTEMPTS,
+    TABLE_FACTOR,
+    Buckets,
+)
+from slide.ops.reference.products import first_of_equal, samples_on, weighted_sum
 from slide.ops.reference.random import random_below
+from slide.sparse import Pattern
 
 
 def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
@@ -26,57 +35,46 @@ def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
     return (signs * bits).sum(2).T.int()
 
 
-def project_sparse(indptr: Tensor, indices: Tensor, values: Tensor, directions: Tensor) -> Tensor:
+def project_sparse(
+    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, directions: Tensor
+) -> Tensor:
     """``out[b] = sum_j values[j] * directions[indices[j]]``, ``(B, L * K)``."""
     return weighted_sum(indptr, indices, values, directions)
 
 
-def dwta_dense(vectors: Tensor, coordinates: Tensor, hashes_per_table: int, shift: int) -> Tensor:
-    """The digit of a bin is the position of its largest coordinate.
-
-    Args:
-        vectors: ``(n, D)`` floats.
-        coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
-        hashes_per_table: K digits in a code.
-        shift: bits by which a digit is moved for each one that follows it in a code.
-    """
-    return _pack(vectors[:, coordinates].argmax(2), hashes_per_table, shift)
+def dwta_dense(
+    vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, shift: int
+) -> Tensor:
+    """The digit of a bin is the position of its largest coordinate."""
+    bins = on_device(coordinates, vectors.device)
+    return _pack(vectors.detach()[:, bins].argmax(2), hashes_per_table, shift)
 
 
 def dwta_sparse(
-    matrix: tuple[Tensor, Tensor, Tensor],
-    places: Tensor,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    positions: np.ndarray,
     hashes_per_table: int,
     bits: int,
     shift: int,
-    key: int,
+    key: np.uint64,
     num_tables: int,
 ) -> Tensor:
-    """Densified winner-take-all codes of sparse vectors; only stored coordinates take part.
-
-    Args:
-        matrix: indptr, indices, values of a CSR matrix ``(B, D)``.
-        places: ``(D, P)`` int32: ``bin * M + position`` of each coordinate in each of the P
-            permutations, -1 where the coordinate is in no bin.
-        hashes_per_table: K digits in a code.
-        bits: bits of a digit, log2 of M.
-        shift: see `dwta_dense`.
-        key: key of the densification's draws.
-        num_tables: L.
-    """
-    indptr, indices, values = matrix
+    """Densified winner-take-all codes of sparse vectors; only stored coordinates take part."""
+    columns, numbers, table = (on_device(each, CPU) for each in (indices, values, positions))
     count, num_bins = len(indptr) - 1, num_tables * hashes_per_table
-    samples = samples_of(indptr.diff(), len(indices))
-    own, room = places[indices].long(), num_bins << bits
-    # Coordinates in no bin go to one more place at the end.
+    samples = samples_on(indptr, CPU)
+    own, room = table[columns].long(), num_bins << bits
+    # Coordinates in no bin go to one more position at the end.
     at = torch.where(own >= 0, samples[:, None] * room + own, count * room)
-    stored = torch.zeros(count * room + 1, dtype=torch.bool, device=values.device)
+    stored = torch.zeros(count * room + 1, dtype=torch.bool)
     stored[at] = True
-    best = values.new_full((count * room + 1,), -torch.inf)
-    best[at] = values[:, None].expand(at.shape)
+    best = numbers.new_full((count * room + 1,), -torch.inf)
+    best[at] = numbers[:, None].expand(at.shape)
     shape = count, num_bins, 1 << bits
     digits, filled = best[:-1].view(shape).argmax(2), stored[:-1].view(shape).any(2)
-    return _pack(_densified(digits, filled, key), hashes_per_table, shift)
+    return _pack(_densified(digits, filled, int(key)), hashes_per_table, shift)
 
 
 def _densified(digits: Tensor, filled: Tensor, key: int) -> Tensor:
@@ -100,13 +98,11 @@ def _pack(digits: Tensor, hashes_per_table: int, shift: int) -> Tensor:
 
 
 def dwta_runners(
-    vectors: Tensor, coordinates: Tensor, hashes_per_table: int, bits: int
+    vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, bits: int
 ) -> tuple[Tensor, Tensor]:
-    """What the second-largest coordinate of each bin would change: costs and flips.
-
-    See `slide.ops.kernels.hash_codes.dwta_runners`; both are ``(n, L * K)``, floats and int32.
-    """
-    values = vectors[:, coordinates]
+    """What the second-largest coordinate of each bin would change: costs and flips."""
+    bins = on_device(coordinates, vectors.device)
+    values = vectors[:, bins]
     largest = values.max(2).values
     digits = values.argmax(2, keepdim=True)
     rest = values.scatter(2, digits, -torch.inf)
@@ -117,31 +113,26 @@ def dwta_runners(
     return costs, flips.int()
 
 
-def probe_codes(codes: Tensor, costs: Tensor, flips: Tensor, sets: Tensor, probes: int) -> Tensor:
-    """Codes of the buckets that are reached at the least cost, ``((1 + probes) * L, n)`` int32.
-
-    Args:
-        codes: ``(L, n)`` int32.
-        costs: ``(n, L * K)`` floats: how certain each elementary hash is.
-        flips: ``(n, L * K)`` int32: what a change does to the code, by xor.
-        sets: ``(S, m)`` bool: which of a code's m least certain elementary hashes a set changes.
-        probes: P, at most S.
-    """
+def probe_codes(codes: Any, costs: Tensor, flips: Any, sets: Pattern, probes: int) -> Tensor:
+    """Codes of the buckets that are reached at the least cost, ``((1 + probes) * L, n)`` int32."""
+    members = np.zeros((sets.num_rows, 1 + sets.indices.max()), bool)
+    members[sets.entry_rows(), sets.indices] = True
+    codes, flips, chosen = (on_device(each, costs.device) for each in (codes, flips, members))
     num_tables, count = codes.shape
-    depth, shape = sets.shape[1], (count, num_tables, costs.shape[1] // num_tables)
+    depth, shape = chosen.shape[1], (count, num_tables, costs.shape[1] // num_tables)
     certain, order = costs.double().square().view(shape).sort(dim=2, stable=True)
     flips = flips.view(shape).gather(2, order)
     # Where, and not a product: a cost may be infinite.
-    totals = torch.where(sets, certain[:, :, None, :depth], 0.0).sum(3)
+    totals = torch.where(chosen, certain[:, :, None, :depth], 0.0).sum(3)
     best = totals.sort(dim=2, stable=True).indices[:, :, :probes]
     # The changed bits of a set do not overlap, so their sum is their union.
-    changes = torch.where(sets, flips[:, :, None, :depth], 0).sum(3).gather(2, best)
+    changes = torch.where(chosen, flips[:, :, None, :depth], 0).sum(3).gather(2, best)
     further = codes.T[:, :, None] ^ changes.int()
     return torch.cat([codes, further.permute(2, 1, 0).reshape(probes * num_tables, count)]).int()
 
 
 class BucketTensors(NamedTuple):
-    """`slide.ops.kernels.buckets.Buckets` as tensors of the same types and shapes."""
+    """`slide.ops.kernels.hashing.Buckets` as tensors of the same types and shapes."""
 
     starts: Tensor
     rooms: Tensor
@@ -165,12 +156,13 @@ def emptied(
     )
 
 
-def fold(codes: Tensor, num_buckets: int) -> Tensor:
-    """Buckets for codes of any shape; see `slide.ops.kernels.buckets.fold`."""
+def fold(codes: Any, num_buckets: int) -> Any:
+    """Buckets for codes of any shape; see `slide.ops.fold`."""
+    codes = on_device(codes, device_of(codes))
     mixed = codes.long()
     for shift, factor in FOLDING:
         mixed = ((mixed ^ (mixed >> shift)) * factor) & 0xFFFFFFFF
-    return (((mixed ^ (mixed >> 16)) * num_buckets) >> 32).int()
+    return native((((mixed ^ (mixed >> 16)) * num_buckets) >> 32).int())
 
 
 def widened(
@@ -246,7 +238,7 @@ def build(
         shape: number of tables, and of buckets in each.
         codes: ``(L, N)`` int32.
         capacity: maximum number of ids in a bucket; None: any number.
-        policy: `FIFO` or `RESERVOIR` of `slide.ops.kernels.buckets`.
+        policy: `FIFO` or `RESERVOIR` of `slide.ops.kernels.hashing`.
         key: key of the reservoir's draws.
     """
     buckets = emptied(*shape, capacity or 0, codes.device)
@@ -302,7 +294,7 @@ def _write_last(pool: Tensor, slots: Tensor, ids: Tensor) -> None:
 def remove(buckets: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> None:
     """Remove ``ids[i]`` from bucket ``codes[l, i]`` of each table l; a negative code is skipped.
 
-    See `slide.ops.kernels.buckets.remove`; but the other ids of the bucket stay in their order.
+    See `slide.ops.kernels.hashing.remove`; but the other ids of the bucket stay in their order.
     """
     for table, own in enumerate(codes):
         _remove(BucketTensors(*(each[table] for each in buckets)), ids, own, capacity)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from slide.backend import KERNEL_DTYPES, on_device
-from slide.ops.kernels.adam import AdamHyper
+from slide.ops.kernels.products import AdamHyper
 
 # A product gathers at most so many numbers at a time.
 _MOST = 2**27
@@ -126,7 +126,7 @@ def first_of_equal(ascending: Tensor) -> Tensor:
 
 
 class AdamTensors(NamedTuple):
-    """A weight and its optimizer state: `slide.ops.kernels.adam.AdamRows` as tensors.
+    """A weight and its optimizer state: `slide.ops.kernels.products.AdamRows` as tensors.
 
     Attributes:
         weight: ``(N, D)`` floats; in bfloat16 it is computed with in float32.

@@ -6,7 +6,7 @@ from helpers import naive, naive_arrays
 from helpers.products import SHAPES, draw_product
 
 from slide.active_set import transpose
-from slide.ops.kernels import pattern_products as kernels
+from slide.ops.kernels import products as kernels
 from slide.sparse import Pattern
 
 
