@@ -36,8 +36,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, plain
-from slide.kernels import pattern_products as kernels
-from slide.plain.pattern_products import total_rows
+from slide.ops.kernels import pattern_products as kernels
+from slide.ops.reference.products import total_rows
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
@@ -58,7 +58,7 @@ class RowGradient:
             on the device of the rows. None: all rows, in order.
         rows: ``(R, D)`` floats, their gradients.
         first: ``(R,)`` bools if ids may repeat: true for the first of equal ids, whose rows are
-            equal (`slide.plain.pattern_products.TotalRows`). None: ids are distinct.
+            equal (`slide.ops.reference.products.TotalRows`). None: ids are distinct.
     """
 
     ids: Any

@@ -13,7 +13,7 @@ from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
 from slide.distributed.shares import Shares
-from slide.functional.autocast import outside_autocast
+from slide.functional.autograd import outside_autocast
 from slide.functional.linear import LinearOptions
 from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory

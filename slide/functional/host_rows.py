@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.functional.drawn_ids import check_drawn, drawn_ids
-from slide.functional.first_derivatives import FirstDerivatives
+from slide.functional.autograd import FirstDerivatives, check_drawn, drawn_ids
 from slide.row_gradients import RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils.profiling import profiled

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from slide.backend import CPU, array_view, has_bfloat16, native, on_device, on_host, plain
-from slide.kernels import hash_codes as kernels
-from slide.kernels import probes as probe_kernels
-from slide.plain import hash_codes as plain_codes
-from slide.plain import probes as plain_probes
+from slide.ops.kernels import hash_codes as kernels
+from slide.ops.kernels import hash_codes as probe_kernels
+from slide.ops.reference import hashing as plain_codes
+from slide.ops.reference import hashing as plain_probes
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.random_keys import random_key

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from slide.backend import device_of, native, on_device, on_host, plain
-from slide.kernels import buckets as kernels
-from slide.kernels.buckets import Buckets
-from slide.plain import buckets as plain_buckets
-from slide.plain.buckets import BucketTensors
+from slide.ops.kernels import buckets as kernels
+from slide.ops.kernels.buckets import Buckets
+from slide.ops.reference import hashing as plain_buckets
+from slide.ops.reference.hashing import BucketTensors
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.random_keys import random_key

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from slide.data import KnownLabels, OwnItems
-from slide.kernels.substitutes import Questions
-from slide.kernels.trees import Trees
+from slide.ops.kernels.base_scorers import Questions
+from slide.ops.kernels.trees import Trees
 from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours, Substitutes
 from slide.ranking.dense_search import DenseSearch
 from slide.ranking.list_search import ListSearch

@@ -8,9 +8,9 @@ from torch import nn
 
 from slide.data import KnownLabels, OwnItems
 from slide.data.row_transform import keep_labels
-from slide.kernels.ragged import select_rows
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
+from slide.ops.kernels.ragged import select_rows
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import FullSampler

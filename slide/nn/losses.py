@@ -6,7 +6,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.functional import loss_on_active
-from slide.functional.hard_samples import check_fraction, hardest_count
+from slide.functional.active_loss import check_fraction, hardest_count
 from slide.functional.losses import Loss, find_loss
 from slide.sparse import Pattern
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import KERNEL_DTYPES, on_device, on_host
-from slide.functional.autocast import outside_autocast
-from slide.functional.channels import (
+from slide.functional.autograd import outside_autocast
+from slide.functional.convolution import (
     Channels,
     IntPair,
     as_pair,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host
-from slide.functional.averaged_weights import check_not_averaged
+from slide.functional.autograd import check_not_averaged
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR, as_pattern
 from slide.utils import checks

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host, plain
-from slide.functional.autocast import outside_autocast
+from slide.functional.autograd import outside_autocast
 from slide.functional.host_rows import fetch_set
 from slide.functional.linear import (
     DTYPES,

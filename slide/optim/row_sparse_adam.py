@@ -14,10 +14,10 @@ from torch import Tensor
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, on_host, plain
-from slide.kernels import adam as kernels
-from slide.kernels.adam import AdamHyper, AdamRows
-from slide.plain.adam import AdamTensors
-from slide.plain.adam import adam_rows as plain_adam_rows
+from slide.ops.kernels import adam as kernels
+from slide.ops.kernels.adam import AdamHyper, AdamRows
+from slide.ops.reference.products import AdamTensors
+from slide.ops.reference.products import adam_rows as plain_adam_rows
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slide.kernels.label_counts import relate_candidates
+from slide.ops.kernels.base_scorers import relate_candidates
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k

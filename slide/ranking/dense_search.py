@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from slide.data.kind import DENSE
-from slide.kernels.ragged import select_rows
+from slide.ops.kernels.ragged import select_rows
 from slide.ranking.list_search import BLOCK, WORK, Near
 from slide.runtime import library_threads
 from slide.sparse import CSR

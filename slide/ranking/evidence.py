@@ -7,9 +7,9 @@ import torch
 
 from slide.backend import on_host
 from slide.data import KnownLabels, OwnItems
-from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
 from slide.nn.sampled_layer import check_finite
+from slide.ops.kernels.evidence import fill_evidence
 from slide.ranking.associations import Associations
 from slide.ranking.linear_classifiers import LinearClassifiers
 from slide.ranking.neighbours import Neighbours

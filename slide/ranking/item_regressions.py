@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from slide.kernels.item_regressions import regress_items
-from slide.kernels.ragged import RowRoom
+from slide.ops.kernels.base_scorers import regress_items
+from slide.ops.kernels.ragged import RowRoom
 from slide.ranking.row_blocks import collect_rows, count_together
 from slide.runtime import num_threads
 from slide.search import column_lists

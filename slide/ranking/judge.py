@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from slide.kernels.trees import Splits, Trees, splits_of, sum_trees
+from slide.ops.kernels.trees import Splits, Trees, splits_of, sum_trees
 
 # Fewer true labels among the candidates do not suffice to fit a model.
 _LEAST_HITS = 50

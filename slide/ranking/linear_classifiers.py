@@ -14,15 +14,15 @@ In a recommender, where features and labels are the same items, regressions on a
 
 import numpy as np
 
-from slide.kernels.dual_descent import (
+from slide.ops.kernels.linear_classifiers import (
     DualScratch,
     Solver,
     TrainingRows,
     fit_classifiers,
     list_training_rows,
+    score_labels,
 )
-from slide.kernels.linear_scores import score_labels
-from slide.kernels.ragged import RowRoom
+from slide.ops.kernels.ragged import RowRoom
 from slide.ranking.item_regressions import item_regressions
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads

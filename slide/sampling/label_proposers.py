@@ -8,8 +8,8 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import array_view, on_device, on_host, plain
-from slide.kernels.largest import keep_largest
-from slide.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.kernels.largest import keep_largest
 from slide.sampling.protocol import (
     Proposer,
     Queries,

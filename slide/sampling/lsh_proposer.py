@@ -15,7 +15,8 @@ from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.kernels.sketches import (
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.kernels.sketches import (
     CODES,
     PRIOR,
     SCALE,
@@ -25,9 +26,8 @@ from slide.kernels.sketches import (
     rank_buckets,
     sketch_rows,
 )
-from slide.kernels.votes import RankedIds
-from slide.plain import sketches as plain_sketches
-from slide.plain.random import random_rows
+from slide.ops.reference import active_sets as plain_sketches
+from slide.ops.reference.random import random_rows
 from slide.sampling.protocol import (
     Proposer,
     Queries,
@@ -314,7 +314,7 @@ class LSHProposer(Proposer):
         return out
 
     def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.kernels.sketches`."""
+        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias)
         if plain(projected):
             return plain_sketches.sketch_rows(projected, self._offset)

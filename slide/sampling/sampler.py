@@ -15,9 +15,9 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet, Scratch
 from slide.backend import CPU, native, on_device, on_host, plain
-from slide.kernels import assemble_sets as kernels
-from slide.kernels.votes import RankedIds
-from slide.plain.assemble_sets import assemble, stratified_log_weights
+from slide.ops.kernels import active_sets as kernels
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.reference.active_sets import assemble, stratified_log_weights
 from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded

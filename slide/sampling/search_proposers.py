@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import array_view, check_on_cpu
-from slide.kernels.votes import RankedIds
+from slide.ops.kernels.active_sets import RankedIds
 from slide.runtime import library_threads
 from slide.sampling.protocol import (
     Proposer,

@@ -13,8 +13,8 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
 from slide.functional import active_linear
-from slide.kernels.largest import keep_largest, keep_largest_bounds
-from slide.kernels.pattern_products import sampled_product
+from slide.ops.kernels.largest import keep_largest, keep_largest_bounds
+from slide.ops.kernels.pattern_products import sampled_product
 from slide.sparse import Pattern, check_pattern, row_bounds
 from slide.utils.quantized import QuantizedRows, TensorRows, weight_rows
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
-from slide.kernels.largest import scan_lists
-from slide.kernels.pattern_products import sampled_product
-from slide.kernels.row_lists import ChangedRows, RowLists, put_rows
+from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows, scan_lists
+from slide.ops.kernels.pattern_products import sampled_product
 from slide.utils import checks
 from slide.utils.quantized import QuantizedRows, weight_rows
 

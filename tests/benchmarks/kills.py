@@ -147,7 +147,7 @@ def one_process() -> Iterator[None]:
     """Inside of it, a process from which others can be forked at any time: it has no threads.
 
     Threads of parallel kernels do not survive a fork. So all goes on in a child, where kernels are
-    serial (`slide.kernels.compile`), and the caller ends with the status of the child.
+    serial (`slide.ops.kernels.compile`), and the caller ends with the status of the child.
     """
     child = os.fork()
     if child:

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from slide import runtime
-from slide.functional.csr_product import CSRMatrix, csr_matmul
+from slide.functional.csr_product import csr_matmul
+from slide.ops.csr import CSRMatrix
 from slide.sparse import CSR
 
 ROWS, COLUMNS, DENSITY = 850_000, 210_000, 0.001

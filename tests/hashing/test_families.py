@@ -11,7 +11,7 @@ from helpers.matrices import make_csr, to_dense, z_score
 
 from slide.hashing import families
 from slide.hashing.families import DWTA, SimHash, flip_sets
-from slide.kernels.hash_codes import MAX_DENSIFY_ATTEMPTS
+from slide.ops.kernels.hash_codes import MAX_DENSIFY_ATTEMPTS
 from slide.sparse import CSR
 
 FAMILIES = {

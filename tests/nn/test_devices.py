@@ -23,13 +23,13 @@ from torch import nn
 import slide
 from slide.backend import backend, plain
 from slide.distributed import Group, ShardedNetwork, ShardedOutputLinear, Shares
-from slide.functional.csr_product import CSRMatrix
 from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseWeightLinear
+from slide.ops.csr import CSRMatrix
 from slide.row_gradients import dense_gradient
 from slide.sampling import lsh_proposer
 

@@ -27,13 +27,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from slide.active_set import ActiveSet
-from slide.functional.csr_product import CSRMatrix
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.network import SlideNetwork
 from slide.nn.sampled_layer import ToDense
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseWeightLinear
+from slide.ops.csr import CSRMatrix
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, Proposer

@@ -10,8 +10,8 @@ import torch
 from helpers.csr import LENGTHS, D, N, make
 from helpers.matrices import to_dense
 
-from slide.functional.csr_product import CSRMatrix
 from slide.nn.sparse_linear import SparseWeightLinear
+from slide.ops.csr import CSRMatrix
 
 
 def make_layer(trainable=True, seed=0, dtype=np.float32):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slide.data import DataError
 from slide.data.row_files import read_header, read_text_blocks
-from slide.kernels.parse_rows import TABLE_SIZE
+from slide.ops.kernels.text_rows import TABLE_SIZE
 
 ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any

@@ -1,0 +1,230 @@
+"""Adam on the rows that a step touched.
+
+This is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row do not change in
+steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
+the row missed, so that they equal the moments of dense Adam with zero gradients. The changes of the
+weight that dense Adam would have made in these steps are left out.
+
+With ``beta1 = 0`` the first moment is the gradient itself. So none is kept, and a step reads and
+writes a third less memory.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.ops.kernels.compile import AHEAD, parallel, prange, prefetch_row, serial
+
+
+class AdamRows(NamedTuple):
+    """A weight and its optimizer state.
+
+    Attributes:
+        weight: ``(N, D)`` floats.
+        first: ``(N, D)`` floats, the first moment; ``(0, 0)`` if ``beta1`` is 0.
+        second: ``(N, D)`` floats; or ``(N, 1)``, one moment of the mean square for each row.
+        last_step: ``(N,)`` int32, the last step that touched each row (0: none); empty if skipped
+            steps are not corrected.
+    """
+
+    weight: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    last_step: np.ndarray
+
+
+class AdamHyper(NamedTuple):
+    """The numbers of one Adam step; ``step`` counts from 1."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    step: int
+
+
+class Factors(NamedTuple):
+    """A row gradient ``G^T H``, with the entries of G in the R groups of `transpose_pattern`.
+
+    Attributes:
+        ids: ``(R,)`` int32, distinct rows of the weight.
+        starts: ``(R + 1,)`` int64 bounds of the groups.
+        entries: ``(nnz,)`` int64 positions in ``coefficients``.
+        samples: ``(nnz,)`` int32 rows of ``vectors``.
+        coefficients: ``(nnz,)`` floats, G.
+        vectors: ``(B, D)`` floats, H.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    entries: np.ndarray
+    samples: np.ndarray
+    coefficients: np.ndarray
+    vectors: np.ndarray
+
+
+class _Rates(NamedTuple):
+    """The numbers of a step in the weight's type; other types would halve the vector width."""
+
+    decay1: float
+    decay2: float
+    gain1: float
+    gain2: float
+    rate: float
+    scale: float
+    keep: float
+    eps: float
+
+
+@serial
+def _rates(hyper, weight):
+    kind = weight.dtype.type
+    return _Rates(
+        kind(hyper.beta1),
+        kind(hyper.beta2),
+        kind(1 - hyper.beta1),
+        kind(1 - hyper.beta2),
+        kind(hyper.lr / (1 - hyper.beta1**hyper.step)),
+        kind(1 / np.sqrt(1 - hyper.beta2**hyper.step)),
+        kind(1 - hyper.lr * hyper.weight_decay),
+        kind(hyper.eps),
+    )
+
+
+@serial
+def _ask_for(state, r):
+    prefetch_row(state.weight, r)
+    if len(state.first) > 0:
+        prefetch_row(state.first, r)
+    prefetch_row(state.second, r)
+
+
+@serial
+def _decays(state, hyper, rates, r):
+    """The decay of the two moments of row ``r``; notes the step."""
+    if len(state.last_step) > 0:
+        last = state.last_step[r]
+        state.last_step[r] = hyper.step
+        if last > 0:
+            kind = state.weight.dtype.type
+            missed = hyper.step - last
+            return kind(hyper.beta1**missed), kind(hyper.beta2**missed)
+    return rates.decay1, rates.decay2
+
+
+@serial
+def _update_entry(state, hyper, rates, r, g):
+    """`_update_row` for rows of one entry, such as those of a bias."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
+    first = rates.gain1 * g
+    if len(state.first) > 0:
+        first += decay1 * state.first[r, 0]
+        state.first[r, 0] = first
+    second = decay2 * state.second[r, 0] + rates.gain2 * g * g
+    state.second[r, 0] = second
+    step = rates.rate * first / (np.sqrt(second) * rates.scale + rates.eps)
+    state.weight[r, 0] = rates.keep * state.weight[r, 0] - step
+
+
+@serial
+def _update_row(state, hyper, rates, r, factor, vector):
+    """Adam on row ``r`` with gradient ``factor * vector``, weight decay decoupled (AdamW)."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
+    if state.second.shape[1] < state.weight.shape[1]:
+        _update_rowwise(state, rates, r, factor, vector, decay1, decay2)
+        return
+    w, v = state.weight[r], state.second[r]
+    if len(state.first) > 0:
+        m = state.first[r]
+        for d in range(len(w)):
+            g = factor * vector[d]
+            first = decay1 * m[d] + rates.gain1 * g
+            second = decay2 * v[d] + rates.gain2 * g * g
+            m[d], v[d] = first, second
+            w[d] = rates.keep * w[d] - rates.rate * first / (
+                np.sqrt(second) * rates.scale + rates.eps
+            )
+        return
+    for d in range(len(w)):
+        g = factor * vector[d]
+        second = decay2 * v[d] + rates.gain2 * g * g
+        v[d] = second
+        w[d] = rates.keep * w[d] - rates.rate * g / (np.sqrt(second) * rates.scale + rates.eps)
+
+
+@serial
+def _update_rowwise(state, rates, r, factor, vector, decay1, decay2):
+    """`_update_row` with one second moment for the row."""
+    w = state.weight[r]
+    square = vector.dtype.type(0)
+    for d in range(len(w)):
+        square += vector[d] * vector[d]
+    second = decay2 * state.second[r, 0] + rates.gain2 * (factor * factor * square / len(w))
+    state.second[r, 0] = second
+    rate = rates.rate / (np.sqrt(second) * rates.scale + rates.eps)
+    if len(state.first) > 0:
+        m = state.first[r]
+        for d in range(len(w)):
+            m[d] = decay1 * m[d] + rates.gain1 * (factor * vector[d])
+            w[d] = rates.keep * w[d] - rate * m[d]
+        return
+    for d in range(len(w)):
+        w[d] = rates.keep * w[d] - rate * (factor * vector[d])
+
+
+@parallel
+def adam_rows(state, hyper, ids, grads, num_chunks):
+    """Adam on the rows ``ids`` ``(R,)``, all distinct, with gradients ``grads`` ``(R, D)``.
+
+    The rows are split into ``num_chunks`` runs.
+    """
+    for chunk in prange(num_chunks):
+        rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
+        stop = (chunk + 1) * len(ids) // num_chunks
+        for u in range(chunk * len(ids) // num_chunks, stop):
+            if u + AHEAD < stop:
+                _ask_for(state, ids[u + AHEAD])
+            if grads.shape[1] == 1:
+                _update_entry(state, hyper, rates, ids[u], grads[u, 0])
+            else:
+                _update_row(state, hyper, rates, ids[u], one, grads[u])
+
+
+@parallel
+def adam_factored(state, hyper, factors, num_chunks):
+    """`slide.ops.kernels.pattern_products.row_gradient` and `adam_rows` in one pass.
+
+    The gradient of a row is summed in a buffer that stays in the cache, and is used at once. So the
+    ``(R, D)`` gradient is never written. Most rows have one entry, which needs no sum.
+    """
+    width = factors.vectors.shape[1]
+    num_rows = len(factors.ids)
+    for chunk in prange(num_chunks):
+        grad = np.empty(width, factors.vectors.dtype)
+        rates, one = _rates(hyper, state.weight), factors.vectors.dtype.type(1)
+        stop = (chunk + 1) * num_rows // num_chunks
+        for u in range(chunk * num_rows // num_chunks, stop):
+            if u + AHEAD < stop:
+                _ask_for(state, factors.ids[u + AHEAD])
+            if width == 1:
+                total = factors.vectors.dtype.type(0)
+                for q in range(factors.starts[u], factors.starts[u + 1]):
+                    c = factors.coefficients[factors.entries[q]]
+                    total += c * factors.vectors[factors.samples[q], 0]
+                _update_entry(state, hyper, rates, factors.ids[u], total)
+                continue
+            first = factors.starts[u]
+            if factors.starts[u + 1] == first + 1:
+                c = factors.coefficients[factors.entries[first]]
+                vector = factors.vectors[factors.samples[first]]
+                _update_row(state, hyper, rates, factors.ids[u], c, vector)
+                continue
+            for d in range(width):
+                grad[d] = 0
+            for q in range(first, factors.starts[u + 1]):
+                c = factors.coefficients[factors.entries[q]]
+                vector = factors.vectors[factors.samples[q]]
+                for d in range(width):
+                    grad[d] += c * vector[d]
+            _update_row(state, hyper, rates, factors.ids[u], one, grad)
