@@ -74,16 +74,6 @@ class RowGradient:
         same = not isinstance(factor, torch.Tensor) and factor == 1 and not copy
         return self if same else replace(self, rows=self.rows * factor)
 
-    def to_host(self) -> "RowGradient":
-        """The gradient in the memory of the host, with distinct ids; the host waits for it."""
-        ids, rows = self.ids, self.rows.cpu()
-        if isinstance(ids, torch.Tensor):
-            ids = ids.cpu().numpy()
-        if self.first is None:
-            return RowGradient(ids, rows)
-        first = self.first.cpu().numpy()
-        return RowGradient(ids[first], rows[torch.from_numpy(first)])
-
 
 @dataclass(frozen=True)
 class FactoredRowGradient:

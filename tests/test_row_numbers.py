@@ -8,7 +8,6 @@ from helpers.matrices import make_csr
 
 from slide.backend import backend
 from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
-from slide.functional.host_rows import fetch_set
 from slide.optim import resize_rows
 from slide.sparse import Pattern
 
@@ -20,9 +19,6 @@ OPERATIONS = {
     "loss": lambda weight: active_linear_loss(draw(B, D), weight, None, TARGETS, "bce"),
     "sparse input": lambda weight: sparse_linear(FEATURES, weight, None),
     "convolution": lambda weight: active_conv2d(draw(B, D, 5, 5), weight),
-    "rows of the host": lambda weight: fetch_set(
-        weight, None, make_active("shared"), torch.device("cpu")
-    )[0],
 }
 
 

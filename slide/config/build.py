@@ -75,7 +75,6 @@ def check_settings(config: DictConfig) -> None:
     """
     checks.flag("report", config.report)
     checks.flag("prior_bias", config.network.prior_bias)
-    checks.flag("host_rows", config.network.get("host_rows", False))
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     checks.one_of("mode", config.sampler.mode, MODES)  # A sampler of all outputs has none.
     checks.one_of("weighting", config.sampler.weighting, WEIGHTINGS)

@@ -80,8 +80,6 @@ def build_network(
         made = ShardedNetwork(*shape, **shared._asdict(), **options)
     else:
         made = SlideNetwork(*shape, hidden, **options)
-        if network.get("host_rows", False):  # Runs of earlier versions have no such key.
-            made.keep_rows_on_host()
     if scale := network.get("bias_scale", 0):  # Runs of earlier versions have no such key.
         checks.positive("network.bias_scale", scale)
         with torch.no_grad():

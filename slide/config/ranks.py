@@ -29,7 +29,6 @@ from slide.utils.run_folders import comes_in_sight
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
 _TIMEOUT = 600
-_ALONE = "{} needs a run of one process: set {}, or start it without torchrun"
 _T = TypeVar("_T")
 
 
@@ -244,8 +243,6 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
     if ranks.group.size == 1:
         return
     check_loss_of_group(instantiate(config.loss), ranks.group)
-    if config.network.get("host_rows", False):
-        raise ValueError(_ALONE.format("network.host_rows=true", "network.host_rows=false"))
     sizes = config.network.hidden_active
     first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
     looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)

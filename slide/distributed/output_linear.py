@@ -72,8 +72,6 @@ class ShardedOutputLinear(nn.Module):
     ):
         super().__init__()
         checks.whole("in_features", in_features, 1)
-        if options.get("host_rows"):
-            raise ValueError("rows that processes share are on their devices: leave out host_rows")
         self.in_features, self.out_features = in_features, shares.rows
         self.shares, self.group = shares, group
         chosen = own_sampler(sampler, in_features, len(shares), group) if sampler else None

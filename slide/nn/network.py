@@ -136,30 +136,6 @@ class SlideNetwork(nn.Module):
         """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
         return self.output.top_k(self.embed(features), k, search)
 
-    def keep_rows_on_host(self) -> "SlideNetwork":
-        """Keep the rows of features and of outputs on the CPU wherever the network is moved.
-
-        A step brings the rows that it uses to the device; see ``host_rows`` of
-        `slide.SampledLinear`.
-
-        Returns:
-            The network.
-
-        Raises:
-            ValueError: for a first layer whose sampler has a proposer, for ``sparse_grad``, or on
-                another device than the CPU.
-
-        Example:
-            >>> import slide
-            >>> network = slide.SlideNetwork(100, [16], 1000, slide.FullSampler)
-            >>> network = network.keep_rows_on_host().to("meta")
-            >>> network.output.weight.device, network.first.bias.device
-            (device(type='cpu'), device(type='meta'))
-        """
-        for layer in (self.first, self.output):
-            layer.keep_rows_on_host()
-        return self
-
     def to_torch(self, k: int = 5) -> "TorchTwin":
         """A plain PyTorch network with copies of all weights, for ``torch.export`` and ONNX.
 

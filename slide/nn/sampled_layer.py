@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from slide import functional as F
 from slide.active_set import ActiveSet
-from slide.backend import CPU, on_host
+from slide.backend import on_host
 from slide.functional.autograd import check_not_averaged
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR, as_pattern
@@ -123,8 +123,7 @@ class SampledLayer(nn.Module):
     """A layer with a sampler, which chooses among its outputs and is part of its state."""
 
     bias: nn.Parameter | None
-    host_rows = False
-    # What has row gradients, and stays on the host with ``host_rows``.
+    # What has row gradients.
     _of_rows: tuple[str, ...] = ("weight", "bias")
 
     def __init__(
@@ -185,49 +184,6 @@ class SampledLayer(nn.Module):
         sampler = self._own_sampler()
         sampler.update(rows, self.bias, x if training else None)
         return sampler.select(x, labels)
-
-    def keep_rows_on_host(self) -> None:
-        """Set ``host_rows``, before the layer is moved to another device.
-
-        Raises:
-            ValueError: for a layer with ``sparse_grad``, or on another device than the CPU.
-        """
-        weight = getattr(self, "weight", None)  # The constructor has none yet.
-        if weight is not None and weight.device != CPU:
-            raise ValueError(
-                f"the rows of this layer are on {weight.device}: call keep_rows_on_host before "
-                "the layer is moved"
-            )
-        if self.sparse_grad:
-            raise ValueError(
-                "host_rows=True leaves the gradients of its rows to slide.RowSparseAdam: set "
-                "sparse_grad=False"
-            )
-        self.host_rows = True
-
-    def _on_host(self, x: Tensor) -> Tensor:
-        """Inputs as the sampler of rows of the host sees them."""
-        if not self.host_rows or not isinstance(x, Tensor) or x.device == CPU:
-            return x
-        sampler = self.sampler
-        if isinstance(sampler, FullSampler) or getattr(sampler, "proposer", self) is None:
-            return torch.empty_like(x, device=CPU)  # Their number is enough, and none waits.
-        return x.detach().to(CPU)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves to other devices leave rows of the host where they are."""
-        if not self.host_rows:
-            return super()._apply(fn, recurse)
-        rows = [p for name in self._of_rows if (p := getattr(self, name)) is not None]
-        own = {id(each) for p in rows for each in (p, p.grad)}
-
-        def stay(tensor: Tensor) -> Tensor:
-            if id(tensor) not in own:
-                return fn(tensor)
-            probe = fn(torch.empty(0, dtype=tensor.dtype))
-            return fn(tensor) if probe.device == CPU else tensor.to(probe.dtype)
-
-        return super()._apply(stay, recurse)
 
     def extra_repr(self) -> str:
         bias = ", bias=False" if self.bias is None else ""

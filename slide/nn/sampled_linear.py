@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from slide.active_set import ActiveSet
-from slide.backend import CPU, on_host, plain
+from slide.backend import on_host
 from slide.functional.autograd import outside_autocast
-from slide.functional.host_rows import fetch_set
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
@@ -53,15 +52,10 @@ class SampledLinear(SampledLayer):
             learnt: such outputs then add less noise to the gradients of other layers.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
             plain torch (`slide.backend`).
-        host_rows: whether weight and bias stay on the CPU wherever the layer is moved, so that they
-            may be larger than a device's memory. The layer computes on the device of its inputs,
-            with the rows of the active set, and the optimizer updates rows on the CPU. Sets are
-            chosen on the CPU: an index waits there for the inputs.
         dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number or name out of range, a sampler with another number of outputs, or
-            ``host_rows`` together with ``sparse_grad``.
+        ValueError: for a number or name out of range, or a sampler with another number of outputs.
         TypeError: for another dtype.
 
     Attributes:
@@ -94,13 +88,8 @@ class SampledLinear(SampledLayer):
         init_scale: float = 1.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        host_rows: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
-        checks.flag("host_rows", host_rows)
-        if host_rows:
-            self.keep_rows_on_host()
-            device = CPU
         checks.one_of("precision", precision, PRECISIONS)
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, DTYPES)
@@ -121,7 +110,7 @@ class SampledLinear(SampledLayer):
         Args:
             linear: its ``out_features`` are N.
             sampler: chooses among N outputs; None computes all.
-            options: ``precision``, ``sparse_grad`` and ``host_rows`` of the layer.
+            options: ``precision`` and ``sparse_grad`` of the layer.
 
         Raises:
             ValueError: see `SampledLinear`.
@@ -165,11 +154,11 @@ class SampledLinear(SampledLayer):
             ValueError: see `slide.active_linear`.
             TypeError: see `slide.active_linear`.
         """
-        x, precision, outside = outside_autocast(x, self._like(x), self.precision)
+        x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
             active = self._active_set(x, labels)
-            weight, bias, few, products = self._operands(x, active, precision)
-            values = linear_on_set(x, weight, bias, few, products)
+            products = LinearOptions.of(x, precision, self.sparse_grad)
+            values = linear_on_set(x, self.weight, self.bias, active, products)
         return Activation(values, active, len(x))
 
     @untraced
@@ -212,35 +201,31 @@ class SampledLinear(SampledLayer):
         if weights is not None and not isinstance(loss, ActiveLoss):
             raise TypeError("weights of samples need an ActiveLoss")
         x, labels, weights = _as_samples(x, labels, weights, ignore_index)
-        x, precision, outside = outside_autocast(x, self._like(x), self.precision)
+        x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
             active = self._active_set(x, labels)
-            weight, bias, few, products = self._operands(x, active, precision)
+            products = LinearOptions.of(x, precision, self.sparse_grad)
             if not isinstance(loss, ActiveLoss):
-                return loss(linear_on_set(x, weight, bias, few, products), active), active
+                values = linear_on_set(x, self.weight, self.bias, active, products)
+                return loss(values, active), active
             mean = linear_loss_on_set(
-                *(x, weight, bias, few, loss.record, loss.hard_fraction, products),
+                x,
+                self.weight,
+                self.bias,
+                active,
+                loss.record,
+                loss.hard_fraction,
+                products,
                 weights=weights,
             )
         return mean, active
 
     def _active_set(self, x: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs; checks the inputs and the set, which is not repeated later."""
-        x = self._on_host(x)
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
         check_fits(active, len(x), self.out_features)
         return active
-
-    def _operands(
-        self, x: Tensor, active: ActiveSet, precision: str
-    ) -> tuple[Tensor, Tensor | None, ActiveSet, LinearOptions]:
-        """What products are of, and how: with rows of the host, those of the set alone."""
-        if not (self.host_rows and plain(x)):  # Kernels read them where they are.
-            products = LinearOptions.of(x, precision, self.sparse_grad)
-            return self.weight, self.bias, active, products
-        rows = fetch_set(self.weight, self.bias, active, x.device)
-        return *rows, LinearOptions.of(x, precision, sparse_grad=True)
 
     @untraced
     @torch.no_grad()
@@ -263,11 +248,8 @@ class SampledLinear(SampledLayer):
                 that has no index.
         """
         checks.one_of("search", search, SEARCHES)
-        x, _, outside = outside_autocast(x, self._like(x))
-        if search != "exact" and self.host_rows and x.device != CPU:
-            scores, ids = self.top_k(x.to(CPU), k, search)
-            return scores.to(x.device), ids.to(x.device)
-        check_linear(self._on_host(x), self.weight, self.bias)
+        x, _, outside = outside_autocast(x, self.weight)
+        check_linear(x, self.weight, self.bias)
         with outside:
             if search == "exact":
                 return exact_top_k(x, self.weight, self.bias, k)
@@ -287,7 +269,7 @@ class SampledLinear(SampledLayer):
         Returns:
             ``(B, K)`` float32, 0 where there is no output.
         """
-        x = x.to(self.weight.device)  # Rows of the host are scored there.
+        x = x.to(self.weight.device)
         scored = partial(active_linear, x, self.weight.detach(), self.bias)
         return at_ids(ids, self.out_features, scored)
 
@@ -310,12 +292,6 @@ class SampledLinear(SampledLayer):
         sampler = self._own_sampler()
         sampler.update(self.weight, self.bias, None)
         return sampler.candidates(x)
-
-    def _like(self, x: Any) -> Tensor:
-        """A tensor of the type of the weight, on the device where the layer computes."""
-        if not self.host_rows or not isinstance(x, Tensor):
-            return self.weight
-        return torch.empty(0, dtype=self.weight.dtype, device=x.device)
 
 
 def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, Any, Any]:

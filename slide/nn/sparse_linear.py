@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from slide import functional as F
-from slide.backend import CPU, KERNEL_DTYPES, on_host, plain
-from slide.functional.host_rows import fetch_features
+from slide.backend import KERNEL_DTYPES, on_host
 from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype, check_module, new_linear
 from slide.sampling import Sampler
-from slide.sparse import CSR, as_csr, check_pattern
+from slide.sparse import CSR, as_csr
 from slide.utils import checks
 from slide.utils.profiling import untraced
 
@@ -37,14 +36,11 @@ class SparseInputLinear(SampledLayer):
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
             plain torch (`slide.backend`).
-        host_rows: whether the weight stays on the CPU wherever the layer is moved; see
-            `slide.SampledLinear`. The layer computes on the device of its bias.
         dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
-        ValueError: for a number out of range, a sampler with another number of outputs, a sampler
-            that does not take sparse inputs, or ``host_rows`` together with ``sparse_grad`` or a
-            sampler with a proposer.
+        ValueError: for a number out of range, a sampler with another number of outputs, or a
+            sampler that does not take sparse inputs.
         TypeError: for another dtype.
 
     Attributes:
@@ -70,12 +66,8 @@ class SparseInputLinear(SampledLayer):
         sparse_grad: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        host_rows: bool = False,
     ):
         super().__init__(in_features, out_features, sampler, sparse_grad)
-        checks.flag("host_rows", host_rows)
-        if host_rows:
-            self.keep_rows_on_host()
         if not self.sampler.sparse_inputs:
             raise ValueError(
                 f"this {type(self.sampler).__name__} takes dense inputs only, and the inputs of "
@@ -84,24 +76,9 @@ class SparseInputLinear(SampledLayer):
             )
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, KERNEL_DTYPES)
-        place = CPU if host_rows else device
-        weight = torch.empty(in_features, out_features, dtype=dtype, device=place)
+        weight = torch.empty(in_features, out_features, dtype=dtype, device=device)
         self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
-
-    def keep_rows_on_host(self) -> None:
-        """Set ``host_rows``, before the layer is moved to another device.
-
-        Raises:
-            ValueError: for a layer with ``sparse_grad`` or on another device than the CPU, or a
-                sampler with a proposer.
-        """
-        if getattr(self.sampler, "proposer", None) is not None:
-            raise ValueError(
-                "host_rows=True keeps the rows of features on the CPU, and a proposer would index "
-                "the neurons across all of them: use a sampler without a proposer on this layer"
-            )
-        super().keep_rows_on_host()
 
     @classmethod
     def from_linear(
@@ -151,13 +128,7 @@ class SparseInputLinear(SampledLayer):
             TypeError: for an object that is no matrix.
         """
         x = as_csr(x, self.in_features)
-        some, weight, sparse = x, self.weight, self.sparse_grad
-        assert self.bias is not None
-        if self.host_rows and plain(self.bias):  # Kernels read rows where they are.
-            check_pattern("features", x, None, self.in_features)
-            place = self.bias.device
-            (weight, some), sparse = fetch_features(self.weight, x, place), True
-        values = F.sparse_linear(some, weight, self.bias, sparse)
+        values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
         active = self._choose(x, self.weight.T, None)
         return Activation(F.gather_active(values, active), active, x.num_rows)
 

@@ -50,13 +50,6 @@ class _StoredLayer(nn.Module):
         """A copy of the weight as float32."""
         return self.rows.float()
 
-    def keep_rows_on_host(self) -> None:
-        """Raises ValueError: stored rows go where the network goes."""
-        raise ValueError(
-            f"rows stored as {self.codes.dtype} go where the network goes: keep_rows_on_host needs "
-            "a model that was saved in float32"
-        )
-
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.codes.dtype}"
 

@@ -217,8 +217,6 @@ class RowSparseAdam(torch.optim.Optimizer):
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
-        if isinstance(gradient, RowGradient) and gradient.rows.device != p.device:
-            gradient = gradient.to_host()  # The rows are there, and were fetched.
         state = self.state[p]
         _prepare(state, p, group)
         state["step"] += 1

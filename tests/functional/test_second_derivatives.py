@@ -28,7 +28,6 @@ from slide.functional import (
     relu_dropout,
     sparse_linear,
 )
-from slide.functional.host_rows import fetch_set
 from slide.nn import ActiveLoss, SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
@@ -76,12 +75,6 @@ def sparse_matrix():
     return csr_matmul(MATRIX, x).sum(), x
 
 
-def fetched_rows():
-    weight = draw(N, D)
-    rows, _, _ = fetch_set(weight, None, make_active("shared"), torch.device("cpu"))
-    return rows.sum(), weight
-
-
 def dropout():
     x = draw(9)
     return relu_dropout(x, 0.5).sum(), x
@@ -107,7 +100,6 @@ CASES = {
     "SparseLinear": sparse_input,
     "ActiveConv2d": convolution,
     "Product": sparse_matrix,
-    "Fetch": fetched_rows,
     "LossOverRanks": loss_over_ranks,
     "SharedLinearLoss": linear_loss,
     "ActiveLoss": scores_loss,

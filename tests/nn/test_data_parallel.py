@@ -155,14 +155,6 @@ def test_rows_that_processes_share_out():
         layer.loss(wrapped(torch.randn(B, 3)), draw_labels(), ActiveLoss("bce"))
 
 
-@pytest.mark.usefixtures("one_process")
-def test_rows_on_the_host():
-    layer = SampledLinear(D, N, host_rows=True)
-    wrapped = DistributedDataParallel(Hidden(layer))
-    with pytest.raises(RuntimeError, match="DistributedDataParallel does not"):
-        layer(wrapped(torch.randn(B, 3)))
-
-
 ADVICE = f"""
 import sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

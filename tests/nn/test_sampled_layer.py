@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from slide import row_gradients
-from slide.backend import backend, plain
+from slide.backend import plain
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
@@ -303,15 +303,6 @@ def test_checkpointed_convolution_of_another_set_is_an_error():
     out = checkpoint(lambda x: layer(x).values, x.requires_grad_(), use_reentrant=False)
     with pytest.raises(RuntimeError, match="drew another active set of 5 ids"):
         out.sum().backward()
-
-
-def test_checkpointed_host_rows_of_another_set_are_an_error():
-    layer, _, x = pair("shared")
-    layer.keep_rows_on_host()
-    with backend("torch"):
-        out = checkpoint(lambda x: layer(x).values, x, use_reentrant=False)
-        with pytest.raises(RuntimeError, match="drew another active set"):
-            out.sum().backward()
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
