@@ -53,11 +53,12 @@ def memory_needs(
     weights = features * widths[0] + sum(a * b for a, b in pairwise(widths)) + sum(widths)
     states = features + 2 * sum(widths) - widths[0]  # Rows of weights; each bias is one.
     optimizer = config.optimizer
-    moments = (optimizer.betas[0] != 0) * weights + (states if optimizer.rowwise else weights)
+    first = optimizer.get("betas", [0])[0] != 0  # Other optimizers may have no such keys.
+    moments = first * weights + (states if optimizer.get("rowwise", False) else weights)
     kept = bool(ranker) or trainer.epochs == "auto" or trainer.patience or config.dataset.holdout
     always = {
         "weights": 4 * weights,
-        "moments": 4 * (moments + bool(optimizer.correct_skipped) * states),
+        "moments": 4 * (moments + optimizer.get("correct_skipped", False) * states),
         # The order of an epoch; the rows that are divided are copies.
         "rows": 8 * rows
         + bool(kept) * (ENTRY * entries + 4 * len(split.labels.indices) + 16 * rows),
@@ -209,7 +210,7 @@ def _advice(config: DictConfig, data: SparseDataset) -> dict[str, str]:
     regressions = counts_items(kind, data.train.weights is not None)
     return {
         "weights": f"network.hidden={[*hidden[:-1], max(hidden[-1] // 2, 1)]}".replace(" ", ""),
-        "moments": "" if config.optimizer.rowwise else "optimizer.rowwise=true",
+        "moments": "" if config.optimizer.get("rowwise", True) else "optimizer.rowwise=true",
         "copy for checkpoints": "trainer.checkpoint_every=0",
         "a step": "a smaller trainer.batch_size or sampler.active",
         "re-ranker": "ranker=none" + ("" if regressions else ", or a smaller ranker.negatives"),

@@ -195,6 +195,22 @@ class TestUnsupported:
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 
+def output_of(code, *arguments, unset=()):
+    """What a program prints that has the helpers of the tests; it must not fail."""
+    tests = Path(__file__).parents[1]
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        cwd=tests,
+        env=environment | {"PYTHONPATH": str(tests.parent)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
 class Hashed(Dataset):
     """Samples that a layer was asked about, in a worker process."""
 
@@ -262,16 +278,7 @@ try:
 finally:
     print("done")
 """
-        tests = Path(__file__).parents[1]
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
-            cwd=tests,
-            env=os.environ | {"PYTHONPATH": str(tests.parent)},
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert done.stdout.strip() == "done", done.stderr
+        assert output_of(code) == "done"
 
 
 class TestThreads:
@@ -321,20 +328,8 @@ print(train_briefly())
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
 def test_on_one_core():
     """A process of one core takes one thread, and trains as one with all threads does."""
-    tests = Path(__file__).parents[1]
-    environment = os.environ | {"PYTHONPATH": str(tests.parent)}
-    for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
-        environment.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ONE_CORE],
-        cwd=tests,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert not done.returncode, done.stderr
-    assert done.stdout.strip() == str(train_briefly())
+    unset = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
+    assert output_of(ONE_CORE, unset=unset) == str(train_briefly())
 
 
 REFUSED = r"another thread is training this layer now.* a lock around forward"
@@ -482,16 +477,7 @@ print("refused")
 @pytest.mark.compiled_only
 @every_mode
 def test_a_process_does_not_crash(mode):
-    tests = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", HAMMER, mode],
-        cwd=tests,
-        env=os.environ | {"PYTHONPATH": str(tests.parent)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.stdout.strip() == "refused", (done.returncode, done.stderr)
+    assert output_of(HAMMER, mode) == "refused"
 
 
 @every_mode

@@ -175,6 +175,9 @@ class TestSampledLinear:
         for sizes in ((0, 3), (3, 0)):
             with pytest.raises(ValueError, match=r"_features must be .* at least 1"):
                 SampledLinear(*sizes)
+        for wrong in (FullSampler, "lsh"):
+            with pytest.raises(TypeError, match=r"sampler must be a slide\.Sampler, not "):
+                SampledLinear(D, N, wrong)
 
     def test_says_what_it_is(self):
         chosen = "ActiveSampler(active=12, mode='shared', proposer=LSHProposer)"
@@ -536,6 +539,8 @@ class TestLossOfUsers:
         layer, x, labels = SampledLinear(D, N), torch.randn(B, D), torch.arange(B)
         with pytest.raises(TypeError, match=r"loss must be a name such as 'softmax' \(cross-ent"):
             layer.loss(x, labels, torch.nn.CrossEntropyLoss())
+        with pytest.raises(TypeError, match="weights of samples need an ActiveLoss"):
+            layer.loss(x, labels, lambda scores, active: scores.sum(), torch.ones(B))
         for call in (
             lambda out: torch.nn.functional.cross_entropy(out, labels),
             lambda out: torch.nn.CrossEntropyLoss()(out, labels),
