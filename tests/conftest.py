@@ -30,7 +30,8 @@ COMPILED = not numba_config.DISABLE_JIT
 TESTS = Path(__file__).parent
 # Relative to the folder of tests; a new file in one of the folders belongs to them by itself.
 KERNEL_TESTS = (
-    "data/formats",
+    "data/test_row_files.py",
+    "data/test_fuzz_row_files.py",
     "data/sources/test_synthetic.py",
     "data/sources/test_text.py",
     "data/sources/test_xmc.py",
@@ -47,11 +48,8 @@ KERNEL_TESTS = (
     "test_beyond_int32.py",
     "test_boundaries.py",
     "test_edges.py",
-    "test_inputs.py",
     "test_repeated_labels.py",
     "test_row_gradients.py",
-    "test_row_numbers.py",
-    "test_scratch.py",
     "test_testing.py",
 )
 # Slow files. Of the first two, one compiles most kernels, and the other one has no use for them.

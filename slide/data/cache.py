@@ -369,13 +369,13 @@ def _open_cache(
     if digest != json_digest(meta):
         raise ValueError(f"{path} has changed since it was written")
     check_written(folder, meta["files"])
-    size = meta["num_features"], meta["num_labels"]
-    train, test = (open_split(folder / split, meta[split], *size) for split in SPLITS)
+    features, labels = meta["num_features"], meta["num_labels"]
+    train, test = (open_split(folder / each, meta[each], features, labels) for each in SPLITS)
     after = os.stat(folder)
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):
         return None
-    return SparseDataset(name, train, test, *size, propensity, folder, source)
+    return SparseDataset(name, train, test, features, labels, propensity, folder, source)
 
 
 def _temporary(folder: Path) -> Path:

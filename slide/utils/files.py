@@ -12,8 +12,10 @@ from typing import IO, Any
 
 # A piece of a file that is hashed while it is still in the cache of the core that has read it.
 _PIECE = 1 << 18
-# Bytes that are worth threads, and how many read at most: the system keeps the memory of a thread.
-_LARGE, _READERS = 64 << 20, 4
+# From 64 MiB on, files are read by threads.
+_LARGE = 64 << 20
+# Four threads at most: the system keeps the memory of each.
+_READERS = 4
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:

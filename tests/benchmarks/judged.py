@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from peers import TOP, known_labels
 
-from slide.data import Batches, SparseDataset, first_unknown
+from slide.data import Batches, SparseDataset, first_unseen
 from slide.sparse import CSR, Pattern
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
 
@@ -48,6 +48,6 @@ class Judged:
 
     def scores(self, ids: np.ndarray) -> dict[str, float]:
         """P@k and PSP@k of the ids ``(rows, k)`` of labels, best first; -1: no more."""
-        found, labels = first_unknown(ids, self.known, max(TOP)), self.split.labels
+        found, labels = first_unseen(ids, self.known, max(TOP)), self.split.labels
         scores = {f"p_at_{k}": precision_at_k(found, labels, k) for k in TOP}
         return scores | {f"psp_at_{k}": psp_at_k(found, labels, k, self.inverse) for k in TOP}

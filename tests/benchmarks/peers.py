@@ -19,7 +19,7 @@ import scipy.sparse
 
 from slide import data as datasets
 from slide import runtime
-from slide.data import SparseDataset, Split, first_unknown, kind_of
+from slide.data import SparseDataset, Split, first_unseen, kind_of
 from slide.data.row_files import write_xmc
 from slide.sparse import CSR, Pattern
 from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
@@ -169,7 +169,7 @@ def save(path: Path, rows: CSR, width: int) -> None:
 def known_labels(train: Split, judged: Split) -> Pattern | None:
     """The labels that our default call leaves out of its answers; None: it leaves out none."""
     kind = kind_of(train)
-    return None if kind == "other" else datasets.find_known(train, kind).of(judged.features)
+    return None if kind == "other" else datasets.find_seen(train, kind).of(judged.features)
 
 
 def measure(peer: Peer, name: str, data: SparseDataset) -> list[dict[str, Any]]:
@@ -188,7 +188,7 @@ def measure(peer: Peer, name: str, data: SparseDataset) -> list[dict[str, Any]]:
     times["predict_rows_per_second"] = len(judged) / found.predict_seconds
     cases = {name: found.ids}
     if known is not None:
-        cases[name + LEFT_OUT] = first_unknown(found.ids, known, max(TOP))
+        cases[name + LEFT_OUT] = first_unseen(found.ids, known, max(TOP))
     return [
         {"method": method} | rounded(scores_of(ids, data, train, judged) | times)
         for method, ids in cases.items()

@@ -1,4 +1,4 @@
-"""The server: requests, answers, batches, limits, and what it says to bad requests."""
+"""The addresses of a server: answers, refusals, and requests at random."""
 
 import json
 import socket
@@ -10,14 +10,20 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import requests
 import torch
+from fastapi import FastAPI
+from helpers.damage import fuzzed
 from helpers.matrices import make_csr
-from helpers.serving import serving_model
+from helpers.serving import running, serving_model
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
 from slide.model.model import SEARCHES
+from slide.serve import Limits, create_app
 from slide.serve.batcher import Batcher
 from slide.serve.routes import Query
 
@@ -298,3 +304,120 @@ def test_a_slow_body_is_refused():
             answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
     assert answer.startswith("HTTP/1.1 408")
     assert answer.endswith('{"error":"the body did not arrive within 0.1 s"}')
+
+
+# The application of a model as a part of another one, and one that is started twice.
+
+
+def make_app():
+    model = Model(SlideNetwork(30, [8], 12, FullSampler))
+    return create_app(model, Limits(timeout=5.0), threads=1)
+
+
+def ask_below(root):
+    answer = requests.post(f"{root}/predict", json={"rows": [{"indices": [3]}]}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert requests.get(f"{root}/health", timeout=30).json()["status"] == "ok"
+    return answer.json()["answers"]
+
+
+def test_an_application_in_another_one():
+    app, outer = make_app(), FastAPI()
+    outer.mount("/labels", app)
+    with running(outer) as root:
+        found = ask_below(f"{root}/labels")
+        metrics = requests.get(f"{root}/labels/metrics", timeout=30).text
+        assert 'slide_requests_total{path="/predict",status="200"} 1.0' in metrics
+    for _ in range(2):
+        with running(app) as root:
+            assert ask_below(root) == found
+
+
+# Requests of any shape get answers or sentences, and never a failure of the server.
+
+
+def make_client(**names):
+    return serving_model(Model(SlideNetwork(30, [8], 12, FullSampler), **names), k=9)
+
+
+@pytest.fixture(scope="module")
+def small_client():
+    with make_client() as small_client:
+        yield small_client
+
+
+@pytest.fixture(scope="module")
+def small_named():
+    names = {"label_names": map(str, range(12)), "feature_names": [f"word {n}" for n in range(30)]}
+    with make_client(**names) as small_client:
+        yield small_client
+
+
+@pytest.fixture(scope="module")
+def texts():
+    vectorizer = TextVectorizer.fit([f"word {n}x" for n in range(29)], TextOptions(min_rows=1))
+    with make_client(vectorizer=vectorizer) as small_client:
+        yield small_client
+
+
+KEYS = st.sampled_from(
+    ["rows", "k", "threshold", "ids", "search", "indices", "values", "features", "text"]
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-2, 40)
+    | st.floats()
+    | st.sampled_from(["exact", "index", "3", "word 3", "٣", "²", "\ud800", "-1", ""])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+NUMBERS = st.lists(SCALARS | st.integers(0, 30), max_size=4)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "indices": NUMBERS,
+            "values": NUMBERS,
+            "features": NUMBERS | st.dictionaries(st.text() | st.just("3"), SCALARS, max_size=3),
+            "text": SCALARS,
+        },
+    ),
+    max_size=3,
+)
+BODIES = VALUES | st.fixed_dictionaries(
+    {"rows": ROWS}, optional={"k": SCALARS, "search": SCALARS, "threshold": SCALARS}
+)
+
+
+@pytest.mark.parametrize("which", ["small_client", "small_named", "texts"])
+def test_no_request_is_a_failure(which, request):
+    """Bodies of any shape get answers or sentences, never a 500."""
+    client, seen = request.getfixturevalue(which), set()
+
+    @fuzzed(120)
+    @given(BODIES)
+    def check(body):
+        headers = {"Content-Type": "application/json"}
+        answer = client.post(data=json.dumps(body).encode(), headers=headers)
+        seen.add(answer.status_code)
+        assert answer.status_code in (200, 400, 413, 422), answer.text
+        if answer.status_code != 200:
+            assert answer.json()["error"]
+
+    check()
+    assert seen >= {200, 422}
+
+
+@fuzzed(60)
+@given(content=st.binary(max_size=60), type=st.sampled_from(["application/json", "text/plain"]))
+def test_no_bytes_are_a_failure(small_client, content, type):
+    answer = small_client.post(data=content, headers={"Content-Type": type})
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]

@@ -1,7 +1,8 @@
-"""``slide-predict``: rows from files and pipes, answers in three formats."""
+"""The command slide-predict, with files, pipes and devices."""
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers import job
-from helpers.commands import slide_predict as predict
+from helpers.commands import slide_predict
 
+from slide import FullSampler, SlideNetwork
 from slide.model import Model, load
 from slide.predict import command, rows
 from slide.training.metrics import ndcg_at_k, precision_at_k
@@ -61,7 +63,7 @@ def expected(folder, data, model="plain", k=5):
 
 @pytest.mark.parametrize("file", ["rows.txt", "rows.svm", "rows.npz", "plain.jsonl"])
 def test_all_formats_of_rows(folder, data, file, capsys):
-    said = predict(folder / "plain", folder / file)
+    said = slide_predict(folder / "plain", folder / file)
     labels, scores = expected(folder, data)
     lines = [json.loads(line) for line in said.splitlines()]
     assert [line["labels"] for line in lines] == labels.tolist()
@@ -97,30 +99,30 @@ def test_standard_input(folder, file, format, told, monkeypatch):
     whole = io.BufferedReader(io.BytesIO((folder / file).read_bytes()))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(whole))
     more = ["--format", format] if told else []
-    said = predict(folder / "plain", "-", *more)
-    assert_same_answers(said, predict(folder / "plain", folder / file))
+    said = slide_predict(folder / "plain", "-", *more)
+    assert_same_answers(said, slide_predict(folder / "plain", folder / file))
 
 
 def test_small_pieces_of_rows(folder, monkeypatch):
     files = ["rows.txt", "rows.svm", "rows.npz", "plain.jsonl"]
-    whole = [predict(folder / "plain", folder / file) for file in files]
+    whole = [slide_predict(folder / "plain", folder / file) for file in files]
     monkeypatch.setattr(rows, "_CHUNK", 200)
     monkeypatch.setattr(rows, "_LINES", 7)
     for file, before in zip(files, whole, strict=True):
-        assert_same_answers(predict(folder / "plain", folder / file), before)
+        assert_same_answers(slide_predict(folder / "plain", folder / file), before)
 
 
 def test_names(folder, data):
-    said = predict(folder / "named", folder / "named.jsonl", "-k", 3)
+    said = slide_predict(folder / "named", folder / "named.jsonl", "-k", 3)
     labels, _ = expected(folder, data, "named", 3)
     assert [json.loads(line)["labels"] for line in said.splitlines()] == labels.tolist()
     assert labels[0, 0].startswith("label ")
-    numbers = predict(folder / "named", folder / "named.jsonl", "-k", 3, "--ids")
-    assert numbers == predict(folder / "plain", folder / "rows.txt", "-k", 3)
+    numbers = slide_predict(folder / "named", folder / "named.jsonl", "-k", 3, "--ids")
+    assert numbers == slide_predict(folder / "plain", folder / "rows.txt", "-k", 3)
 
 
 def test_text_with_scores(folder, data, tmp_path):
-    predict(folder / "plain", folder / "rows.txt", "-k", 2, "-o", tmp_path / "out.txt")
+    slide_predict(folder / "plain", folder / "rows.txt", "-k", 2, "-o", tmp_path / "out.txt")
     header, *lines = (tmp_path / "out.txt").read_text().splitlines()
     assert header.split() == ["40", "80"]
     labels, scores = expected(folder, data, k=2)
@@ -132,9 +134,9 @@ def test_text_with_scores(folder, data, tmp_path):
 
 def test_a_matrix_of_scores(folder, data, tmp_path):
     threshold = float(np.median(expected(folder, data, k=6).scores))
-    predict(folder / "plain", folder / "rows.txt", "-k", 6, "-o", tmp_path / "a.npz")
+    slide_predict(folder / "plain", folder / "rows.txt", "-k", 6, "-o", tmp_path / "a.npz")
     few = ["--threshold", threshold, "--to", "npz", "-o", tmp_path / "few"]
-    predict(folder / "plain", folder / "rows.txt", "-k", 6, *few)
+    slide_predict(folder / "plain", folder / "rows.txt", "-k", 6, *few)
     whole, few = scipy.sparse.load_npz(tmp_path / "a.npz"), scipy.sparse.load_npz(tmp_path / "few")
     assert whole.shape == few.shape == (40, 80)
     labels, scores = expected(folder, data, k=6)
@@ -145,19 +147,19 @@ def test_a_matrix_of_scores(folder, data, tmp_path):
 
 def test_only_some_labels(folder, data, tmp_path):
     (tmp_path / "some").write_text("label 7\n\nlabel 70\nlabel 8\n")
-    said = predict(folder / "named", folder / "rows.txt", "--restrict", tmp_path / "some")
+    said = slide_predict(folder / "named", folder / "rows.txt", "--restrict", tmp_path / "some")
     wide = expected(folder, data, "named", 80).labels
     for line, row in zip(said.splitlines(), wide, strict=True):
         allowed = {label for label in row if label in ("label 7", "label 8", "label 70")}
         assert set(json.loads(line)["labels"]) == allowed
     (tmp_path / "some").write_text("3\n")
-    said = predict(folder / "plain", folder / "rows.txt", "--restrict", tmp_path / "some")
+    said = slide_predict(folder / "plain", folder / "rows.txt", "--restrict", tmp_path / "some")
     assert {tuple(json.loads(line)["labels"]) for line in said.splitlines()} == {(3,)}
 
 
 def test_metrics_in_a_file_and_rows_of_a_matrix(folder, data, tmp_path, capsys):
     more = ["--labels", folder / "labels.npz", "--metrics", tmp_path / "m.json", "-k", 3]
-    predict(folder / "plain", folder / "rows.npz", *more)
+    slide_predict(folder / "plain", folder / "rows.npz", *more)
     found = json.loads((tmp_path / "m.json").read_text())
     assert list(found) == ["p_at_1", "p_at_3", "ndcg_at_1", "ndcg_at_3"]
     labels, _ = expected(folder, data, k=3)
@@ -187,12 +189,12 @@ def test_unknown_labels_count_as_misses_and_unknown_words_are_left_out(folder, t
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     known = {"features": ["word 3"], "labels": []}
     (tmp_path / "b.jsonl").write_text(json.dumps(known))
-    assert predict(folder / "named", tmp_path / "a.jsonl", "-k", 80) == predict(
+    assert slide_predict(folder / "named", tmp_path / "a.jsonl", "-k", 80) == slide_predict(
         folder / "named", tmp_path / "b.jsonl", "-k", 80
     )
     assert "P@5 " in capsys.readouterr().err
     (tmp_path / "c.svm").write_text("500 4:1\n")
-    predict(folder / "plain", tmp_path / "c.svm", "-k", 1)
+    slide_predict(folder / "plain", tmp_path / "c.svm", "-k", 1)
     assert capsys.readouterr().err == "P@1 0.0000  nDCG@1 0.0000\n"
 
 
@@ -258,7 +260,7 @@ def test_the_process(folder):
     assert done.stdout.startswith("usage: python -m slide.predict [-h]")
     call = f"{' '.join(words)} {folder / 'plain'} - < {folder / 'rows.txt'} | head -n 1"
     done = subprocess.run(call, shell=True, capture_output=True, text=True, cwd=job.ROOT)
-    line = predict(folder / "plain", folder / "rows.txt").splitlines()[0]
+    line = slide_predict(folder / "plain", folder / "rows.txt").splitlines()[0]
     assert done.stdout == line + "\n"
     assert "Traceback" not in done.stderr
 
@@ -278,8 +280,8 @@ def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp
     path.write_bytes(changed)
     said = failure(tmp_path / "m", folder / "rows.txt")
     assert said == f"error: {path} has changed since it was written: its SHA-256 is another one"
-    lines = predict(tmp_path / "m", folder / "rows.txt", "--no-verify").splitlines()
-    assert len(lines) == len(predict(folder / "plain", folder / "rows.txt").splitlines())
+    lines = slide_predict(tmp_path / "m", folder / "rows.txt", "--no-verify").splitlines()
+    assert len(lines) == len(slide_predict(folder / "plain", folder / "rows.txt").splitlines())
 
 
 def test_an_interrupt(folder, monkeypatch, capsys):
@@ -288,7 +290,7 @@ def test_an_interrupt(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(command, "read_rows", stop)
     with pytest.raises(SystemExit) as stopped:
-        predict(folder / "plain", folder / "rows.txt")
+        slide_predict(folder / "plain", folder / "rows.txt")
     assert (stopped.value.code, capsys.readouterr().err) == (130, "interrupted\n")
 
 
@@ -296,3 +298,138 @@ def test_labels_of_another_model_are_refused(folder, tmp_path):
     scipy.sparse.save_npz(tmp_path / "wide.npz", scipy.sparse.eye_array(40, 81).tocsr())
     words = folder / "plain", folder / "rows.npz", "--labels", tmp_path / "wide.npz"
     assert "a matrix of 81 columns does not fit 80 labels" in failure(*words)
+
+
+# What pipes, shells and editors do to the input and output of ``slide-predict``.
+
+
+BOM = b"\xef\xbb\xbf"
+JSON = b'{"features": {"3": 1}, "labels": [2]}\n'
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    model_folder = tmp_path_factory.mktemp("model")
+    network = SlideNetwork(50, [8], 12, FullSampler)
+    Model(network).save(model_folder / "plain")
+    names = [f"a\u2028label {n}" for n in range(12)]
+    Model(network, label_names=names).save(model_folder / "named")
+    return model_folder
+
+
+def answers(model_folder, file, *more):
+    said = slide_predict(model_folder / "plain", file, *more)
+    return [json.loads(line)["labels"] for line in said.splitlines()]
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    """Puts the reading end of a pipe in the place of standard input; returns the writing end."""
+    read, write = os.pipe()
+    with os.fdopen(read) as file, os.fdopen(write, "wb", buffering=0) as pipe:
+        monkeypatch.setattr(sys, "stdin", file)
+        yield pipe
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(b"2 5", b"0 12\n2 3:1\n1 4:1\n"), (b'{"fea', b'tures": [3]}\n{"features": [4]}\n')],
+    ids=["xmc", "jsonl"],
+)
+def test_a_first_line_in_two_pieces(model_folder, standard_input, parts):
+    first, second = parts
+    sleeping = "import sys, time; time.sleep(0.3); sys.stdout.buffer.write(bytes.fromhex('{}'))"
+    standard_input.write(first)
+    words = [sys.executable, "-c", sleeping.format(second.hex())]
+    writer = subprocess.Popen(words, stdout=standard_input)
+    standard_input.close()
+    assert len(answers(model_folder, "-")) == 2
+    assert writer.wait(30) == 0
+
+
+@pytest.mark.parametrize("begin", [BOM, b"\n", b"\r\n \n", BOM + b"\n"])
+def test_what_comes_before_the_first_row(model_folder, tmp_path, begin):
+    rows = tmp_path / "rows"  # Its name says nothing.
+    rows.write_bytes(JSON)
+    expected = answers(model_folder, rows)
+    rows.write_bytes(begin + JSON)
+    assert answers(model_folder, rows) == expected
+    rows.write_bytes(begin + JSON + b"{")
+    with pytest.raises(SystemExit, match=rf"rows:{begin.count(10) + 2}: "):
+        slide_predict(model_folder / "plain", rows)
+    for text in (b"1 50 12\n2 3:1\n", b"2 4:1\n"):
+        rows.write_bytes(text)
+        expected = answers(model_folder, rows)
+        rows.write_bytes(BOM + text)
+        assert answers(model_folder, rows) == expected
+
+
+def test_only_some_labels_whatever_ends_a_line_elsewhere(model_folder, tmp_path):
+    (tmp_path / "rows.jsonl").write_bytes(JSON)
+    some = tmp_path / "some"
+    some.write_bytes(BOM + "a\u2028label 7\r\n\r\na\u2028label 9\n".encode())
+    said = slide_predict(model_folder / "named", tmp_path / "rows.jsonl", "--restrict", some)
+    assert set(json.loads(said)["labels"]) == {"a\u2028label 7", "a\u2028label 9"}
+    some.write_bytes(BOM + b"7\r\n9")
+    assert set(answers(model_folder, tmp_path / "rows.jsonl", "--restrict", some)[0]) == {7, 9}
+    some.write_bytes(b"\xff\n")
+    with pytest.raises(SystemExit, match=r"error: .*some is no text in UTF-8: "):
+        answers(model_folder, tmp_path / "rows.jsonl", "--restrict", some)
+
+
+def test_answers_take_no_more_memory_than_there_are_labels(model_folder, tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_bytes(JSON)
+    (tmp_path / "some").write_text("7\n9\n")
+    asked, whole = [], Model.predict_ids
+    monkeypatch.setattr(
+        Model, "predict_ids", lambda self, x, k, *more: asked.append(k) or whole(self, x, k, *more)
+    )
+    found = [answers(model_folder, tmp_path / "rows.jsonl", "-k", k) for k in (12, 10**15)]
+    assert found[0] == found[1]
+    assert sorted(found[0][0]) == list(range(12))
+    more = "--restrict", tmp_path / "some", "--metrics", tmp_path / "metrics.json"
+    assert set(answers(model_folder, tmp_path / "rows.jsonl", "-k", 10**15, *more)[0]) == {7, 9}
+    assert asked == [12, 12, 5]
+    assert "p_at_5" in json.loads((tmp_path / "metrics.json").read_text())
+
+
+@pytest.fixture
+def standard_output(monkeypatch, tmp_path):
+    """Opens a file in the place of standard output."""
+    opened = []
+
+    def open_file(mode):
+        opened.append((tmp_path / "out").open(mode))
+        monkeypatch.setattr(sys, "stdout", opened[-1])
+        return opened[-1]
+
+    yield open_file
+    for each in opened:
+        each.close()
+
+
+def test_text_between_what_other_commands_write(model_folder, tmp_path, standard_output):
+    (tmp_path / "rows.txt").write_text("2 50 12\n1 3:1\n0 2:1\n")
+    words = [str(model_folder / "plain"), str(tmp_path / "rows.txt"), "--threads", "1", "-k", "1"]
+    with standard_output("w") as file:
+        file.write("a line before\n")
+        file.flush()
+        command.main([*words, "--to", "xmc"])
+        file.write("a line after\n")
+    before, header, *rows, after = (tmp_path / "out").read_text().splitlines()
+    assert (before, header.split(), after) == ("a line before", ["2", "12"], "a line after")
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize("format", ["xmc", "npz"])
+def test_a_file_that_is_appended_to_is_refused(model_folder, tmp_path, standard_output, format):
+    (tmp_path / "rows.jsonl").write_bytes(JSON)
+    (tmp_path / "out").write_text("a line before\n")
+    words = [str(model_folder / "plain"), str(tmp_path / "rows.jsonl"), "--threads", "1"]
+    with standard_output("a"):
+        with pytest.raises(SystemExit, match=f"error: {format} cannot be appended to a file: --o"):
+            command.main([*words, "--to", format])
+        command.main(words)
+    first, second = (tmp_path / "out").read_text().splitlines()
+    assert first == "a line before"
+    assert json.loads(second)["labels"]
