@@ -146,9 +146,11 @@ class _SharedLinearLoss(FirstDerivatives):
         grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
-            if rounded != exact:
+            if rounded != exact and gradient.is_cpu:
                 room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
                 grad = room.copy_(gradient)
+            elif rounded != exact:  # Scratch memory is that of the host.
+                grad = gradient.to(rounded)
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, rows).to(exact)
             ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
