@@ -9,6 +9,7 @@ Processes of xdist take the files of `FIRST` before all others, so that none of 
 with a slow file at the end.
 """
 
+import importlib
 import os
 from pathlib import Path
 
@@ -60,14 +61,12 @@ FIRST = (
     "test_imports.py",
     "test_benchmarks.py",
     "distributed/test_runs.py",
-    "estimator/test_scikit_learn.py",
-    "config/test_restarts.py",
-    "test_published.py",
+    "test_precision_pages.py",
+    "estimator/test_classifier.py",
+    "config/test_processes.py",
     "distributed/test_torchrun.py",
     "nn/test_inside_pytorch.py",
-    "training/test_needs.py",
     "test_docs.py",
-    "test_prediction_page.py",
     "trust/test_kills.py",
 )
 
@@ -146,3 +145,11 @@ def threads():
 def one_thread(threads):
     """For tests of many tiny steps, where waking threads would take longer than the work."""
     threads(1)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Gives a module of `tests/benchmarks`; they import each other by their plain names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TESTS / "benchmarks")
+        yield importlib.import_module

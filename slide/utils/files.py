@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write ``content`` as JSON, atomically."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2, default=operator.index) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -76,7 +77,9 @@ def write_text(path: Path, text: str) -> None:
 
 def json_digest(content: Mapping[str, Any]) -> str:
     """The SHA-256 of JSON values, whatever the order of their keys and the white space."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, default=operator.index).encode()
+    ).hexdigest()
 
 
 def pieces(file: FileIO) -> Iterator[memoryview]:
