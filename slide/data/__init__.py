@@ -4,11 +4,11 @@ from slide.data.dataset import Batch, Batches, SparseDataset, Split, fingerprint
 from slide.data.errors import DataError
 from slide.data.fetching import download
 from slide.data.kind import (
-    KnownLabels,
-    OwnItems,
+    SeenItems,
+    SeenLabels,
     are_items,
-    find_known,
-    first_unknown,
+    find_seen,
+    first_unseen,
     kind_of,
     labels_and_items,
     lists_all_labels,
@@ -29,9 +29,9 @@ __all__ = [
     "Batch",
     "Batches",
     "DataError",
-    "KnownLabels",
-    "OwnItems",
     "RowTransform",
+    "SeenItems",
+    "SeenLabels",
     "SparseDataset",
     "Split",
     "TextOptions",
@@ -40,9 +40,9 @@ __all__ = [
     "divide",
     "documents",
     "download",
-    "find_known",
+    "find_seen",
     "fingerprint",
-    "first_unknown",
+    "first_unseen",
     "holdout",
     "kind_of",
     "labels_and_items",
@@ -56,3 +56,17 @@ __all__ = [
     "write_xmc",
     "xmc",
 ]
+
+# Names of an earlier version, which are read for one version more.
+_ALIASES = {
+    "KnownLabels": "SeenLabels",
+    "OwnItems": "SeenItems",
+    "find_known": "find_seen",
+    "first_unknown": "first_unseen",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _ALIASES:
+        return globals()[_ALIASES[name]]
+    raise AttributeError(f"module 'slide.data' has no attribute {name!r}")

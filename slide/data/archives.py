@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from slide.utils.progress_bar import ProgressBar
 
+# 64 GiB and a million files: more is no data set, but an attack or a mistake.
 MAX_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
 COPIED_BYTES = 1 << 20

@@ -8,6 +8,7 @@ its own; a damaged folder is written again.
 
 import errno
 import json
+import operator
 import os
 import shutil
 import time
@@ -243,7 +244,7 @@ def cached(
         ValueError: ``propensity`` is out of range.
     """
     constants = check_propensity(propensity)
-    source = json.loads(json.dumps({"key": key, "state": state}))
+    source = json.loads(json.dumps({"key": key, "state": state}, default=operator.index))
     folder = Path(cache) / json_digest(source["key"])[:16]
 
     def write(temporary: Path) -> None:
@@ -333,8 +334,8 @@ def _write_meta(
         "format": CACHE_VERSION,
         "source": source,
         "source_hash": json_digest(source),
-        "num_features": num_features if isinstance(num_features, int) else num_features(),
-        "num_labels": num_labels if isinstance(num_labels, int) else num_labels(),
+        "num_features": num_features() if callable(num_features) else num_features,
+        "num_labels": num_labels() if callable(num_labels) else num_labels,
         **splits,
         "files": files,
     }
@@ -369,13 +370,13 @@ def _open_cache(
     if digest != json_digest(meta):
         raise ValueError(f"{path} has changed since it was written")
     check_written(folder, meta["files"])
-    size = meta["num_features"], meta["num_labels"]
-    train, test = (open_split(folder / split, meta[split], *size) for split in SPLITS)
+    features, labels = meta["num_features"], meta["num_labels"]
+    train, test = (open_split(folder / each, meta[each], features, labels) for each in SPLITS)
     after = os.stat(folder)
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):
         return None
-    return SparseDataset(name, train, test, *size, propensity, folder, source)
+    return SparseDataset(name, train, test, features, labels, propensity, folder, source)
 
 
 def _temporary(folder: Path) -> Path:

@@ -205,8 +205,8 @@ def _try(session: requests.Session, url: str, path: Path, size: int | None, hash
         if size is not None and offer.total not in (None, size):
             raise FetchError(f"has {offer.total} bytes, not {size}")
         # Without a validator nobody can tell whether a complete file is still the one offered.
-        known = complete and noted is not None and offer.validator is not None
-        if known and offer.validator == noted.validator and offer.total in (None, noted.total):
+        same = noted is not None and offer.validator == noted.validator is not None
+        if complete and same and offer.total in (None, kept):
             return
         if complete or offer != noted or offer.total is None:
             kept = 0

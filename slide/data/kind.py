@@ -63,7 +63,7 @@ def row_keys(features: CSR) -> np.ndarray:
 
 
 def lists_all_labels(train: Split) -> bool:
-    """Whether rows list the known labels of their features, as in a knowledge graph.
+    """Whether rows list all labels seen with their features, as in a knowledge graph.
 
     There a row stands for a question, such as head and relation, and its labels for all known
     answers. Rows to come may repeat the features of a training row, and ask for further labels. It
@@ -142,7 +142,7 @@ def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
     return bool(expected >= _EXPECTED and found <= _SHARE * expected)
 
 
-class KnownLabels:
+class SeenLabels:
     """Finds the labels that training rows list for equal features.
 
     In a knowledge graph these are no answers to a question, as in the filtered setting of Bordes et
@@ -158,11 +158,11 @@ class KnownLabels:
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import KnownLabels, Split
+        >>> from slide.data import SeenLabels, Split
         >>> from slide.sparse import CSR, Pattern
         >>> rows = CSR(*Pattern.from_lists([[0, 5], [0, 6]]), np.ones(4, np.float32))
-        >>> known = KnownLabels(Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4))
-        >>> known.of(CSR(*Pattern.from_lists([[6, 0]]), np.ones(2, np.float32))).indices
+        >>> seen = SeenLabels(Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4))
+        >>> seen.of(CSR(*Pattern.from_lists([[6, 0]]), np.ones(2, np.float32))).indices
         array([1, 3], dtype=int32)
     """
 
@@ -172,14 +172,14 @@ class KnownLabels:
         self.keys, self.labels = keys[self.rows], train.labels
 
     @classmethod
-    def restored(cls, keys: np.ndarray, rows: np.ndarray, labels: Pattern) -> "KnownLabels":
+    def restored(cls, keys: np.ndarray, rows: np.ndarray, labels: Pattern) -> "SeenLabels":
         """The object with these attributes."""
-        known = cls.__new__(cls)
-        known.keys, known.rows, known.labels = keys, rows, labels
-        return known
+        seen = cls.__new__(cls)
+        seen.keys, seen.rows, seen.labels = keys, rows, labels
+        return seen
 
     def of(self, features: CSR, most: int | None = None) -> Pattern:
-        """The known labels of R rows of features: R rows, empty for features that are new.
+        """The seen labels of R rows of features: R rows, empty for features that are new.
 
         Args:
             features: R rows.
@@ -196,12 +196,12 @@ class KnownLabels:
         return Pattern(labels.indptr[bounds], labels.indices)
 
 
-def first_unknown(ids: np.ndarray, known: Pattern, count: int) -> np.ndarray:
-    """The first ids of each row that are not known.
+def first_unseen(ids: np.ndarray, seen: Pattern, count: int) -> np.ndarray:
+    """The first ids of each row that are not seen.
 
     Args:
         ids: ``(R, k)`` integers, label numbers, best first; -1: there are no more.
-        known: R rows of labels that are left out.
+        seen: R rows of labels that are left out.
         count: number of ids of a row that are kept.
 
     Returns:
@@ -209,13 +209,13 @@ def first_unknown(ids: np.ndarray, known: Pattern, count: int) -> np.ndarray:
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import first_unknown
+        >>> from slide.data import first_unseen
         >>> from slide.sparse import Pattern
-        >>> first_unknown(np.array([[7, 3, 5], [3, 9, 4]]), Pattern.from_lists([[7], []]), 2)
+        >>> first_unseen(np.array([[7, 3, 5], [3, 9, 4]]), Pattern.from_lists([[7], []]), 2)
         array([[3, 5],
                [3, 9]])
     """
-    left = (ids >= 0) & ~hits(ids, known)
+    left = (ids >= 0) & ~hits(ids, seen)
     order = np.argsort(~left, axis=1, kind="stable")[:, :count]
     found = np.full((len(ids), count), -1, np.int64)
     found[:, : order.shape[1]] = np.take_along_axis(np.where(left, ids, -1), order, axis=1)
@@ -291,7 +291,7 @@ def are_items(train: Split) -> bool:
     return bool(_own_labels(train) <= _SHARE * expected)
 
 
-class OwnItems:
+class SeenItems:
     """Finds the items of a row, which are no answers where `are_items` holds.
 
     Args:
@@ -301,26 +301,26 @@ class OwnItems:
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import OwnItems
+        >>> from slide.data import SeenItems
         >>> from slide.sparse import CSR, Pattern
         >>> rows = CSR(*Pattern.from_lists([[0, 5], [9]]), np.ones(3, np.float32))
-        >>> OwnItems(num_labels=8).of(rows).indices
+        >>> SeenItems(num_labels=8).of(rows).indices
         array([0, 5], dtype=int32)
     """
 
     def __init__(self, num_labels: int, items: np.ndarray | None = None):
         self.num_labels, self.items = num_labels, items
 
-    def restricted(self, kept: np.ndarray) -> "OwnItems":
+    def restricted(self, kept: np.ndarray) -> "SeenItems":
         """The same for some of the labels: ``kept`` holds their numbers, ascending."""
-        return OwnItems(len(kept), kept if self.items is None else self.items[kept])
+        return SeenItems(len(kept), kept if self.items is None else self.items[kept])
 
-    def grown(self, count: int) -> "OwnItems":
+    def grown(self, count: int) -> "SeenItems":
         """The same with further labels, which are no items."""
         items = np.arange(self.num_labels) if self.items is None else self.items
         # Ascending, and above all numbers of features.
         new = _NO_ITEM + np.arange(self.num_labels, self.num_labels + count)
-        return OwnItems(len(items) + count, np.concatenate([items, new]))
+        return SeenItems(len(items) + count, np.concatenate([items, new]))
 
     def of(self, features: CSR) -> Pattern:
         """The labels that are features of R rows: R rows."""
@@ -333,24 +333,24 @@ class OwnItems:
         return Pattern(features.indptr, labels).keep(kept)
 
 
-def find_known(train: Split, kind: str) -> KnownLabels | OwnItems:
-    """Finds the labels of rows to come that are known, so that they are no answers.
+def find_seen(train: Split, kind: str) -> SeenLabels | SeenItems:
+    """Finds the seen labels of rows to come, which filtered ranking leaves out of the answers.
 
     Args:
         train: training rows.
-        kind: `kind_of` the training rows. The own items of a row are known if it is ``"items"``,
+        kind: `kind_of` the training rows. The own items of a row are seen if it is ``"items"``,
             else the labels of training rows with the same features.
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import Split, find_known
+        >>> from slide.data import Split, find_seen
         >>> from slide.sparse import CSR, Pattern
         >>> rows = CSR(*Pattern.from_lists([[0, 5], [0, 6]]), np.ones(4, np.float32))
         >>> train = Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4)
-        >>> find_known(train, "graph").of(rows).indices
+        >>> find_seen(train, "graph").of(rows).indices
         array([2, 1, 3], dtype=int32)
     """
-    return OwnItems(train.num_labels) if kind == "items" else KnownLabels(train)
+    return SeenItems(train.num_labels) if kind == "items" else SeenLabels(train)
 
 
 def labels_and_items(split: Split) -> Pattern:
@@ -368,7 +368,7 @@ def labels_and_items(split: Split) -> Pattern:
         array([1, 3, 7], dtype=int32)
     """
     rows, width = len(split), np.int64(split.num_labels)
-    parts = split.labels, OwnItems(split.num_labels).of(split.features)
+    parts = split.labels, SeenItems(split.num_labels).of(split.features)
     pairs = np.sort(np.concatenate([_pairs(part, width) for part in parts]))
     pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     indptr = np.searchsorted(pairs, np.arange(rows + 1) * width).astype(np.int64)

@@ -23,16 +23,17 @@ from slide.utils import checks
 from slide.utils.files import write_atomic
 from slide.utils.progress_bar import ProgressBar, counted_bytes
 
+# 16 MiB are parsed at a time.
 PARSED_BYTES = 16 << 20
-MAX_INDEX = 2**31 - 1  # The most rows or columns: indices are int32.
+# At most 2^31 - 1 rows or columns: indices are int32.
+MAX_INDEX = 2**31 - 1
 SHOWN_CHARACTERS = 40
 _EMPTY = b"\n", b"\r\n", b"\r"
-
 # Compression makes zeros at most a thousand times shorter. Without this bound a small file could
 # ask for memory for billions of rows.
 _ROWS_PER_BYTE = 1024
-
-FORMATTED_ENTRIES = 1 << 18  # The most features, and labels, that are formatted at once.
+# At most 262,144 features, and labels, are formatted at a time.
+FORMATTED_ENTRIES = 1 << 18
 
 
 class Sizes(NamedTuple):

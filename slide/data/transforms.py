@@ -160,8 +160,9 @@ def count_steps(
         for part in train.blocks():
             counts += row_counts(part.labels, len(counts))
         kept = frequent_labels(counts, min_label_count)
-    widths = train.num_features, train.num_labels
-    return RowTransform(*widths, l2_norm, hashed_features, weights, kept)
+    return RowTransform(
+        train.num_features, train.num_labels, l2_norm, hashed_features, weights, kept
+    )
 
 
 def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> RowTransform:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slide.data import OwnItems, RowTransform
+from slide.data import RowTransform, SeenItems
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR
 from slide.utils import checks
@@ -43,7 +43,7 @@ def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> 
         asked = large.substitutes = copy.copy(ranker.substitutes)
         asked.num_labels += labels
         asked.similar = _more_rows(asked.similar, features)
-    if isinstance(ranker.known_labels, OwnItems) and labels:
+    if isinstance(ranker.known_labels, SeenItems) and labels:
         large.known_labels = ranker.known_labels.grown(labels)
     return large
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from slide.data import KnownLabels, OwnItems
+from slide.data import SeenItems, SeenLabels
 from slide.data.row_transform import keep_labels
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
@@ -77,9 +77,9 @@ def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
         asked = small.substitutes = copy.copy(ranker.substitutes)
         asked.labels, asked.num_labels = keep_labels(asked.labels, kept, count), len(kept)
     known = ranker.known_labels
-    if isinstance(known, OwnItems):
+    if isinstance(known, SeenItems):
         small.known_labels = known.restricted(kept)
     elif known is not None:
         labels = keep_labels(known.labels, kept, count)
-        small.known_labels = KnownLabels.restored(known.keys, known.rows, labels)
+        small.known_labels = SeenLabels.restored(known.keys, known.rows, labels)
     return small

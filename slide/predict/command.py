@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,10 +22,10 @@ from slide.utils import checks
 from slide.utils.files import replacing
 from slide.utils.progress_bar import until_reader_goes
 
+# Metrics are those of the first 1, 3 and 5 answers.
 _CUTOFFS = (1, 3, 5)
-
 ANSWER_FORMATS = ("jsonl", "xmc", "npz")
-# The first line of text has room for any number of rows, which is written in the end.
+# 20 digits hold any number of rows, which is written into the first line of text in the end.
 _ROOM = 20
 
 ABOUT = """\
@@ -183,10 +183,8 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
     format = options.to or SUFFIXES_OUT.get(Path(options.output).suffix, "jsonl")
     # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
     k = min(options.k, max(model.network.output.out_features, 5))
-    scores = Scores(k)
-    with ExitStack() as stack:
-        file = stack.enter_context(_output(options.output))
-        first = Numbering.of(model).first_label
+    scores, first = Scores(k), Numbering.of(model).first_label
+    with _output(options.output) as file:
         writer = AnswerWriter(file, format, model.num_labels, names, first)
         for block in read_rows(options.input, model, options.format, options.labels):
             try:
@@ -249,24 +247,11 @@ def _parser() -> argparse.ArgumentParser:
 def _output(path: str) -> Any:
     """A file to write, as a context; one that is there stays until the new one is complete."""
     if path == "-":
-        return _Kept(sys.stdout.buffer)
+        return nullcontext(sys.stdout.buffer)  # It stays open.
     target = Path(path)
     if target.exists() and not target.is_file():  # A device or a pipe: nothing may replace it.
         return target.open("wb")
     return replacing(target.resolve())  # A link stays one.
-
-
-class _Kept:
-    """Standard output, which stays open."""
-
-    def __init__(self, file: IO[bytes]):
-        self.file = file
-
-    def __enter__(self) -> IO[bytes]:
-        return self.file
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 def _read_labels(path: Path, model: Model) -> list[Any]:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from slide.data import (
-    KnownLabels,
-    OwnItems,
+    SeenItems,
+    SeenLabels,
     Split,
-    find_known,
+    find_seen,
     kind_of,
     labels_and_items,
 )
@@ -121,7 +121,7 @@ class EnsembleRanker:
         ranked = [(list(COLUMNS).index(name), nothing.get(name, 0.0)) for name in RANKED]
         self.judge = Judge(list(COLUMNS.values()), ranked)
         self.frequency = self.inverse = np.empty(0)
-        self.known_labels: KnownLabels | OwnItems | None = None
+        self.known_labels: SeenLabels | SeenItems | None = None
         self.kind = "other"
         self.notes: list[str] = []
 
@@ -251,7 +251,7 @@ class EnsembleRanker:
         self.substitutes = Substitutes()  # Of rows that are questions only.
         if self.kind == "graph":
             self.substitutes.fit(train.features, train.labels, *sizes)
-        self.known_labels = find_known(train, self.kind) if exclude else None
+        self.known_labels = find_seen(train, self.kind) if exclude else None
 
     def _fit_classifiers(self, train: Split) -> None:
         """Train the classifiers: on items, or with labels of near rows as negatives."""
@@ -266,8 +266,8 @@ class EnsembleRanker:
     def _right_or_known(self, train: Split) -> Callable[[int, int], Pattern]:
         """For some training rows the labels that are no negatives."""
         known = self.known_labels
-        right = labels_and_items(train) if isinstance(known, OwnItems) else train.labels
-        if not isinstance(known, KnownLabels):
+        right = labels_and_items(train) if isinstance(known, SeenItems) else train.labels
+        if not isinstance(known, SeenLabels):
             return right.slice
         # The labels of a row are among those of equal rows.
         return lambda begin, end: known.of(train.features.slice(begin, end), _MOST_EQUAL)

@@ -13,6 +13,9 @@ from slide.report.run_files import SELECTION_COLUMNS, RunFiles, figure_columns, 
 from slide.sparse import CSR, Pattern, hits
 from slide.utils.files import write_text
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # Labels by the number of their training rows: from the first number on, to before the next bin.
 _BINS = {"0": 0, "1": 1, "2-4": 2, "5-9": 5, "10-49": 10, "50-499": 50, "500+": 500}
 # Labels are compared that have this many evaluated rows; fewer, if there are few such labels.
@@ -28,10 +31,7 @@ th, td { text-align: left; padding: .2em .8em .2em 0; vertical-align: top; }
 th { border-bottom: 1px solid; font-weight: 600; } small { color: #555; }
 """
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# What a run looks at, by its name in the log; the first that the log has is drawn.
+# Precisions by their names in the log; the first that the log has is drawn.
 _PRECISIONS = {
     "eval/p_at_1": "P@1, evaluated rows",
     "held/precision": "precision, held-out rows",
@@ -51,7 +51,7 @@ _PARTS = {
     "evaluation": "eval_seconds",
     "compilation": "compile_seconds",
 }
-_STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide", "font.size": 9}
+_DRAWING: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide", "font.size": 9}
 
 
 class Answers(NamedTuple):
@@ -383,7 +383,7 @@ def svg(figure: "Figure") -> str:
     import matplotlib
 
     file = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_DRAWING):
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
 

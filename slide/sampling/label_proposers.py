@@ -74,9 +74,9 @@ class RecentProposer(Proposer):
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
-        checks.whole("recent", recent, 1)
+        recent = checks.whole("recent", recent, 1)
         if best is not None:
-            checks.whole("best", best, 1)
+            best = checks.whole("best", best, 1)
         self.recent, self.best = recent, best
         self.pool = np.empty(0, np.int32)
         self._rows: tuple[Tensor, Tensor | None] | None = None
@@ -251,9 +251,9 @@ class NeighbourProposer(Proposer):
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
-        checks.whole("width", width, 1)
-        checks.whole("explore", explore, 0)
-        checks.whole("best", best, 1)
+        width = checks.whole("width", width, 1)
+        explore = checks.whole("explore", explore, 0)
+        best = checks.whole("best", best, 1)
         self.width, self.explore, self.best = width, explore, best
         self.graph = np.full((out_features, width), -1, np.int32)
         self._rows: tuple[Tensor, Tensor | None] | None = None

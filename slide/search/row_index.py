@@ -466,7 +466,7 @@ def _inverted_lists(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tens
     Returns where each list begins, ``(L + 1,)`` int64, the longest rows last, and the numbers of
     rows in this order, ``(n,)`` int64.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     mean = rows.take(_some(numbers, _READ_AT_ONCE, generator)).double().mean(0).float()
 
     def centred(part: Tensor) -> Iterator[Tensor]:

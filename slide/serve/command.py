@@ -29,7 +29,7 @@ def check_installed() -> None:
     """Raise ImportError if a package of the extra ``serve`` is missing."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise ImportError(f"a server needs {', '.join(missing)}: pip install slide[serve]")
+        raise ImportError(f"a server needs {', '.join(missing)}: pip install 'slide-xmc[serve]'")
 
 
 def create_app(

@@ -29,18 +29,19 @@ from slide.predict.rows import Numbering, number_features
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.sparse import CSR, row_bounds
 
-_LARGEST = 3.4e38  # About the largest float32.
+# 3.4e38 is about the largest float32.
+_LARGEST = 3.4e38
 _Index = Annotated[int, Field(ge=0, lt=2**31)]
 _Value = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
 _Name = Annotated[str | int, Field(union_mode="left_to_right")]
 _STRICT = ConfigDict(extra="forbid", strict=True)
-
 _Arrays = tuple[np.ndarray, np.ndarray]
 
+# Bounds of the histograms of Prometheus: seconds of a request, and rows of a product.
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = tuple(2.0**power for power in range(11))
-
-_LONGEST = 400  # Characters of a sentence: it may hold a name from the request.
+# 400 characters of a sentence are shown: it may hold a name from the request.
+_LONGEST = 400
 _CODES = (400, 408, 413, 422, 503, 504)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -58,10 +59,9 @@ def choose_rows(
     return train, judged
 
 
-def check_search(network: SlideNetwork, search: str) -> None:
-    """Raise ValueError unless ``network`` can be evaluated by ``search``."""
+def check_search(sampler: Any, search: str) -> None:
+    """Raise ValueError unless a network whose outputs have ``sampler`` can be evaluated so."""
     checks.one_of("evaluation", search, SEARCHES)
-    sampler = network.output.sampler
     if search == "sampler" and not sampler.has_index:
         name = type(sampler).__name__
         raise ValueError(f"evaluation=sampler needs a sampler with an index; this {name} has none")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide.backend import on_host
-from slide.data import Batches, Split, find_known, first_unknown
+from slide.data import Batches, Split, find_seen, first_unseen
 from slide.data.dataset import take_labels
 from slide.distributed import Group
 from slide.nn import SlideNetwork
@@ -36,7 +36,7 @@ class HeldRows:
         self.split = held.take(rows)
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
-            self.known = find_known(train, kind).of(self.split.features)
+            self.known = find_seen(train, kind).of(self.split.features)
         self.places = validation_cutoffs(train.num_labels)
         self.baseline = self._judge(self._frequent(train))
 
@@ -69,7 +69,7 @@ class HeldRows:
         found = np.empty((rows, count), np.int64)
         for part, depth in rows_by_depth(self.known, count, labels):
             same = np.broadcast_to(ids[:depth], (len(part), depth))
-            found[part] = first_unknown(same, take_labels(self.known, part), count)
+            found[part] = first_unseen(same, take_labels(self.known, part), count)
         return found
 
 

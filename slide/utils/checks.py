@@ -10,6 +10,7 @@ Example:
     ValueError: batch_size must be a whole number of at least 1, not 0
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -17,10 +18,22 @@ from typing import Any
 import numpy as np
 
 
-def whole(name: str, value: Any, least: int) -> None:
-    """Raise ValueError unless ``value`` is a whole number of at least ``least``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def whole(name: str, value: Any, least: int) -> int:
+    """A whole number, of any type that can be an index; raises ValueError below ``least``.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.utils import checks
+        >>> checks.whole("batch_size", np.int64(3), least=1)
+        3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return number
 
 
 def positive(name: str, value: Any) -> None:
@@ -164,4 +177,4 @@ def override_key(word: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.integer) and not isinstance(value, bool)

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import IO, Any
 
 from tqdm import tqdm
@@ -16,6 +17,7 @@ SHOWN_AFTER = 2.0
 LINE_EVERY = 10.0
 # Whether this process shows no bars and writes no lines.
 _process = {"silent": False}
+_silenced = ContextVar("silenced", default=False)  # Of this thread.
 
 
 class ProgressBar(tqdm):
@@ -33,7 +35,7 @@ class ProgressBar(tqdm):
         self._lines = not sys.stderr.isatty()
         self._said = self._begun = time.monotonic()
         more = {"mininterval": LINE_EVERY, "ncols": 0} if self._lines else {}
-        more["delay"], more["disable"] = SHOWN_AFTER, _process["silent"]
+        more["delay"], more["disable"] = SHOWN_AFTER, _is_silent()
         super().__init__(*arguments, **{"file": sys.stderr, **more, **keywords})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
@@ -87,9 +89,37 @@ def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
 
 
 def log(sentence: str) -> None:
-    """Write a line to standard error, above the progress bars."""
-    if not _process["silent"]:
+    """Write a line to standard error, above the progress bars.
+
+    Example:
+        >>> from slide.utils.progress_bar import log
+        >>> log("step 20: the rate falls until step 30")
+    """
+    if not _is_silent():
         tqdm.write(sentence, file=sys.stderr)
+
+
+def _is_silent() -> bool:
+    return _process["silent"] or _silenced.get()
+
+
+@contextmanager
+def silenced(wanted: bool = True) -> Iterator[None]:
+    """Inside of it, this thread shows no bars and writes no lines; other threads do.
+
+    Args:
+        wanted: False: nothing changes.
+
+    Example:
+        >>> from slide.utils.progress_bar import log, silenced
+        >>> with silenced():
+        ...     log("nobody reads this")
+    """
+    token = _silenced.set(wanted or _silenced.get())
+    try:
+        yield
+    finally:
+        _silenced.reset(token)
 
 
 def silence(silent: bool = True) -> None:

@@ -23,7 +23,7 @@ _BLOCK = 16_384
 
 
 class QuantizedRows(NamedTuple):
-    """N rows of D short numbers, which are read as float32.
+    """N rows of D quantized numbers, which are read as float32.
 
     Attributes:
         codes: ``(N, D)`` bfloat16 or int8.

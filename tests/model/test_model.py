@@ -10,7 +10,7 @@ import torch
 from helpers import job
 
 import slide
-from slide.data import KnownLabels, Split, holdout, transform
+from slide.data import SeenLabels, Split, holdout, transform
 from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
 from slide.ranking import EnsembleRanker
@@ -111,7 +111,7 @@ def test_known_labels_stay_known(raw, tmp_path):
     assert_same(
         found.predict(raw.train.features), Model(network, ranker).predict(raw.train.features)
     )
-    known = KnownLabels(raw.train).of(raw.train.features)
+    known = SeenLabels(raw.train).of(raw.train.features)
     ids, _ = found.predict(raw.train.features, k=80)
     for row, mine in enumerate(ids):
         assert not set(mine) & set(known.indices[slice(*known.indptr[row : row + 2])])

@@ -18,6 +18,7 @@ def test_a_run_leaves_a_report(tmp_path):
     page = (tmp_path / "run/report.html").read_text()
     pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
     assert len(pictures) == 5
+    assert "border-collapse: collapse;" in page.partition("</style>")[0]
     texts = [
         " ".join(ElementTree.fromstring(base64.b64decode(picture)).itertext())
         for picture in pictures

@@ -146,7 +146,7 @@ def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp
 def test_a_missing_package_is_a_sentence(folder, monkeypatch):
     there = command.find_spec
     monkeypatch.setattr(command, "find_spec", lambda n: (n != "uvicorn" and there(n)) or None)
-    assert failure(folder) == "error: a server needs uvicorn: pip install slide[serve]"
+    assert failure(folder) == "error: a server needs uvicorn: pip install 'slide-xmc[serve]'"
 
 
 def test_options_reach_the_server(folder):

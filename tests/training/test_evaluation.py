@@ -177,13 +177,13 @@ def test_search_by_index_needs_an_index(data, sampler):
     with pytest.raises(
         ValueError, match=r"evaluation=sampler needs a sampler with an index; this .*"
     ):
-        check_search(network, "sampler")
+        check_search(network.output.sampler, "sampler")
     for search in ("exact", "index"):
-        check_search(network, search)
+        check_search(network.output.sampler, search)
     with pytest.raises(
         ValueError, match="evaluation must be one of exact, index, sampler, not 'fast'"
     ):
-        check_search(network, "fast")
+        check_search(network.output.sampler, "fast")
 
 
 def test_no_rows_are_an_error(data):

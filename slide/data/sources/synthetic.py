@@ -84,13 +84,18 @@ def synthetic(
         >>> len(data.train), len(data.test), data.num_features, data.num_labels
         (50, 5, 10000, 300)
     """
-    shape = _row_shape(
-        num_features, num_labels, nonzeros, labels_per_row, popularity, feature_popularity, noise
-    )
+    shape = RowShape(
+        num_features=num_features,
+        num_labels=num_labels,
+        nonzeros=nonzeros,
+        labels_per_row=labels_per_row,
+        popularity=popularity,
+        feature_popularity=feature_popularity,
+        noise=noise,
+    ).checked()
     counts = {"train_samples": train_samples, "test_samples": test_samples, "seed": seed}
     for parameter, value in counts.items():
         checks.whole(parameter, value, 0)
-    key = {field: value for field, value in shape._asdict().items() if field != "num_clusters"}
 
     @functools.cache
     def model() -> RowModel:
@@ -99,7 +104,7 @@ def synthetic(
     return cached(
         cache,
         name=name,
-        key={"generator": "synthetic", "version": SYNTHETIC_VERSION, **key, **counts},
+        key={"generator": "synthetic", "version": SYNTHETIC_VERSION, **shape._asdict(), **counts},
         state={},
         num_features=num_features,
         num_labels=num_labels,
@@ -115,37 +120,32 @@ class RowShape(NamedTuple):
 
     num_features: int
     num_labels: int
-    num_clusters: int
     nonzeros: float
     labels_per_row: float
     popularity: float
     feature_popularity: float
     noise: float
 
+    @property
+    def num_clusters(self) -> int:
+        return max(1, self.num_labels // max(1, round(CLUSTER * self.labels_per_row)))
 
-def _row_shape(
-    num_features: int,
-    num_labels: int,
-    nonzeros: float,
-    labels_per_row: float,
-    popularity: float,
-    feature_popularity: float,
-    noise: float,
-) -> RowShape:
-    """Checks the parameters of the distribution."""
-    checks.whole("num_features", num_features, 1)
-    checks.whole("num_labels", num_labels, 1)
-    checks.within("num_features", num_features, 1, MOST_COLUMNS)
-    checks.within("num_labels", num_labels, 1, MOST_COLUMNS)
-    checks.within("nonzeros", nonzeros, 1, num_features)
-    checks.within("labels_per_row", labels_per_row, 1, num_labels)
-    checks.within("popularity", popularity, 0, 5)
-    checks.within("feature_popularity", feature_popularity, 0, 5)
-    checks.share("noise", noise)
-    clusters = max(1, num_labels // max(1, round(CLUSTER * labels_per_row)))
-    # As floats: 5 and 5.0 are the same data set, with the same key of the cache.
-    numbers = map(float, (nonzeros, labels_per_row, popularity, feature_popularity, noise))
-    return RowShape(num_features, num_labels, clusters, *numbers)
+    def checked(self) -> "RowShape":
+        """The same numbers as floats where they may be: 5 and 5.0 have the same key of the cache.
+
+        Raises:
+            ValueError: a parameter is out of range.
+        """
+        checks.whole("num_features", self.num_features, 1)
+        checks.whole("num_labels", self.num_labels, 1)
+        checks.within("num_features", self.num_features, 1, MOST_COLUMNS)
+        checks.within("num_labels", self.num_labels, 1, MOST_COLUMNS)
+        checks.within("nonzeros", self.nonzeros, 1, self.num_features)
+        checks.within("labels_per_row", self.labels_per_row, 1, self.num_labels)
+        checks.within("popularity", self.popularity, 0, 5)
+        checks.within("feature_popularity", self.feature_popularity, 0, 5)
+        checks.share("noise", self.noise)
+        return RowShape(self.num_features, self.num_labels, *map(float, self[2:]))
 
 
 class RowModel(NamedTuple):

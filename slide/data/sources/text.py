@@ -37,11 +37,11 @@ from slide.utils.progress_bar import ProgressBar
 from slide.utils.random_keys import random_key
 
 READ_BYTES = 4 << 20
-LONGEST = 1 << 16  # The most bytes of a word; a file with a longer one is not a text.
+# 64 KiB without white space are no word, and the file is no text.
+LONGEST = 1 << 16
 WHITE_SPACE = b" \t\n\r\v\f"
-
+# About a million labels are made at a time.
 CHUNK_LABELS = 1 << 20
-
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TEXT_VERSION = 1
 # A file beside the arrays: the lines ``word count`` of ids 0, 1, ...
