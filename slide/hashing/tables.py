@@ -13,6 +13,7 @@ from slide.ops.reference import hashing as plain_buckets
 from slide.ops.reference.hashing import BucketTensors
 from slide.sparse import Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays
 from slide.utils.random_keys import random_key
 
 _INT32 = np.dtype(np.int32), torch.int32
@@ -298,13 +299,22 @@ class HashTables:
         """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: for the state of tables of another shape.
+            ValueError: for the state of tables of another shape, and for buckets that do not lie in
+                their table's pool: inserting writes where they say.
         """
-        expected = (self.num_tables, self.num_buckets)
-        if state["starts"].shape != expected:
-            raise ValueError(
-                f"tables of shape {state['starts'].shape} do not fit tables of shape {expected}"
-            )
+        shape = (self.num_tables, self.num_buckets)
+        if (found := getattr(state.get("starts"), "shape", None)) not in (None, shape):
+            raise ValueError(f"tables of shape {found} do not fit tables of shape {shape}")
+        what, width = "the state of hash tables", np.shape(state.get("pool", ()))[-1:] or (0,)
+        counts = dict.fromkeys(("starts", "rooms", "seen"), Expected(shape, "int32", 0))
+        pool = Expected((self.num_tables, None), "int32", 0)
+        used = Expected((self.num_tables,), "int64", 0, width[0])
+        check_arrays(what, state, {**counts, "pool": pool, "used": used})
+        ends = state["starts"].astype(np.int64) + state["rooms"]
+        if (ends > state["used"][:, None]).any():
+            raise ValueError(f"{what} is damaged: buckets lie outside of the pool")
+        if (np.minimum(state["seen"], self.capacity) > state["rooms"]).any():
+            raise ValueError(f"{what} is damaged: buckets hold more ids than they have room for")
         self.buckets = Buckets(**{name: state[name].copy() for name in Buckets._fields})
 
     def _policy(self) -> tuple[int, Any]:

@@ -32,6 +32,7 @@ from slide.row_gradients import (
 )
 from slide.runtime import num_threads
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled, untraced
 
 _EMPTY = np.empty(0, np.int32)
@@ -253,6 +254,7 @@ class RowSparseAdam(torch.optim.Optimizer):
                     names = ("step", *(["exp_avg"] if has_first else []), "exp_avg_sq")
                     _check_names("that of a parameter lacks", names, state)
                     _check_shapes(state, p)
+                    _check_values(state)
         _UNWRAPPED["load_state_dict"](self, state_dict)
         for (i, _), p in zip(saved, own, strict=True):
             # The base class has converted all state to the type of the parameter.
@@ -304,6 +306,23 @@ def _check_shapes(state: dict[str, Any], p: Tensor) -> None:
     for name, shapes in fits.items():
         if name in state and tuple(state[name].shape) not in shapes:
             raise ValueError(f"{name} {tuple(state[name].shape)} does not fit a parameter {shape}")
+
+
+def _check_values(state: dict[str, Any]) -> None:
+    """Raise ValueError for moments and steps that no training has: weights would be NaN."""
+    what = "the state of a RowSparseAdam"
+    step = check_counter(what, "step", state["step"])
+    expected = {}
+    for name, least, most in (
+        ("exp_avg", None, None),
+        ("exp_avg_sq", 0, None),
+        ("last_step", 0, step),
+    ):
+        if name in state:
+            tensor = state[name]
+            kind = str(tensor.dtype).removeprefix("torch.")
+            expected[name] = Expected(tuple(tensor.shape), kind, least, most)
+    check_arrays(what, state, expected)
 
 
 def _share_infinities(parameters: list[Tensor]) -> list[Tensor]:

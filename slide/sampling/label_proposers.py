@@ -22,6 +22,7 @@ from slide.sampling.protocol import (
 from slide.search import index_top_k
 from slide.sparse import Pattern, row_bounds
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays
 from slide.utils.profiling import profiled
 
 
@@ -193,12 +194,9 @@ class RecentProposer(Proposer):
         Raises:
             ValueError: for labels that are no outputs.
         """
-        pool = state["pool"].astype(np.int32)
-        if len(pool) and not 0 <= pool.min() <= pool.max() < self.out_features:
-            raise ValueError(
-                f"the remembered labels, up to {pool.max()}, must lie in [0, {self.out_features})"
-            )
-        self.pool = pool[: self.recent]
+        labels = Expected((None,), "int32", 0, self.out_features - 1)
+        check_arrays("the state of a RecentProposer", state, {"pool": labels})
+        self.pool = state["pool"][: self.recent].copy()
 
     def __getstate__(self) -> dict[str, Any]:
         # The layer hands its weight over again before each set.
@@ -338,11 +336,10 @@ class NeighbourProposer(Proposer):
         """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: for a graph of another shape.
+            ValueError: for a graph of another shape, or of rows that there are not.
         """
-        shape = state["graph"].shape
-        if shape != self.graph.shape:
-            raise ValueError(f"a graph of shape {shape} does not fit one of {self.graph.shape}")
+        graph = Expected(self.graph.shape, "int32", -1, self.out_features - 1)
+        check_arrays("the state of a NeighbourProposer", state, {"graph": graph})
         self.graph = state["graph"].copy()
 
     def __getstate__(self) -> dict[str, Any]:

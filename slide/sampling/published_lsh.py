@@ -18,6 +18,7 @@ from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled
 from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
@@ -232,8 +233,13 @@ class PublishedLSHProposer(Proposer):
         codes = state["codes"]
         if codes.shape not in ((self.hash.num_tables, n) for n in (0, self.out_features)):
             raise ValueError(f"codes {codes.shape} do not fit {self.out_features} outputs")
-        self.samples = int(state["samples"])
-        if int(state["draw"]) != self.draw:
-            self._redraw(int(state["draw"]))
-        self.codes, self.rebuilds = codes.copy(), int(state["rebuilds"])
+        what = "the state of a PublishedLSHProposer"
+        known = Expected(codes.shape, "int32", 0, self.hash.num_buckets - 1)
+        check_arrays(what, state, {"codes": known})
+        samples, draw, rebuilds = (
+            check_counter(what, name, state[name]) for name in ("samples", "draw", "rebuilds")
+        )
+        if draw != self.draw:
+            self._redraw(draw)
+        self.samples, self.codes, self.rebuilds = samples, codes.copy(), rebuilds
         self._build()

@@ -23,6 +23,7 @@ from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
+from slide.utils.array_checks import check_counter
 from slide.utils.profiling import clock, profiled
 from slide.utils.random_keys import random_key
 
@@ -385,8 +386,9 @@ class ActiveSampler(Sampler):
             self.proposer.load_state_dict(state["proposer"])
             # A proposer that saves no index is rebuilt. Earlier states do not say "built".
             self._built = bool(state.get("built", state["rebuilds"]))
-        for name in _COUNTERS:
-            setattr(self, name, int(state.get(name, 0)))  # Earlier states have no "asides".
+        for name in _COUNTERS:  # Earlier states have no "asides".
+            count = check_counter("the state of an ActiveSampler", name, state.get(name, 0))
+            setattr(self, name, count)
         # Another schedule may have asked for more, and this one must not wait until it has, too.
         self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))
 

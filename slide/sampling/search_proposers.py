@@ -27,6 +27,7 @@ from slide.search import RowIndex
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled
 
 KINDS = ("ivf", "hnsw", "flat")
@@ -240,15 +241,23 @@ class IndexProposer(Proposer):
         return unchanged(self._followed, self._index.weight, self._index.bias)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._index, self._saved, self._followed = None, dict(state["index"]), None
-        self.rebuilds = int(state["rebuilds"])
-        self._forget_moves()
+        """Restore what `state_dict` returned; the index itself is checked when it is used.
+
+        Raises:
+            ValueError: for rows that there are not, and for arrays of other shapes.
+        """
+        what, number = "the state of an IndexProposer", self.out_features
         # Earlier states may name a row twice, and do not say which rows are to move or wait.
-        moved = np.unique(np.array(state["moved"], np.int32))
+        known = {"steps": np.full(number, _STEPS, np.uint8)} | state
+        rows = Expected((None,), "int32", 0, number - 1)
+        check_arrays(what, known, {"moved": rows, "steps": Expected((number,), "uint8")})
+        self.rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        self._index, self._saved, self._followed = None, dict(state["index"]), None
+        self._forget_moves()
+        moved = np.unique(known["moved"])
         self._noted[moved] = True
         self._moved, self._waits = [moved], bool(state.get("waits", False))
-        self._steps = np.array(state.get("steps", np.full_like(self._steps, _STEPS)))
+        self._steps = known["steps"].copy()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.
@@ -374,8 +383,18 @@ class FaissProposer(Proposer):
         return {"rebuilds": self.rebuilds} | index
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned. FAISS reads the bytes as they are: see docs/trust.md.
+
+        Raises:
+            ValueError: for an index of another size.
+        """
         import faiss
 
-        self.rebuilds = int(state["rebuilds"])
+        self.rebuilds = check_counter("the state of a FaissProposer", "rebuilds", state["rebuilds"])
         self.index = faiss.deserialize_index(state["index"]) if "index" in state else None
+        sizes = self.out_features, self.in_features + 1
+        if self.index is not None and (self.index.ntotal > sizes[0] or self.index.d != sizes[1]):
+            raise ValueError(
+                f"a FAISS index of {self.index.ntotal} rows of length {self.index.d} does not fit "
+                f"{sizes[0]} rows of length {sizes[1]}"
+            )

@@ -16,6 +16,7 @@ from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
 from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows, scan_lists
 from slide.ops.kernels.products import sampled_product
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_offsets
 from slide.utils.quantized import QuantizedRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
@@ -104,11 +105,13 @@ class RowIndex:
             ValueError: for the state of an index over rows of another shape.
         """
         index = cls.__new__(cls)
+        levels = np.array(state.get("levels", [0]), np.int64)
+        _check_state(state, levels)
         lists = RowLists(*(state[name].copy() for name in RowLists._fields))
         _check_lists_fit(lists, _WeightRows(weight, bias))
         index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
         # Earlier states have neither levels nor what lists explained.
-        index._take(lists, np.array(state.get("levels", [0]), np.int64))
+        index._take(lists, levels)
         index._explained, index.seen = float(state.get("explained", 0.0)), 0.0
         return index
 
@@ -406,6 +409,37 @@ def _explained_share(lists: RowLists) -> float:
     means = lists.means[:-1]
     between = counts @ np.square(means - np.average(means, 0, counts)).sum(1)
     return float(between / max(within + between, 1e-30))
+
+
+def _check_state(state: dict[str, np.ndarray], levels: np.ndarray) -> None:
+    """Raise ValueError unless saved lists are lists: kernels read and write where they say."""
+    what, codes, means = "the state of an index", state.get("codes"), state.get("means")
+    check_arrays(
+        what,
+        state,
+        {"codes": Expected((None, None), "int8"), "means": Expected((None, None), "float32")},
+    )
+    assert codes is not None
+    assert means is not None
+    (number, width), lists = codes.shape, len(means)
+    if means.shape[1] not in (width, width + 1):
+        raise ValueError(f"{what} is damaged: means must have {width} or {width + 1} columns")
+    # The scale of a row that is not finite is NaN.
+    scales = np.asarray(state.get("scales", np.zeros(0)))
+    finite = {"scales": np.where(np.isnan(scales), scales.dtype.type(0), scales)}
+    expected = {
+        "starts": Expected((lists + 1,), "int64"),
+        "ids": Expected((number,), "int32", 0, number - 1),
+        "scales": Expected((number,), "float32"),
+        "biases": Expected((number,), "float32", finite=False),
+        "spreads": Expected((lists,), "float32", 0),
+    }
+    check_arrays(what, {**state, **finite}, expected)
+    check_offsets(what, "starts", state["starts"], number)
+    if (np.bincount(state["ids"], minlength=number) != 1).any():
+        raise ValueError(f"{what} is damaged: ids must hold each row once")
+    if not len(levels) or levels[0] != 0 or levels[-1] > lists or (np.diff(levels) < 0).any():
+        raise ValueError(f"{what} is damaged: levels must rise from 0 to at most {lists}")
 
 
 def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:
