@@ -10,7 +10,7 @@ from helpers.limits import limited
 from slide import files
 from slide.config.build import CONFIG
 from slide.model.folder import MODEL_FILE
-from slide.training.checkpoint_folders import CHECKPOINTS
+from slide.training.checkpoint_files import CHECKPOINTS
 
 
 def names(folder):

@@ -11,7 +11,7 @@ import pytest
 
 from slide.data import SparseDataset, Split
 from slide.sparse import CSR, Pattern
-from slide.training.metrics import calibration_error
+from slide.training.evaluation import calibration_error
 
 FOLDER = Path(__file__).parent / "benchmarks"
 KEYS = ("dataset", "seed")

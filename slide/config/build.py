@@ -30,7 +30,7 @@ from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 
 CONFIG = "config.yaml"
 
@@ -164,7 +164,7 @@ def build_trainer(
         helps = "; it goes on with a larger trainer.patience" if early else ""
         say(f"the training of this run has ended; what comes after it is done again{helps}")
     if config.network.prior_bias and trainer.step == 0:
-        start_biases(network, trainer.learner.loss, trainer.train_split.labels)
+        start_biases(network, trainer.loop.loss, trainer.train_split.labels)
     if ranks.leads:
         noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
         assert isinstance(noted, DictConfig)

@@ -35,8 +35,8 @@ from slide.distributed.group import LostProcessError
 from slide.distributed.launch import find_place
 from slide.files import resume_word
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint_folders import last_checkpoint
-from slide.training.interrupt import exit_status, raised_terminations
+from slide.training.checkpoint_files import last_checkpoint
+from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
 
 DATA_USAGE = """\

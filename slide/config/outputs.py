@@ -10,10 +10,9 @@ from slide.config.build import CONFIG
 from slide.data import SparseDataset
 from slide.data.row_transform import old_label_ids
 from slide.distributed import ShardedNetwork
-from slide.distributed.whole import whole_blocks, whole_shapes
+from slide.distributed.network import full_blocks, full_shapes
 from slide.model import Model
-from slide.model.folder import MODEL_FILE
-from slide.model.saving import write_model
+from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
 from slide.tensor_folder import Written, stream_file
 from slide.training import Trainer
@@ -25,9 +24,9 @@ def write_run_model(trainer: Trainer) -> None:
     All processes of the run call this. The first one writes, and gets the rows of the others some
     at a time.
     """
-    network, leads = trainer.network, trainer.together.leads
+    network = trainer.network
     weights = _shared_weights(trainer, network) if isinstance(network, ShardedNetwork) else None
-    if not leads:
+    if not trainer.is_main_process:
         return
     data, settings = trainer.data, OmegaConf.load(trainer.folder / CONFIG)
     parts = network, trainer.ranker, data.steps
@@ -39,10 +38,10 @@ def write_run_model(trainer: Trainer) -> None:
 
 def _shared_weights(trainer: Trainer, network: ShardedNetwork) -> Written | None:
     """Write the weights of a network that several processes share; None but on the first one."""
-    blocks = whole_blocks(network)
-    if trainer.together.leads:
+    blocks = full_blocks(network)
+    if trainer.is_main_process:
         (trainer.folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
-        return stream_file(trainer.folder, "network", whole_shapes(network), blocks)
+        return stream_file(trainer.folder, "network", full_shapes(network), blocks)
     for _ in blocks:
         pass
     return None

@@ -29,9 +29,9 @@ from slide.estimator.targets import (
 )
 from slide.files import check_run_dir
 from slide.model import Model
-from slide.model.saving import write_model
+from slide.model.folder import write_model
 from slide.nn import SlideNetwork
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.
@@ -155,7 +155,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                     stacklevel=2,
                 )
             model = self._model(trainer.network, trainer.ranker, steps)
-            model.optimizer = trainer.learner.optimizer
+            model.optimizer = trainer.loop.optimizer
             model.settings["optimizer"] = {"betas": [*BETAS]}  # For one that was saved and opened.
             self._keep(model, targets)
             if self.run_dir is not None:

@@ -21,7 +21,7 @@ from slide.sizes import (
     output_scale,
 )
 from slide.training import Trainer, TrainingOptions, linear
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 
 # Decay of the moments.
 BETAS = (0.0, 0.99)

@@ -19,7 +19,7 @@ from slide.predict.numbering import Numbering
 from slide.predict.rows import ROW_FORMATS, RowSource, read_rows
 from slide.predict.scores import Scores
 from slide.predict.writers import ANSWER_FORMATS, AnswerWriter
-from slide.training.interrupt import exit_status
+from slide.training.coordination import exit_status
 
 ABOUT = """\
 Predicts labels for rows with a trained model: the folder of a run, or what Model.save wrote.

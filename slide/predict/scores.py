@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide.sparse import Pattern
-from slide.training.metrics import ndcg_at_k, precision_at_k
+from slide.training.evaluation import ndcg_at_k, precision_at_k
 
 _PLACES = (1, 3, 5)
 

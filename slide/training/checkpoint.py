@@ -12,32 +12,35 @@ import torch
 from torch import Tensor
 
 from slide.checks import DivergenceError
+from slide.data import SparseDataset, Split, fingerprint
 from slide.distributed import Group
 from slide.files import hold_folder, release_folder, sync_folder
-from slide.nn import SlideNetwork
+from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.states import split_state
 from slide.tensor_folder import write_folder
-from slide.training.checkpoint_folders import (
+from slide.training.checkpoint_files import (
     CHECKPOINT,
     clear_unfinished,
     last_checkpoint,
-    next_checkpoint,
-    remove_older,
-    unfinished,
-)
-from slide.training.divergence import check_weights
-from slide.training.plan import Plan
-from slide.training.progress import Counters
-from slide.training.shared_checkpoint import (
+    load_network_state,
+    network_state,
     newest_of_first,
+    next_checkpoint,
     packed_rows,
     read_states,
+    remove_older,
     state_for,
+    unfinished,
     write_parts,
 )
-from slide.training.shared_state import load_network_state, network_state
+from slide.training.loop import check_weights
+from slide.training.lr_schedules import AutoSchedule
+from slide.training.monitor import Counters
+from slide.training.options import TrainingOptions
 
+# Counters as checkpoints of the version before this one call them.
+_OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
 
@@ -46,15 +49,15 @@ class Checkpoint:
     """The checkpoints of a run: each holds everything that a resumed run needs.
 
     That is the network (weights, and the states of the samplers), the optimizer, the random state
-    of torch, the `Plan` (if there is one) and the `Counters`; not the learning rates, because they
-    follow from the number of steps and the plan (`slide.training.lr_schedules`). A checkpoint is a
-    folder of tensors (`slide.tensor_folder`), which gets its name when it is complete.
+    of torch, the `AutoSchedule` (if there is one) and the `Counters`; not the learning rates,
+    because they follow from the number of steps and the schedule. A checkpoint is a folder of
+    tensors (`slide.tensor_folder`), which gets its name when it is complete.
 
     Args:
         run: folder of the run.
         network: the network; its weights, indexes and draws are kept.
         optimizer: the optimizer; its moments are kept.
-        plan: decides how long the run is; None: that is known from the start.
+        schedule: decides how long the run is; None: that is known from the start.
         facts: what a checkpoint must agree on with the run that reads it: JSON values by names that
             people understand.
         keep: number of checkpoints that stay, at least 1.
@@ -72,7 +75,7 @@ class Checkpoint:
         run: Path,
         network: SlideNetwork,
         optimizer: RowSparseAdam,
-        plan: Plan | None = None,
+        schedule: AutoSchedule | None = None,
         facts: Mapping[str, Any] | None = None,
         keep: int = 1,
         group: Group | None = None,
@@ -92,8 +95,8 @@ class Checkpoint:
             "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
-        if plan is not None:
-            self._parts["plan"] = (plan.state_dict, plan.load_state_dict)
+        if schedule is not None:  # Checkpoints call it the plan.
+            self._parts["plan"] = (schedule.state_dict, schedule.load_state_dict)
         self._writer: Thread | None = None
         self._error: BaseException | None = None
         self._written: Counters | None = None
@@ -229,8 +232,9 @@ class Checkpoint:
                 load(state[name])
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"{folder} does not fit this run: {error}") from error
-        known = [field.name for field in fields(Counters) if field.name in states[0]]
-        return Counters(**{name: states[0][name] for name in known})
+        found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
+        known = [field.name for field in fields(Counters) if field.name in found]
+        return Counters(**{name: found[name] for name in known})
 
     def _is_new(self, counters: Counters) -> bool:
         """Whether there is anything to write that was not written."""
@@ -261,8 +265,8 @@ class Checkpoint:
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         # The first process may remove old files for long, and one may write longer than another.
-        group, leads = self.group.patient, self.group.rank == 0
-        if leads:  # Before the others know the name: it could remove what they make.
+        group, is_main_process = self.group.patient, self.group.rank == 0
+        if is_main_process:  # Before the others know the name: it could remove what they make.
             clear_unfinished(self.run)
         folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
         try:
@@ -273,7 +277,7 @@ class Checkpoint:
                 write_parts(CHECKPOINT, group, unfinished(folder), run, values, tensors)
             else:
                 write_folder(CHECKPOINT, unfinished(folder), content, files)
-            if leads:
+            if is_main_process:
                 unfinished(folder).rename(folder)
                 sync_folder(folder.parent)
                 remove_older(self.run, self.keep)
@@ -282,7 +286,7 @@ class Checkpoint:
             kept = f"{last} is kept" if last else "there is no checkpoint before it"
             raise OSError(f"cannot write the checkpoint {folder}: {error}; {kept}") from error
         finally:
-            if leads:
+            if is_main_process:
                 clear_unfinished(self.run)
         group.barrier()
 
@@ -291,3 +295,53 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The state in a checkpoint that one process wrote; see `read_states`."""
     (state,) = read_states(folder)
     return state
+
+
+def run_facts(
+    *,
+    network: SlideNetwork,
+    optimizer: RowSparseAdam,
+    loss: ActiveLoss,
+    data: SparseDataset,
+    train: Split,
+    evaluated: Split,
+    options: TrainingOptions,
+) -> dict[str, Any]:
+    """What a checkpoint and the run that reads it must agree on, by names that people understand.
+
+    The splits are the samples that the run trains on, and those that it is evaluated on.
+    """
+    return {
+        "data set": data.name,
+        "trainer.kind": options.kind,
+        "number of features": data.num_features,
+        "number of labels": data.num_labels,
+        "number of training rows": len(train),
+        "number of evaluation rows": len(evaluated),
+        "checksum of the training rows": fingerprint(train),
+        "checksum of the evaluation rows": fingerprint(evaluated),
+        "widths of layers": [layer.out_features for layer in network.layers()],
+        "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
+        "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in network.layers()],
+        "loss": _loss_name(loss),
+        "share of hard samples": getattr(loss, "hard_fraction", None),
+        **{
+            f"{name} of the optimizer": [_as_json(group[name]) for group in optimizer.param_groups]
+            for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+        },
+        "batch size": options.batch_size,
+        "seed": options.seed,
+        "trainer.epochs=auto": options.auto,
+    }
+
+
+def _loss_name(loss: Any) -> str:
+    if hasattr(loss, "record"):
+        return loss.record.name
+    named = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _as_json(value: Any) -> Any:
+    """As JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value

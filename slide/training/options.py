@@ -6,7 +6,7 @@ from typing import Any
 from slide import checks
 from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
-from slide.training.plan import evaluation_interval
+from slide.training.lr_schedules import evaluation_interval
 
 _MOST_EPOCHS = 20
 # Steps between lines of the log and between measurements of recall, which compute all outputs of
@@ -22,9 +22,9 @@ class TrainingOptions:
         batch_size: samples in a step.
         epochs: passes over the training rows; ``"auto"``: until the next one is expected to raise
             precision on held-out training rows only a little; then the learning rate falls to 0
-            (see `slide.training.plan`).
+            (see `slide.training.lr_schedules`).
         max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
-            graph or small dense data (`slide.training.plan.least_steps`).
+            graph or small dense data (`slide.training.lr_schedules.least_steps`).
         max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no
             limit.
         max_steps: largest number of steps; 0: no limit.
@@ -52,7 +52,7 @@ class TrainingOptions:
             ``"auto"``: `slide.data.kind_of` finds it out.
         seed: seed of the order of the rows, and of the choice of the holdout.
         share_cores: whether training takes fewer threads while other processes keep cores busy; see
-            `slide.training.sharing.CoreShare`.
+            `slide.training.CoreShare`.
 
     Raises:
         ValueError: for a number or name out of range.
@@ -140,7 +140,7 @@ class TrainingOptions:
 
         Args:
             steps_per_epoch: steps in a pass over the training rows.
-            least: see `slide.training.plan.least_steps`.
+            least: see `slide.training.lr_schedules.least_steps`.
         """
         epochs = self.epochs if isinstance(self.epochs, int) else self.max_epochs
         if epochs is None:

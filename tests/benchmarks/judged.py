@@ -7,7 +7,7 @@ from peers import TOP, known_labels
 
 from slide.data import Batches, SparseDataset, first_unknown
 from slide.sparse import CSR, Pattern
-from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
+from slide.training.evaluation import inverse_propensities, precision_at_k, psp_at_k
 
 _BATCH = 512
 

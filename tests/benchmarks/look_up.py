@@ -26,7 +26,7 @@ from train_process import ROOT
 from slide import runtime
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
 from slide.training import Trainer
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 
 # Data set: overrides, and rows to learn from; None: all but those that are held out.
 SETS: dict[str, tuple[list[str], int | None]] = {

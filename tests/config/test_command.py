@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from slide.training.learner import Learner
+from slide.training.loop import TrainingLoop
 
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
@@ -99,7 +99,7 @@ def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):
 
 def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
     """Send Ctrl-C, or another signal, in the midst of a step."""
-    whole = Learner.update
+    whole = TrainingLoop.update
 
     def update(self, loss):
         if self.counters.step == step:
@@ -107,7 +107,7 @@ def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
                 signal.raise_signal(number)
         return whole(self, loss)
 
-    monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr(TrainingLoop, "update", update)
 
 
 def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from slide.config import build_network, resumed
 from slide.data import write_xmc
 from slide.model import load
-from slide.training.checkpoint_folders import last_checkpoint
+from slide.training.checkpoint_files import last_checkpoint
 
 # Rooms whose names a configuration may use.
 PUBLIC = ("", ".data", ".ranking", ".sampling", ".training")

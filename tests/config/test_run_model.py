@@ -8,7 +8,7 @@ from helpers import job
 
 import slide
 from slide.data import transform
-from slide.training.metrics import precision_at_k
+from slide.training.evaluation import precision_at_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = {"tf_idf": True, "l2_norm": True, "hashed_features": 50, "min_label_count": 2}

@@ -4,16 +4,15 @@ import pytest
 import torch
 from helpers.ranks import run_ranks, several
 
-from slide.distributed.asking import AskedNetwork, asked_by_first
 from slide.distributed.group import Group
-from slide.distributed.network import ShardedNetwork
+from slide.distributed.network import MainProcessNetwork, ShardedNetwork, run_on_main_process
 from slide.sampling.full import FullSampler
 
 WORK = """
 import numpy as np
 from slide import FullSampler
 from slide.distributed import ShardedNetwork
-from slide.distributed.asking import asked_by_first
+from slide.distributed.network import run_on_main_process
 from helpers.matrices import make_csr
 
 def work(group):
@@ -26,7 +25,7 @@ def work(group):
     hidden = network.embed(rows)
     direct = [network.output.top_k(hidden, 12)[1].tolist(),
               network.output.scores_of(hidden, ids).tolist()]
-    with asked_by_first(network, group) as asked:
+    with run_on_main_process(network, group) as asked:
         if asked is None:
             assert group.rank > 0
             return direct
@@ -45,11 +44,11 @@ def work(group):
 FAILS = """
 from slide import FullSampler
 from slide.distributed import ShardedNetwork
-from slide.distributed.asking import asked_by_first
+from slide.distributed.network import run_on_main_process
 
 def work(group):
     try:
-        with asked_by_first(ShardedNetwork(40, [8], 30, FullSampler, group), group) as asked:
+        with run_on_main_process(ShardedNetwork(40, [8], 30, FullSampler, group), group) as asked:
             if asked is not None:
                 raise ValueError("no such rows")
     except (ValueError, RuntimeError) as error:
@@ -71,7 +70,7 @@ import time
 import numpy as np
 from slide import FullSampler
 from slide.distributed import ShardedNetwork
-from slide.distributed.asking import asked_by_first
+from slide.distributed.network import run_on_main_process
 from slide.distributed.launch import patient_group
 from helpers.matrices import make_csr
 
@@ -82,7 +81,7 @@ def work(group):
     rows, patient = make_csr(np.random.default_rng(0), [3, 1], 40), patient_group()
     begin = time.time()
     try:
-        with asked_by_first(network, patient) as asked:
+        with run_on_main_process(network, patient) as asked:
             hidden = asked.embed(rows)
             network.output.local.top_k = None  # Not to be called: before the ranks exchange.
             asked.output.top_k(hidden, 3)
@@ -112,13 +111,13 @@ def test_the_first_one_gets_the_answers_of_all(tmp_path):
 
 def test_one_process_is_not_in_the_way():
     network = object()
-    with asked_by_first(network, Group.alone()) as asked:
+    with run_on_main_process(network, Group.alone()) as asked:
         assert asked is network
 
 
 def test_only_the_last_hidden_layer_is_known_to_all():
     group = Group.alone()
-    asked = AskedNetwork(ShardedNetwork(9, [4], 5, FullSampler, group), group)
+    asked = MainProcessNetwork(ShardedNetwork(9, [4], 5, FullSampler, group), group)
     hidden = asked.embed(torch.ones(1, 9))
     assert asked.output.top_k(hidden, 2)[1].shape == (1, 2)
     with pytest.raises(ValueError, match="x must be what embed has returned last"):

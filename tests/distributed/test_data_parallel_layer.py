@@ -8,8 +8,8 @@ import pytest
 import torch
 from helpers.ranks import run_ranks, several
 
-from slide.distributed.data_parallel import ShardedSampledLinear
 from slide.distributed.group import Group
+from slide.distributed.layers import ShardedSampledLinear
 from slide.nn.losses import ActiveLoss
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

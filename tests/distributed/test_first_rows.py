@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers.naive import random_bits
 
-from slide.distributed.first_rows import normal_rows, uniform_rows
+from slide.distributed.shares import normal_rows, uniform_rows
 
 KEY = 2**64 - 5
 

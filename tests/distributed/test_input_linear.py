@@ -7,7 +7,7 @@ from helpers.matrices import make_csr, to_dense
 from helpers.ranks import run_ranks, several
 
 from slide.distributed.group import Group
-from slide.distributed.input_linear import ShardedInputLinear
+from slide.distributed.layers import ShardedInputLinear
 from slide.distributed.shares import Shares
 
 D, H, B, SEED = 40, 6, 9, 3

@@ -10,9 +10,7 @@ from helpers.torchrun import torchruns
 
 import slide
 from slide.tensor_folder import read_tensors
-from slide.training.checkpoint_folders import last_checkpoint
-from slide.training.shared_checkpoint import part_of, read_states
-from slide.training.shared_state import assembled
+from slide.training.checkpoint_files import assembled, last_checkpoint, part_of, read_states
 
 pytestmark = [
     pytest.mark.compiled_only,

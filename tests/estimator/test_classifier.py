@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 import slide
 from slide import SlideClassifier
 from slide.training import DivergenceError
-from slide.training.metrics import precision_at_k
+from slide.training.evaluation import precision_at_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0}

@@ -13,8 +13,8 @@ from slide.data import SparseDataset, Split, kind_of
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training import plan
-from slide.training.metrics import precision_at_k
-from slide.training.planner import HeldRows
+from slide.training.evaluation import precision_at_k
+from slide.training.validation import HeldRows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
@@ -185,8 +185,8 @@ def test_known_labels_are_left_out_of_predictions(tmp_path):
 
 
 def test_other_rows_are_judged_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("slide.training.planner._BATCH", 7)
-    monkeypatch.setattr("slide.training.planner._ROWS", 11)
+    monkeypatch.setattr("slide.training.validation._BATCH", 7)
+    monkeypatch.setattr("slide.training.validation._ROWS", 11)
     data = job.make_data(tmp_path)
     network = job.make_network(data, partial(FullSampler))
     rows = HeldRows(data.train, data.test, "other")

@@ -19,7 +19,7 @@ from slide.files import RUN_LOCK
 from slide.training import DivergenceError
 from slide.training import trainer as trainer_module
 from slide.training.checkpoint import read_checkpoint
-from slide.training.progress import Counters
+from slide.training.monitor import Counters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

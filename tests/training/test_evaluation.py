@@ -17,10 +17,10 @@ from slide.training.evaluation import (
     check_search,
     choose_rows,
     evaluate,
+    inverse_propensities,
     majority_precision,
     predict_split,
 )
-from slide.training.metrics import inverse_propensities
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

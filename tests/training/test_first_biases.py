@@ -1,7 +1,7 @@
 """Output biases before the first step."""
 
 import slide
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 
 
 def test_biases_start_where_the_loss_says():

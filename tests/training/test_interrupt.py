@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from slide.training.interrupt import Terminated, noted_interrupts, raised_terminations
+from slide.training.coordination import Terminated, noted_interrupts, raised_terminations
 
 
 def lose_a_termination():

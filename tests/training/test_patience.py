@@ -10,8 +10,7 @@ from helpers import job
 from helpers.ranks import run_ranks, several
 
 from slide.training import TrainingOptions
-from slide.training.patience import Patience
-from slide.training.planner import HeldRows
+from slide.training.validation import HeldRows, Patience
 
 SIZES = {"train_samples": 1000}  # A fifth is held out: 50 steps of 16 rows are an epoch.
 
@@ -234,9 +233,9 @@ from slide.bars import Bar
 from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import SilentMonitor
-from slide.training.patience import Patience
-from slide.training.planner import HeldRows
-from slide.training.progress import Counters
+from slide.training.validation import Patience
+from slide.training.validation import HeldRows
+from slide.training.monitor import Counters
 FOLDER = pathlib.Path("BEST")
 
 def work(group):

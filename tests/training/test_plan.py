@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slide.training import TrainingOptions
-from slide.training.plan import (
+from slide.training.lr_schedules import (
     DECAY_SHARE,
     LEAST_GAIN,
     WARMUP,

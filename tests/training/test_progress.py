@@ -5,7 +5,7 @@ from dataclasses import asdict, fields, replace
 import pytest
 from helpers import job
 
-from slide.training.progress import Counters, log_scalars
+from slide.training.monitor import Counters, log_scalars
 
 
 def test_scalars_are_about_the_steps_since_the_last_log():

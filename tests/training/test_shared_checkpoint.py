@@ -14,8 +14,8 @@ from slide import FullSampler, RowSparseAdam, files
 from slide.distributed import ShardedNetwork
 from slide.training import checkpoint as module
 from slide.training.checkpoint import Checkpoint
-from slide.training.checkpoint_folders import CHECKPOINTS, find_checkpoints
-from slide.training.progress import Counters
+from slide.training.checkpoint_files import CHECKPOINTS, find_checkpoints
+from slide.training.monitor import Counters
 FOLDER = pathlib.Path("RUNS")
 
 def work(group):
@@ -64,8 +64,8 @@ import pathlib, time
 from slide import FullSampler, RowSparseAdam
 from slide.distributed import ShardedNetwork
 from slide.training import checkpoint as module
-from slide.training.checkpoint_folders import CHECKPOINTS
-from slide.training.progress import Counters
+from slide.training.checkpoint_files import CHECKPOINTS
+from slide.training.monitor import Counters
 FOLDER, found = pathlib.Path("RUNS"), []
 clear = module.clear_unfinished
 
@@ -114,9 +114,9 @@ import pathlib
 from slide import FullSampler, RowSparseAdam
 from slide.distributed import Group, ShardedNetwork
 from slide.training.checkpoint import Checkpoint
-from slide.training.checkpoint_folders import last_checkpoint
-from slide.training.progress import Counters
-from slide.training.shared_checkpoint import read_states
+from slide.training.checkpoint_files import last_checkpoint
+from slide.training.monitor import Counters
+from slide.training.checkpoint_files import read_states
 
 def work(group):
     if group.size == 1:

@@ -13,10 +13,16 @@ from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler
 from slide.tensor_folder import write_file, write_list
 from slide.training.checkpoint import Checkpoint
-from slide.training.checkpoint_folders import CHECKPOINT
-from slide.training.progress import Counters
-from slide.training.shared_checkpoint import read_states, state_for
-from slide.training.shared_state import StatePart, assembled, load_network_state, same_rows
+from slide.training.checkpoint_files import (
+    CHECKPOINT,
+    StatePart,
+    assembled,
+    load_network_state,
+    read_states,
+    same_rows,
+    state_for,
+)
+from slide.training.monitor import Counters
 
 SIZES = {"first": 7, "output": 5}
 NAMES = ["output.weight", "output.bias", "first.weight", "first.bias"]

@@ -6,7 +6,7 @@ from helpers import job
 
 from slide import runtime
 from slide.training import sharing, trainer
-from slide.training.sharing import CoreShare, run_and_waited
+from slide.training.coordination import CoreShare, run_and_waited
 
 
 class Machine:

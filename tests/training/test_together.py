@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from slide.distributed import Group
-from slide.training.interrupt import Terminated
-from slide.training.together import Together
+from slide.training.coordination import Terminated, Together
 
 
 class Hall:

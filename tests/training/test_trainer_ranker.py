@@ -9,7 +9,7 @@ from helpers import job
 from slide.data import validation_split
 from slide.ranking import EnsembleRanker
 from slide.training import evaluate
-from slide.training.learner import Learner
+from slide.training.loop import Learner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

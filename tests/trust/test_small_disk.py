@@ -14,7 +14,7 @@ from helpers import job
 from slide.config import command
 from slide.training import patience, trainer
 from slide.training.monitor import Monitor
-from slide.training.planner import HeldRows
+from slide.training.validation import HeldRows
 
 PAGE = 4096
 pytestmark = pytest.mark.compiled_only  # Compiled kernels are written to files, too.

@@ -1,15 +1,25 @@
-"""A network as numbers and tensors."""
+"""A network, and the index of its sampler, as numbers and tensors."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from slide import checks
+from slide.hashing import DWTA, SimHash
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
-from slide.sampling import FullSampler
+from slide.sampling import (
+    ActiveSampler,
+    FaissProposer,
+    FullSampler,
+    IndexProposer,
+    LSHProposer,
+    Sampler,
+    never,
+)
 from slide.stored_rows import DTYPES_OF_FILES, StoredRows
 
 # Rows of int8 have other names than weights, so that an older slide does not take them for these.
@@ -113,3 +123,60 @@ def _taken(
     if found.dtype not in dtypes:
         raise ValueError(f"{name} must be {' or '.join(map(str, dtypes))}, but is {found.dtype}")
     return found
+
+
+_FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+# What is built again, and from which numbers.
+_REBUILT = {
+    "faiss": (FaissProposer, ("kind", "probes", "neighbours")),
+    "index": (IndexProposer, ("best", "most_seen")),
+    "lsh": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
+}
+
+
+def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
+    """The numbers of an index; None: there is none that can be kept."""
+    proposer = getattr(sampler, "proposer", None)
+    known = {made: kind for kind, (made, _) in _REBUILT.items()}
+    if type(sampler) is not ActiveSampler or type(proposer) not in known:
+        return None
+    kind = known[type(proposer)]
+    found = {name: getattr(proposer, name) for name in (*_REBUILT[kind][1], "seed")}
+    if isinstance(proposer, LSHProposer):
+        # Where sets hold all outputs there is no index.
+        if sampler.active >= sampler.out_features:
+            return None
+        family: Any = proposer.family
+        names = {made: name for name, made in _FAMILIES.items()}
+        if getattr(family, "func", family) not in names:
+            return None
+        options = dict(getattr(family, "keywords", {}))
+        found |= {"family": names[getattr(family, "func", family)], "options": options}
+    return {"proposer": kind} | found
+
+
+def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
+    """What an index has of its inputs; the rest of it follows from the weights."""
+    proposer = getattr(sampler, "proposer", None)
+    if index_settings(sampler) is None or not isinstance(proposer, LSHProposer):
+        return {}
+    return proposer.projection()
+
+
+def restored_index(
+    settings: dict[str, Any], tensors: dict[str, Tensor], in_features: int, out_features: int
+) -> Sampler:
+    """A sampler with the index that had these `index_settings` and `index_tensors`.
+
+    It is for prediction: its index does not follow changes of the weights.
+    """
+    kind, names = _REBUILT[settings["proposer"]]
+    made = {name: settings[name] for name in names}
+    if kind is LSHProposer:
+        made["family"] = partial(_FAMILIES[settings["family"]], **settings["options"])
+    # No set is chosen: the size of a set must only be below the number of outputs.
+    options = {"active": 1, "rebuild": never, "seed": settings["seed"]}
+    sampler = ActiveSampler(in_features, out_features, partial(kind, **made), **options)
+    if isinstance(sampler.proposer, LSHProposer):
+        sampler.proposer.project_by(**tensors)
+    return sampler
