@@ -26,7 +26,7 @@ def test_each_row_has_one_owner(name, size):
         assert (np.diff(own.ids) > 0).all()
         assert own.ids.dtype == np.int32
         assert (own.owners(own.ids) == own.rank).all()
-        assert (own.places(own.ids) == np.arange(len(own))).all()
+        assert (own.local_ids(own.ids) == np.arange(len(own))).all()
         for other in shares:
             np.testing.assert_array_equal(own.ids_of(other.rank), other.ids)
 

@@ -14,7 +14,7 @@ from helpers import job
 from slide.config import command
 from slide.training import patience, trainer
 from slide.training.monitor import Monitor
-from slide.training.validation import HeldRows
+from slide.training.validation import HeldOutSamples
 
 PAGE = 4096
 pytestmark = pytest.mark.compiled_only  # Compiled kernels are written to files, too.
@@ -145,7 +145,7 @@ def test_the_best_weights(disk, words, monkeypatch, step):
     run, more = disk / "run", ("trainer.patience=5", "trainer.checkpoint_every=1")
     monkeypatch.setattr(patience, "evaluation_interval", lambda steps: 1)
     scores = iter([0.1, 0.2, 0.3, 0.4, 0.5])
-    monkeypatch.setattr(HeldRows, "precision", lambda *words: next(scores))
+    monkeypatch.setattr(HeldOutSamples, "precision", lambda *words: next(scores))
     if step == 3:
         job.main(*words, *more, "trainer.max_steps=2")
     before, best = (job.files_of(run / name) for name in ("checkpoints", "best"))
