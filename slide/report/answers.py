@@ -147,6 +147,16 @@ def calibration(answers: Answers, bins: int = 10) -> tuple[np.ndarray, np.ndarra
     return sums[0][kept] / counts[kept], sums[1][kept] / counts[kept], counts[kept]
 
 
+def calibration_errors(answers: Answers) -> tuple[float, float]:
+    """The expected calibration error of all answers, and of the first answer to each row."""
+    found = []
+    for count in (answers.ids.shape[1], 1):
+        part = answers._replace(ids=answers.ids[:, :count], scores=answers.scores[:, :count])
+        scores, shares, counts = calibration(part)
+        found.append(float(np.abs(scores - shares) @ counts / max(counts.sum(), 1)))
+    return found[0], found[1]
+
+
 def hardest_and_best(answers: Answers, most: int = 10) -> tuple[list[LabelFacts], list[LabelFacts]]:
     """The labels that were found least, and those that were found most.
 

@@ -26,9 +26,9 @@ _SELECTION = {
 }
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {
-    "training": "train_seconds",
+    "network": "network_seconds",
     "of which rebuilds": "rebuild_seconds",
-    "held-out rows": "held_seconds",
+    "held-out rows": "validation_seconds",
     "re-ranker": "ranker_seconds",
     "evaluation": "eval_seconds",
     "compilation": "compile_seconds",

@@ -126,10 +126,16 @@ def _calibration(answers: Answers) -> list[str]:
     if not (answers.ids >= 0).any():
         return ["<p>There are no answers.</p>"]
     bins = found.calibration(answers)
-    kind = "probabilities" if answers.probabilities else "no probabilities"
+    said = "The scores are no probabilities."
+    if answers.probabilities:
+        every, first = found.calibration_errors(answers)
+        said = (
+            f"The scores are probabilities. Their calibration error is {every:.3f} for all answers "
+            f"and {first:.3f} for the first answer to each row."
+        )
     picture = figures.draw_calibration(*bins, answers.probabilities)
     return [
-        f"<p>The scores are {kind}.</p>",
+        f"<p>{said}</p>",
         _image(picture, "share of right answers by score"),
     ]
 

@@ -89,7 +89,7 @@ def measure(root: Path, case: Row) -> Row:
         found = Trainer(*parts, lr_schedule=schedule).fit()
     scores = {name: found[name] for name in FIGURES if name in found}
     upkeep = {"rebuilds": found.get("rebuilds", 0), "upkeep": found["rebuild_seconds"]}
-    return scores | upkeep | {"rows": rows, "seconds": found["train_seconds"]}
+    return scores | upkeep | {"rows": rows, "seconds": found["network_seconds"]}
 
 
 def page(found: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ from slide.sparse import Pattern, hits
 
 METHODS = ("slide", "omikuji", "pecos")
 KEYS = ("dataset", "method", "seed")
-# Bins of equal width, as those of slide.training.evaluation.calibration_error.
+# Bins of equal width, as those of slide.training.calibration_error.
 BINS = 10
 
 

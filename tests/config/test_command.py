@@ -22,7 +22,8 @@ TAGS = {
 SUMMARY = {
     *("dataset", "samples", "features", "labels", "epochs", "steps", "train_seconds"),
     *(
-        "held_seconds",
+        "network_seconds",
+        "validation_seconds",
         "eval_seconds",
         "samples_per_second",
         "p_at_1",
