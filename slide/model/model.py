@@ -33,7 +33,6 @@ from slide.runtime import one_thread
 from slide.sampling import ActiveSampler
 from slide.sizes import active_outputs, batch_size, default_search
 from slide.sparse import CSR, Pattern, check_labels, check_pattern
-from slide.training.loop import TrainingLoop
 
 # Scale of the first weights of new features, as in conf/network/mlp.yaml.
 _INIT_SCALE = 0.2
@@ -329,6 +328,8 @@ class Model:
             >>> model.predict(np.eye(4)[:2], k=1).labels.tolist()
             [['tree'], ['tool']]
         """
+        from slide.training.loop import TrainingLoop  # Here: predicting needs no training.
+
         checks.positive("lr", lr)
         split = self._split(rows, labels, weights)
         size = batch_size(len(split)) if rows_in_step is None else rows_in_step
