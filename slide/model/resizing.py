@@ -23,13 +23,7 @@ from slide.sparse import CSR
 
 
 def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> EnsembleRanker:
-    """A ranker that takes more labels or features, which no training row of it had.
-
-    Args:
-        ranker: a trained ranker.
-        labels: number of new labels, which come last.
-        features: number of new features, which come last.
-    """
+    """A ranker that takes more labels or features, which no training row of it had."""
     large = copy.copy(ranker)
     large.frequency = _padded(ranker.frequency, labels, 0)
     rarest = ranker.inverse.max(initial=0)  # That of a label without a row.
@@ -59,14 +53,7 @@ def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> 
 def with_label_ids(
     steps: Sequence[RowTransform], ids: np.ndarray, num_labels: int, num_features: int
 ) -> tuple[RowTransform, ...]:
-    """The same steps, whose outputs are other labels; the first of them renumbers all.
-
-    Args:
-        steps: of a model.
-        ids: the number of each output among the labels before the steps.
-        num_labels: number of these labels.
-        num_features: number of features before the steps.
-    """
+    """The same steps, whose outputs are other labels; the first of them renumbers all."""
     renumbers = len(ids) != num_labels or bool((ids != np.arange(num_labels)).any())
     if not steps:
         steps = [RowTransform(num_features, num_labels)] if renumbers else []
@@ -124,12 +111,7 @@ def _padded(array: np.ndarray, count: int, value: float) -> np.ndarray:
 
 
 def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
-    """A network with some of the outputs; the other layers are shared.
-
-    Args:
-        network: a trained network.
-        kept: ``(n,)`` numbers of outputs.
-    """
+    """A network with some of the outputs; the other layers are shared."""
     small, at = copy.copy(network), torch.from_numpy(kept.astype(np.int64))
     small._modules = dict(network._modules)
     if isinstance(network.output, StoredLinear):
@@ -148,12 +130,7 @@ def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
 def own_layers(
     network: SlideNetwork, optimizer: RowSparseAdam | None
 ) -> tuple[SlideNetwork, RowSparseAdam | None]:
-    """A network with copies of all layers but the output layer, and its optimizer with theirs.
-
-    Args:
-        network: its output layer is no other network's.
-        optimizer: of the network; None: there is none.
-    """
+    """A network with copies of all layers but the output layer, and its optimizer with theirs."""
     kept: list[object] = [network.output, *network.output.parameters()]
     if optimizer is not None:
         kept += [optimizer.state[p] for p in network.output.parameters() if p in optimizer.state]
@@ -161,12 +138,7 @@ def own_layers(
 
 
 def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
-    """A ranker of these labels only; classifiers, lists and rows are those of the other one.
-
-    Args:
-        ranker: a trained ranker.
-        kept: ``(n,)`` numbers of labels, ascending.
-    """
+    """A ranker of these labels only, ascending; its lists and rows are those of the other one."""
     small, count = copy.copy(ranker), len(ranker.frequency)
     small.frequency, small.inverse = ranker.frequency[kept], ranker.inverse[kept]
     small.classifiers = copy.copy(ranker.classifiers)

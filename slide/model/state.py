@@ -67,9 +67,6 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
 
     The tensors become its weights as they are, but for hidden layers, which are small: these
     become float32. It computes all outputs; samplers are for training.
-
-    Raises:
-        ValueError: if a tensor is missing, or of another shape or type.
     """
     *hidden, outputs = settings["widths"]
     # Made with one feature and one output, since drawing the first weights of all takes seconds,

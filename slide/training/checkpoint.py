@@ -53,18 +53,8 @@ class Checkpoint:
     because they follow from the number of steps and the schedule. A checkpoint is a folder of
     tensors (`slide.tensor_folder`), which gets its name when it is complete.
 
-    Args:
-        run: folder of the run.
-        network: the network; its weights, indexes and draws are kept.
-        optimizer: the optimizer; its moments are kept.
-        schedule: decides how long the run is; None: that is known from the start.
-        facts: what a checkpoint must agree on with the run that reads it: JSON values by names that
-            people understand.
-        keep: number of checkpoints that stay, at least 1.
-        group: the processes that share the rows of the network; None: this one has all.
-
-    Attributes:
-        closed: whether the run has ended, and other processes may have the folder.
+    The ``facts`` are what a checkpoint must agree on with the run that reads it; the newest ``keep``
+    checkpoints stay. After `close`, other processes may have the folder.
 
     Raises:
         ValueError: if another process has a checkpoint of this folder.
@@ -105,11 +95,7 @@ class Checkpoint:
         self._room: dict[str, Tensor] = {}
 
     def found(self) -> bool:
-        """Whether there is a checkpoint to read; all processes call this.
-
-        Raises:
-            ValueError: if there is only one of an earlier format, or some processes do not see it.
-        """
+        """Whether there is a checkpoint to read; all processes call this."""
         return newest_of_first(self.run, self.group) is not None
 
     def last(self) -> Path | None:
@@ -119,12 +105,7 @@ class Checkpoint:
         return last_checkpoint(self.run)
 
     def write(self, counters: Counters) -> None:
-        """Write a checkpoint, and remove those that are too old.
-
-        Raises:
-            DivergenceError: if a weight is NaN or infinite; the checkpoints before stay.
-            OSError: if it cannot be written; the checkpoints before stay.
-        """
+        """Write a checkpoint, and remove those that are too old."""
         if self._is_new(counters):
             self._room.clear()  # This comes last in a run.
             self._install(*self._packed(counters))
@@ -151,10 +132,6 @@ class Checkpoint:
         The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
         before is still being written, that is waited for. Several processes write at once, each its
         own part.
-
-        Raises:
-            DivergenceError: if a weight is NaN or infinite.
-            OSError: if the checkpoint before could not be written.
         """
         if not self._is_new(counters):
             return
@@ -188,11 +165,7 @@ class Checkpoint:
         self._writer.start()
 
     def wait(self) -> None:
-        """Wait until nothing is being written.
-
-        Raises:
-            OSError: if what `begin` wrote could not be written; the checkpoints before stay.
-        """
+        """Wait until nothing is being written."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -215,12 +188,7 @@ class Checkpoint:
             self._release()
 
     def read(self) -> Counters:
-        """Load all parts of the newest checkpoint, and return the counters; all processes call it.
-
-        Raises:
-            ValueError: if a file is not the one that was written, or the checkpoint is of another
-                run: of other data, another network or other settings.
-        """
+        """Load all parts of the newest checkpoint; returns the counters. All processes call it."""
         if self._writer is not None:
             self._writer.join()
         folder = newest_of_first(self.run, self.group)

@@ -15,13 +15,7 @@ from slide.distributed import Group
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a run as Ctrl-C does.
-
-    Example:
-        >>> from slide.training.coordination import Terminated, exit_status
-        >>> exit_status(KeyboardInterrupt()), exit_status(Terminated())
-        (130, 143)
-    """
+    """SIGTERM, which ends a run as Ctrl-C does."""
 
 
 # Not empty after a SIGTERM inside of `raised_terminations`. Python drops an error that is raised in
@@ -102,21 +96,8 @@ class Coordinator:
 
     A step must not depend on the clock of one process, or on a signal that reaches some processes
     earlier than others: they would wait for each other in different operations. So they agree on
-    both, about every half second, after a step that all of them know beforehand.
-
-    Args:
-        group: the processes of the run; None, or one process: it decides alone, in each step.
-        step: number of steps done.
-
-    Attributes:
-        is_main_process: whether this process writes what the run leaves, and shows its progress.
-
-    Example:
-        >>> from slide.training.coordination import Coordinator
-        >>> coordinator = Coordinator()
-        >>> coordinator.interrupt(step=1, seconds=0.25, error=None)
-        >>> coordinator.seconds(0.25)
-        0.25
+    both, about every half second, after a step that all of them know beforehand. One process
+    decides alone, in each step. The main process writes what the run leaves, and shows its progress.
     """
 
     def __init__(self, group: Group | None = None, step: int = 0):
@@ -128,14 +109,7 @@ class Coordinator:
     def interrupt(
         self, step: int, seconds: float, error: KeyboardInterrupt | None, at_once: bool = False
     ) -> KeyboardInterrupt | None:
-        """After each step: what ends the run now, on all processes; None: it goes on.
-
-        Args:
-            step: number of steps done.
-            seconds: training time of this process so far.
-            error: what this process was asked to end with; None: nothing.
-            at_once: whether all processes agree now: after the last step.
-        """
+        """After each step: what ends the run now, on all processes; None: it goes on."""
         if self.group.size == 1:
             return error
         if step < self._next and not at_once:

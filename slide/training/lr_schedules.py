@@ -268,15 +268,7 @@ class AutoSchedule:
 
 
 def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:
-    """Steps before the rate may fall because precision hardly rises, for a `slide.data.kind_of`.
-
-    Example:
-        >>> from slide.training.lr_schedules import least_steps
-        >>> least_steps("graph", 50, 64), least_steps("graph", 200, 128)
-        (512, 1200)
-        >>> least_steps("dense", 2, 64), least_steps("other", 50, 64)
-        (512, 0)
-    """
+    """Steps before the rate may fall because precision hardly rises, for a `slide.data.kind_of`."""
     if kind not in ("graph", "dense"):
         return 0
     least = -(-FEWEST_SAMPLES // batch_size)

@@ -116,17 +116,7 @@ class TrainingOptions:
         return self.epochs == "auto"
 
     def intervals(self, steps_per_epoch: int, most_steps: int) -> tuple[int, int]:
-        """Steps between lines of the log, and between measurements of the active sets; 0: never.
-
-        Args:
-            steps_per_epoch: steps in a pass over the training rows.
-            most_steps: largest number of steps of the run.
-
-        Example:
-            >>> from slide.training import TrainingOptions
-            >>> TrainingOptions(epochs=2, log_every=7).intervals(90, 180)
-            (7, 9)
-        """
+        """Steps between lines of the log, and between measurements of the active sets; 0: never."""
         steps = most_steps
         if self.auto or self.patience:  # Two evaluations on held-out rows come before the end.
             steps = min(2 * evaluation_interval(steps_per_epoch), most_steps)
@@ -136,12 +126,7 @@ class TrainingOptions:
         return log, recall
 
     def most_steps(self, steps_per_epoch: int, least: int = 0) -> int:
-        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps.
-
-        Args:
-            steps_per_epoch: steps in a pass over the training rows.
-            least: see `slide.training.lr_schedules.least_steps`.
-        """
+        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps."""
         epochs = self.epochs if isinstance(self.epochs, int) else self.max_epochs
         if epochs is None:
             steps = max(_MOST_EPOCHS * steps_per_epoch, 2 * least)

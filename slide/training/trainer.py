@@ -34,7 +34,7 @@ from slide.training.lr_schedules import (
 )
 from slide.training.monitor import Counters, Monitor, log_scalars, summary_of, write_summary
 from slide.training.options import TrainingOptions
-from slide.training.validation import AutoValidation, EarlyStopping, HeldOutSamples, Validation
+from slide.training.validation import AutoValidation, EarlyStopping, HeldOutSamples
 
 
 class Trainer:
@@ -232,7 +232,7 @@ class Trainer:
 
     def _train(self, bar: Bar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, scores = self.options, self.counters, {}
-        validation: Validation | None = self.early_stopping
+        validation: AutoValidation | EarlyStopping | None = self.early_stopping
         if self.schedule is not None and self.held_out is not None:
             validation = AutoValidation(self.schedule, self.held_out, self.coordinator)
         first, logged = self.step, replace(counters)

@@ -6,7 +6,7 @@ With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`
 
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -46,23 +46,10 @@ _SAMPLES = 2000
 _BATCH = 512
 
 
-class Validation(Protocol):
-    """Decides how long a run trains; see `AutoValidation` and `EarlyStopping`."""
-
-    def validate(
-        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar
-    ) -> None:
-        """After a step: evaluate the network if that is due, and decide."""
-        ...
-
-
 class HeldOutSamples:
-    """Some held-out samples, and what training samples say of them.
+    """At most 2,000 held-out samples, and what training samples say of them.
 
-    Args:
-        train: the samples that the network learns from.
-        held: samples that it does not learn from; at most 2,000 of them are used.
-        kind: `slide.data.kind_of` all of these samples: a part of them can look like another kind.
+    ``kind`` is `slide.data.kind_of` all of them: a part can look like another kind.
     """
 
     def __init__(self, train: Split, held: Split, kind: str):
@@ -108,13 +95,7 @@ class HeldOutSamples:
 
 
 class AutoValidation:
-    """Evaluates a network for its `AutoSchedule`, and says what the run is waiting for.
-
-    Args:
-        schedule: the schedule to carry on.
-        held: samples to evaluate on.
-        coordinator: of the processes of the run; None: this one is alone.
-    """
+    """Evaluates a network for its `AutoSchedule`, and says what the run is waiting for."""
 
     def __init__(
         self, schedule: AutoSchedule, held: HeldOutSamples, coordinator: Coordinator | None = None
@@ -150,14 +131,8 @@ class EarlyStopping:
     interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
     ``best`` holds later ones: a run that goes on from that checkpoint goes on with them.
 
-    Args:
-        checkpoint: those of the run; ``best`` is written into its folder, by its processes, all of
-            which validate and restore at the same steps.
-        patience: number of validation steps without a better precision, after which the run ends.
-        steps_per_epoch: steps in a pass over the training samples.
-        held: samples to evaluate on.
-        step: number of steps done. A folder of a later step, which an interrupted run wrote after
-            its last checkpoint, does not count.
+    A ``best`` of a step after ``step``, which an interrupted run wrote after its last checkpoint,
+    does not count. All processes of the run validate and restore at the same steps.
 
     Attributes:
         score: the best precision so far, in [0, 1]; -1: there is none.
