@@ -97,7 +97,7 @@ class Coordinator:
     A step must not depend on the clock of one process, or on a signal that reaches some processes
     earlier than others: they would wait for each other in different operations. So they agree on
     both, about every half second, after a step that all of them know beforehand. One process
-    decides alone, in each step. The main process writes what the run leaves, and shows its progress.
+    decides alone, in each step. The main process writes what the run leaves and shows its progress.
     """
 
     def __init__(self, group: Group | None = None, step: int = 0):
