@@ -59,10 +59,10 @@ def with_label_ids(
         steps = [RowTransform(num_features, num_labels)] if renumbers else []
     kept = ids.astype(np.int32) if renumbers else None
     return tuple(
-        replace(step, num_labels=len(ids) if place else num_labels, label_ids=None)
-        if place or not renumbers
+        replace(step, num_labels=len(ids) if number else num_labels, label_ids=None)
+        if number or not renumbers
         else replace(step, num_labels=num_labels, label_ids=kept)
-        for place, step in enumerate(steps)
+        for number, step in enumerate(steps)
     )
 
 

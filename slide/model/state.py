@@ -45,20 +45,20 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
     """
     checks.one_of("dtype", dtype, DTYPES_OF_FILES)
     found = {}
-    for place, layer in _places(network):
+    for name, layer in _named_layers(network):
         assert layer.bias is not None
-        found[f"{place}.bias"] = layer.bias.detach().float()
+        found[f"{name}.bias"] = layer.bias.detach().float()
         stored = layer.rows if isinstance(layer, StoredInputLinear | StoredLinear) else None
         if dtype == "float32":
-            found[f"{place}.weight"] = layer.weight.detach().float()
+            found[f"{name}.weight"] = layer.weight.detach().float()
             continue
         if stored is None or stored.codes.dtype != DTYPES_OF_FILES[dtype]:
             stored = StoredRows.of(layer.weight.detach(), dtype)
         if stored.scales is None:
-            found[f"{place}.weight"] = stored.codes
+            found[f"{name}.weight"] = stored.codes
         else:
-            found[f"{place}.weight{_CODES}"] = stored.codes
-            found[f"{place}.weight{_SCALES}"] = stored.scales
+            found[f"{name}.weight{_CODES}"] = stored.codes
+            found[f"{name}.weight{_SCALES}"] = stored.scales
     return found
 
 
@@ -78,12 +78,12 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
     output.out_features, output.sampler = outputs, FullSampler(hidden[-1], outputs)
     stored = {"first": StoredInputLinear, "output": StoredLinear}
     precision = output.precision
-    for place, layer in _places(network):
+    for name, layer in _named_layers(network):
         shape = layer.out_features, layer.in_features
-        rows = _taken_rows(tensors, f"{place}.weight", shape[::-1] if layer is first else shape)
-        bias = _taken(tensors, f"{place}.bias", shape[:1], torch.float32)
-        if isinstance(rows, StoredRows) and place in stored:
-            setattr(network, place, stored[place](rows, bias))
+        rows = _taken_rows(tensors, f"{name}.weight", shape[::-1] if layer is first else shape)
+        bias = _taken(tensors, f"{name}.bias", shape[:1], torch.float32)
+        if isinstance(rows, StoredRows) and name in stored:
+            setattr(network, name, stored[name](rows, bias))
         else:
             layer.weight = nn.Parameter(rows.float(), requires_grad=False)
             layer.bias = nn.Parameter(bias, requires_grad=False)
@@ -91,7 +91,7 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
     return network.eval()
 
 
-def _places(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
+def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
     """The layers by their names in the file."""
     yield "first", network.first
     for number, layer in enumerate(network.hidden):
@@ -102,7 +102,7 @@ def _places(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
 def _taken_rows(
     tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]
 ) -> Tensor | StoredRows:
-    """The tensor of that name, or the rows that are kept as short numbers under it."""
+    """The tensor of that name, or the quantized rows under it."""
     if f"{name}{_CODES}" in tensors:
         codes = _taken(tensors, f"{name}{_CODES}", shape, torch.int8)
         return StoredRows(codes, _taken(tensors, f"{name}{_SCALES}", shape[:1], torch.float32))

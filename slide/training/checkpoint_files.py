@@ -264,7 +264,7 @@ def state_for(
 
     Raises KeyError if a row or a parameter is in none of the states from `joined_parts`.
     """
-    parts, rows = [_part_of(state) for state in states], own_rows(network)
+    parts, rows = [part_of(state) for state in states], own_rows(network)
     for state, part in zip(states, parts, strict=True):
         if same_rows(part, rows):
             return state
@@ -283,7 +283,7 @@ def packed_rows(network: SlideNetwork) -> tuple[dict[str, Any], dict[str, Tensor
     return {"rows": values}, tensors
 
 
-def _part_of(state: Mapping[str, Any]) -> StatePart:
+def part_of(state: Mapping[str, Any]) -> StatePart:
     """The rows in the state of one process, and the states of its network and optimizer."""
     rows = state.get("rows")
     if rows is not None:

@@ -138,7 +138,7 @@ class TrainingLoop:
 
 
 def is_due(step: int, every: int) -> bool:
-    """Whether something that is done every so many steps is done after ``step``; 0: never."""
+    """Whether what is done every ``every`` steps is done after ``step``; 0: never."""
     return every > 0 and step % every == 0
 
 

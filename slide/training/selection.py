@@ -1,4 +1,4 @@
-"""What a run says of the choice of its outputs: its recall beside chance, and what that costs.
+"""How a run chooses its outputs: recall beside chance, and what that costs.
 
 The log has measurements (`inspect_selection`), and the summary their means over the second half of
 the run (`selection_figures`). The screen shows one line of these (`selection_line`) and, where
