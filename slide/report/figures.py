@@ -26,10 +26,11 @@ _SELECTION = {
 }
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {
-    "network": "network_seconds",
-    "of which rebuilds": "rebuild_seconds",
-    "held-out rows": "validation_seconds",
-    "re-ranker": "ranker_seconds",
+    "training": "train_seconds",
+    "of it network": "network_seconds",
+    "of it rebuilds": "rebuild_seconds",
+    "of it held-out rows": "validation_seconds",
+    "of it re-ranker": "ranker_seconds",
     "evaluation": "eval_seconds",
     "compilation": "compile_seconds",
 }

@@ -53,8 +53,8 @@ class Checkpoint:
     because they follow from the number of steps and the schedule. A checkpoint is a folder of
     tensors (`slide.tensor_folder`), which gets its name when it is complete.
 
-    The ``facts`` are what a checkpoint must agree on with the run that reads it. The ``keep`` newest
-    ones stay. After `close`, other processes may have the folder.
+    A checkpoint must agree on the ``facts`` with the run that reads it. The ``keep`` newest ones
+    stay. After `close`, other processes may have the folder.
 
     Raises:
         ValueError: if another process has a checkpoint of this folder.
