@@ -188,7 +188,7 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
     """
     if group.size == 1:
         yield network
-    elif group.rank:
+    elif not group.is_main_process:
         _follow_main_process(network, group)
         yield None
     else:

@@ -74,7 +74,7 @@ class Checkpoint:
         self.optimizer = optimizer
         self.group, self.closed = group or Group.alone(), False
         self._release: Callable[[], object] = bool  # Does nothing.
-        if self.group.rank == 0:
+        if self.group.is_main_process:
             hold_folder(run)
             # Also where nobody closes this.
             self._release = weakref.finalize(self, release_folder, run)
@@ -233,8 +233,8 @@ class Checkpoint:
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         # The first process may remove old files for long, and one may write longer than another.
-        group, is_main_process = self.group.patient, self.group.rank == 0
-        if is_main_process:  # Before the others know the name: it could remove what they make.
+        group = self.group.patient
+        if group.is_main_process:  # Before the others know the name: else it removes their files.
             clear_unfinished(self.run)
         folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
         try:
@@ -245,7 +245,7 @@ class Checkpoint:
                 write_parts(CHECKPOINT, group, unfinished(folder), run, values, tensors)
             else:
                 write_folder(CHECKPOINT, unfinished(folder), content, files)
-            if is_main_process:
+            if group.is_main_process:
                 unfinished(folder).rename(folder)
                 sync_folder(folder.parent)
                 remove_older(self.run, self.keep)
@@ -254,7 +254,7 @@ class Checkpoint:
             kept = f"{last} is kept" if last else "there is no checkpoint before it"
             raise OSError(f"cannot write the checkpoint {folder}: {error}; {kept}") from error
         finally:
-            if is_main_process:
+            if group.is_main_process:
                 clear_unfinished(self.run)
         group.barrier()
 

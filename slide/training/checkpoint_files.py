@@ -136,7 +136,7 @@ def write_parts(
     _raise_together(group, said)
     files = [Written(*each) for each in group.gather(list(own[0]))]
     parts = group.gather(dict(values))
-    if group.rank == 0:
+    if group.is_main_process:
         said = _tried(lambda: write_list(kind, folder, {**content, "parts": parts}, files))
     _raise_together(group, said)
 
@@ -164,7 +164,7 @@ def newest_of_first(run: Path, group: Group) -> Path | None:
     All raise ValueError if there is only a checkpoint of an earlier format, or one never sees it.
     """
     name, wrong = "", ""
-    if group.rank == 0:
+    if group.is_main_process:
         try:
             check_old_checkpoint(run)
             last = last_checkpoint(run)

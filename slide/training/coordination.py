@@ -102,7 +102,7 @@ class Coordinator:
 
     def __init__(self, group: Group | None = None, step: int = 0):
         self.group = group or Group.alone()
-        self.is_main_process = self.group.rank == 0
+        self.is_main_process = self.group.is_main_process
         self._last = self._next = step
         self._seconds = self._own_seconds = 0.0
 

@@ -155,7 +155,7 @@ class EarlyStopping:
         self.before, self.old = (self.path.with_name(f"{BEST}.{n}") for n in ("before", "old"))
         self.interval, self.held = evaluation_interval(steps_per_epoch), held
         self.score, self.best_step = -1.0, 0
-        wrong = self._read_best(step) if self.group.rank == 0 else None
+        wrong = self._read_best(step) if self.group.is_main_process else None
         found = self.group.broadcast([self.score, self.best_step, wrong])
         self.score, self.best_step, wrong = found
         if wrong is not None:
@@ -241,16 +241,16 @@ class EarlyStopping:
             load_network_state(network, state_for(states, network)["network"])
             self.group.patient.barrier()  # They read at different speeds.
             say(f"the weights of step {self.best_step} are kept")
-        if self.group.rank == 0:  # The last checkpoint is later than both.
+        if self.group.is_main_process:  # The last checkpoint is later than both.
             shutil.rmtree(self.before, ignore_errors=True)
 
     def _write(self, network: SlideNetwork, previous_step: int) -> None:
         """Replace the best weights so far, which are of step ``previous_step``."""
         values, tensors = split_state(network_state(network), "network")
         content: dict[str, Any] = {"score": self.score, "step": self.best_step}
-        state, is_main_process = {"network": values}, self.group.rank == 0
+        state, main = {"network": values}, self.group.is_main_process
         new, old = unfinished(self.path), self.old
-        if is_main_process:
+        if main:
             for path in (new, old):
                 shutil.rmtree(path, ignore_errors=True)
         self.group.patient.barrier()
@@ -261,11 +261,11 @@ class EarlyStopping:
             else:
                 write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
         except OSError as error:
-            if is_main_process:
+            if main:
                 shutil.rmtree(new, ignore_errors=True)
             kept = "those before are kept" if self.path.exists() else "there are none before"
             raise OSError(f"cannot write the best weights {self.path}: {error}; {kept}") from error
-        if is_main_process:
+        if main:
             if self.path.exists() and self._is_needed(previous_step):
                 if self.before.exists():
                     self.before.rename(old)

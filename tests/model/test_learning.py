@@ -377,9 +377,9 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize("steps", [{}, {"min_label_count": 4, "l2_norm": True}])
 @pytest.mark.parametrize("known", ["keep", "exclude"])
-def test_answers_are_the_others_without_the_labels_left_out(data, steps, known, tmp_path):
+def test_answers_are_the_others_without_the_labels_left_out(raw, steps, known, tmp_path):
     torch.manual_seed(0)
-    made = transform(data, **steps)
+    made = transform(raw, **steps)
     train, held = holdout(made.train, 0.5, seed=0)
     network = job.make_network(made)
     # As many candidates as there are labels, so that restricting adds none.
@@ -388,7 +388,7 @@ def test_answers_are_the_others_without_the_labels_left_out(data, steps, known, 
     model = Model(network, ranker, made.steps)
     some = np.arange(80)[5::3]
     small = model.restricted(some[::-1])
-    rows = data.train.features if known == "exclude" else data.test.features
+    rows = raw.train.features if known == "exclude" else raw.test.features
     ids, scores = model.predict(rows, k=80)
     few, values = small.predict(rows, k=80)
     for row in range(len(ids)):
@@ -443,10 +443,10 @@ def test_models_of_items_are_saved_and_restricted(tmp_path):
     np.testing.assert_array_equal(left, ranker.classifiers.scores(features, ids)[:, 1::2])
 
 
-def test_the_network_alone_has_equal_scores(data):
-    model = Model(job.make_network(data), label_names=[f"l{n}" for n in range(80)])
-    ids, scores = model.predict(data.test.features, k=80)
-    few, values = model.restricted(["l3", "l1", "l77"]).predict(data.test.features, k=3)
+def test_the_network_alone_has_equal_scores(raw):
+    model = Model(job.make_network(raw), label_names=[f"l{n}" for n in range(80)])
+    ids, scores = model.predict(raw.test.features, k=80)
+    few, values = model.restricted(["l3", "l1", "l77"]).predict(raw.test.features, k=3)
     for row in range(30):
         left = np.isin(ids[row], ["l3", "l1", "l77"])
         assert few[row].tolist() == ids[row][left].tolist()
@@ -457,14 +457,14 @@ def test_the_network_alone_has_equal_scores(data):
     ("labels", "message"),
     [([80], "the model has no label 80"), (["a"], "no label 'a'"), ([], "at least one label")],
 )
-def test_labels_that_cannot_be(data, labels, message):
+def test_labels_that_cannot_be(raw, labels, message):
     with pytest.raises(ValueError, match=message):
-        Model(job.make_network(data)).restricted(labels)
+        Model(job.make_network(raw)).restricted(labels)
 
 
-def test_a_restricted_model_that_learns_leaves_the_other_one_alone(data):
-    model = Model(job.make_network(data))
-    rows = data.test.features
+def test_a_restricted_model_that_learns_leaves_the_other_one_alone(raw):
+    model = Model(job.make_network(raw))
+    rows = raw.test.features
     before = model.predict(rows, k=80)
     for _ in range(2):
         small = model.restricted([3, 1])
@@ -478,10 +478,10 @@ def test_a_restricted_model_that_learns_leaves_the_other_one_alone(data):
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_a_model_that_learns_leaves_a_restricted_one_alone(data, trained):
+def test_a_model_that_learns_leaves_a_restricted_one_alone(raw, trained):
     torch.manual_seed(0)
-    rows, labels = data.test.features, [[3]] * 30
-    model = Model(job.make_network(data))
+    rows, labels = raw.test.features, [[3]] * 30
+    model = Model(job.make_network(raw))
     if trained:  # It has an optimizer then, whose moments must go on.
         model.partial_fit(rows, [[5]] * 30, lr=0.05)
     twin = copy.deepcopy(model)

@@ -104,20 +104,12 @@ def test_the_network_alone(raw, tmp_path):
     np.testing.assert_array_equal(found.labels, ids)
 
 
-def test_several_hidden_layers(raw, tmp_path):
-    network = slide.SlideNetwork(60, [8, 7, 6], 80, slide.FullSampler)
-    Model(network).save(tmp_path / "m")
-    found = load(tmp_path / "m").predict(raw.test.features, k=4)
-    assert_same(found, Model(network).predict(raw.test.features, k=4))
-
-
 def test_known_labels_stay_known(raw, tmp_path):
     network, ranker = trained(raw, known="exclude")
     Model(network, ranker).save(tmp_path / "m")
     found = load(tmp_path / "m")
-    assert_same(
-        found.predict(raw.train.features), Model(network, ranker).predict(raw.train.features)
-    )
+    rows = raw.train.features
+    assert_same(found.predict(rows), Model(network, ranker).predict(rows))
     known = KnownLabels(raw.train).of(raw.train.features)
     ids, _ = found.predict(raw.train.features, k=80)
     for row, mine in enumerate(ids):
@@ -139,14 +131,10 @@ def test_own_items_stay_known(raw, tmp_path):
     found = load(tmp_path / "m")
     assert found.ranker.kind == "items"
     assert_same(found.predict(features), Model(network, ranker).predict(features))
-    ids, _ = found.predict(features, k=5)
-    for row, mine in enumerate(ids):
-        assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
-    some = np.arange(0, 60, 2)
-    found.restricted(some).save(tmp_path / "some")
-    ids, _ = load(tmp_path / "some").predict(features, k=5)
-    for row, mine in enumerate(ids):
-        assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
+    found.restricted(np.arange(0, 60, 2)).save(tmp_path / "some")
+    for each in (found, load(tmp_path / "some")):
+        for row, mine in enumerate(each.predict(features, k=5).labels):
+            assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
 
 
 @pytest.mark.parametrize("objective", ["p", "psp"])
@@ -159,11 +147,8 @@ def test_few_labels_and_many_asked_for(raw, tmp_path, objective):
     assert labels[0, -1] is None
     assert scores[0, -1] == 0
     assert_same((labels, scores), model.predict(raw.test.features, k=90))
-    for ids, _ in (
-        model.predict(np.zeros((0, 60)), k=2),
-        model.predict_ids(np.zeros((0, 60)), k=2),
-    ):
-        assert ids.shape == (0, 2)
+    for predict in (model.predict, model.predict_ids):
+        assert predict(np.zeros((0, 60)), k=2).labels.shape == (0, 2)
 
 
 def test_batches_do_not_matter(model, raw, monkeypatch):
@@ -172,24 +157,6 @@ def test_batches_do_not_matter(model, raw, monkeypatch):
     labels, scores = model.predict(raw.test.features, k=3)
     assert labels.tolist() == expected.labels.tolist()
     np.testing.assert_allclose(scores, expected.scores, rtol=1e-5)
-
-
-def test_half_the_size(raw, tmp_path):
-    network, ranker = trained(raw)
-    model = Model(network, ranker)
-    model.save(tmp_path / "whole")
-    model.save(tmp_path / "half", dtype="bfloat16")
-    sizes = [(tmp_path / f / "network.safetensors").stat().st_size for f in ("whole", "half")]
-    assert sizes[1] < 0.7 * sizes[0]
-    half = load(tmp_path / "half")
-    assert half.network.output.weight.dtype == torch.float32
-    torch.testing.assert_close(
-        half.network.output.weight.data, network.output.weight.data, rtol=0.01, atol=1e-3
-    )
-    assert half.predict(raw.test.features).labels.shape == (30, 5)
-    with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, not 'int4'"):
-        model.save(tmp_path / "other", dtype="int4")
-    assert not (tmp_path / "other").exists()
 
 
 def naive_int8(weight):
@@ -264,6 +231,9 @@ def test_parts_that_do_not_fit(raw, model, tmp_path):
         Model(network, EnsembleRanker()).save(tmp_path / "m")
     with pytest.raises(ValueError, match="search must be one of exact, index, sampler, not 'fast'"):
         Model(network).predict(np.zeros((1, 60)), search="fast")
+    with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, not 'int4'"):
+        Model(network).save(tmp_path / "m", dtype="int4")
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_place_that_holds_something_else(raw, tmp_path):
@@ -332,14 +302,12 @@ def test_models_search_as_their_runs_are_judged(labels, ranked, found_by):
     assert found_by == ["index", "exact"]
 
 
-def test_the_rule_is_asked_everywhere(tmp_path, found_by, monkeypatch):
-    data = job.make_data(tmp_path, train_samples=300)
-    train, held = holdout(data.train, 0.5, seed=0)
-    network = job.make_network(data)
-    model = Model(network, EnsembleRanker().fit(network, train, held))
+def test_the_rule_is_asked_everywhere(raw, found_by, monkeypatch):
+    network, ranker = trained(raw)
+    model = Model(network, ranker)
     monkeypatch.setattr("slide.sizes._SEARCHED_LABELS", 79)
     found_by.clear()
-    model.predict(data.test.features)
+    model.predict(raw.test.features)
     row = {"rows": [{"indices": [3]}]}
     with serving_model(model) as client:
         assert network.output._index is not None
@@ -358,10 +326,9 @@ def test_a_server_makes_no_index_that_nobody_asks_for():
         assert network.output._index is not None
 
 
-def test_the_classifier_is_told(tmp_path, found_by):
-    data = job.make_data(tmp_path, train_samples=300)
-    x, y = data.train.features, data.train.labels
-    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (300, 60))
+def test_the_classifier_is_told(raw, found_by):
+    x, y = raw.train.features, raw.train.labels
+    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (400, 60))
     options = {"hidden": 8, "epochs": 1, "random_state": 0}
     for search in ("index", None):
         found_by.clear()
@@ -372,10 +339,9 @@ def test_the_classifier_is_told(tmp_path, found_by):
         slide.SlideClassifier(search="sampler").fit(X, y)
 
 
-def test_a_single_row_runs_on_one_thread(tmp_path, monkeypatch):
+def test_a_single_row_runs_on_one_thread(raw, monkeypatch):
     """It is answered as among others, in whatever mode the network is left."""
-    data = job.make_data(tmp_path)
-    network = job.make_network(data)
+    network = job.make_network(raw)
     model, threads = Model(network), []
     embed = slide.SlideNetwork.embed
 
@@ -385,12 +351,12 @@ def test_a_single_row_runs_on_one_thread(tmp_path, monkeypatch):
 
     monkeypatch.setattr(slide.SlideNetwork, "embed", noted)
     monkeypatch.setattr("slide.model.model.one_thread", lambda: pretended(threads))
-    rows = data.test.slice(0, 2).features
+    rows = raw.test.slice(0, 2).features
     both = model.predict_ids(rows)
     for mode in (True, False):
         network.train(mode)
         for row in range(2):
-            found = model.predict_ids(data.test.slice(row, row + 1).features)
+            found = model.predict_ids(raw.test.slice(row, row + 1).features)
             np.testing.assert_array_equal(found.labels[0], both.labels[row])
         assert network.training is network.first.training is mode
     assert threads == [1, *["begin", 1, "end"] * 4]
@@ -439,12 +405,8 @@ def test_weights_that_are_nan():
         model.predict(large_rows(1))
 
 
-def test_models_with_a_ranker(tmp_path):
-    data = job.make_data(tmp_path)
-    torch.manual_seed(0)
-    network = job.make_network(data)
-    train, held = holdout(data.train, 0.2, seed=0)
-    model = Model(network, EnsembleRanker().fit(network, train, held))
+def test_models_with_a_ranker(raw):
+    model = Model(*trained(raw))
     rows = np.full((3, 60), 0.5, np.float32)
     assert (model.predict(rows, 2).labels[:, 0] >= 0).all()
     rows[2] = 3.3e38

@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import numba
@@ -71,7 +72,8 @@ class Processes:
         self.first, self.second = (Coordinator(self.group(rank), step) for rank in (0, 1))
 
     def group(self, rank):
-        return SimpleNamespace(rank=rank, size=2, all_reduce=lambda own: self.sum(rank, own))
+        reduce = partial(self.sum, rank)
+        return SimpleNamespace(is_main_process=rank == 0, size=2, all_reduce=reduce)
 
     def sum(self, rank, own):
         self.sums.append(own.clone())
