@@ -33,8 +33,8 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
     if any(name not in environment for name in _NEEDED):
         return Place()
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    local = _number(environment, "LOCAL_RANK", 0), _number(environment, "LOCAL_WORLD_SIZE", 1)
-    place = Place(rank, size, *local)
+    local_rank = _number(environment, "LOCAL_RANK", 0)
+    place = Place(rank, size, local_rank, _number(environment, "LOCAL_WORLD_SIZE", 1))
     if not (rank < size and place.local_rank < place.local_size <= size):
         raise ValueError(f"the variables of torchrun do not fit each other: {place}")
     return place

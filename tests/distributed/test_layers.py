@@ -124,33 +124,6 @@ def test_as_one_process_with_all_samples(tmp_path):
             assert together[1] == ids
 
 
-FAILS = """
-import torch
-from slide import ActiveLoss
-from slide.distributed import ShardedSampledLinear
-
-def said(layer, labels, weights=None):
-    try:
-        layer.loss(torch.ones(2, 4), labels, ActiveLoss("bce"), weights)
-    except ValueError as error:
-        return str(error)
-
-def work(group):
-    layer = ShardedSampledLinear(4, 8, group=group)
-    bad = said(layer, [[1], [99 if group.rank else 2]])
-    return bad, said(layer, [[1], [2]], [1.0, 1.0] if group.rank else None), said(layer, [[1], [2]])
-"""
-
-
-@several
-def test_an_error_of_one_process_is_raised_by_all(tmp_path):
-    found = run_ranks(FAILS, tmp_path, 2)[2]
-    assert found[0][0] == "the samples of rank 1 have an error, which it tells"
-    assert "99" in found[1][0]
-    for rank in found:
-        assert rank[1:] == ["weights are needed on all processes or on none", None]
-
-
 NO_GRADIENT = """
 import torch
 from slide import ActiveLoss
@@ -220,6 +193,9 @@ def work(group):
             width, dtype = 4, torch.float32
         other = ShardedSampledLinear(width, 8, group=group).to(dtype)
         found.append(said(lambda: other.loss(torch.ones(2, width, dtype=dtype), [[1], [2]], loss)))
+    found.append(said(lambda: layer.loss(x, [[1], [99 if group.rank else 2]], loss)))
+    weights = [1.0, 1.0] if group.rank else None
+    found.append(said(lambda: layer.loss(x, [[1], [2]], loss, weights)))
     assert said(lambda: layer.loss(x, [[1], [2]], loss)) is None
     assert said(lambda: layer.top_k(x, 3)) is None
     return found
@@ -235,8 +211,11 @@ def test_inputs_of_one_process_that_do_not_fit_are_an_error_of_all(tmp_path):
     same.append("ValueError: inputs must have one width on all processes, not 4, 5")
     same.append("ValueError: inputs must have one type on all processes, not torch.float32, ")
     same[-1] += "torch.float64"
-    assert first == [told] * 8 + same
-    assert other[8:10] + other[11:] == same[:2] + same[3:]
+    weights = "ValueError: weights are needed on all processes or on none"
+    assert first == [told] * 8 + same + [told, weights]
+    assert other[8:10] + other[11:14] == same[:2] + same[3:]
+    assert "99" in other[14]
+    assert other[15] == weights
     for found, words in zip(other[:8:2], ("(2, 5)", "(8,)", "float64", "not list"), strict=True):
         assert words in found
     assert other[1:8:2] == other[:8:2]

@@ -257,16 +257,21 @@ def test_bad_use():
 
 
 ASKED = """
+import time
 import numpy as np
 from slide import FullSampler
 from slide.distributed import ShardedNetwork
+from slide.distributed.launch import patient_group
 from slide.distributed.network import run_on_main_process
 from helpers.matrices import make_csr
 
+def make(group, **options):
+    return ShardedNetwork(40, [8], 30, FullSampler, group, **options)
+"""
+WHOLE = """
 def work(group):
     rng = np.random.default_rng(0)
-    shape = 40, [8], 30, FullSampler, group
-    network = ShardedNetwork(*shape, seed=3, label_counts=rng.zipf(1.5, 30))
+    network = make(group, seed=3, label_counts=rng.zipf(1.5, 30))
     rows = make_csr(rng, [3, 1, 6, 2], 40)
     ids = np.array([[29, -1, 4], [-1, -1, -1], [0, 1, 2], [7, 8, -1]])
     # Alone, and then by the first one, with as many questions as it likes.
@@ -290,13 +295,9 @@ def work(group):
 
 
 FAILS = """
-from slide import FullSampler
-from slide.distributed import ShardedNetwork
-from slide.distributed.network import run_on_main_process
-
 def work(group):
     try:
-        with run_on_main_process(ShardedNetwork(40, [8], 30, FullSampler, group), group) as asked:
+        with run_on_main_process(make(group), group) as asked:
             if asked is not None:
                 raise ValueError("no such rows")
     except (ValueError, RuntimeError) as error:
@@ -307,25 +308,17 @@ def work(group):
 @several
 def test_the_others_do_not_wait_after_an_error(tmp_path):
     others = "RuntimeError: the first process failed: no such rows"
-    assert run_ranks(FAILS, tmp_path, 2) == {
+    assert run_ranks(ASKED + FAILS, tmp_path, 2) == {
         1: ["ValueError: no such rows"],
         2: ["ValueError: no such rows", others],
     }
 
 
 FAILS_WITHIN = """
-import time
-import numpy as np
-from slide import FullSampler
-from slide.distributed import ShardedNetwork
-from slide.distributed.network import run_on_main_process
-from slide.distributed.launch import patient_group
-from helpers.matrices import make_csr
-
 def work(group):
     if group.size == 1:
         return None
-    network = ShardedNetwork(40, [8], 30, FullSampler, group)
+    network = make(group)
     rows, patient = make_csr(np.random.default_rng(0), [3, 1], 40), patient_group()
     begin = time.time()
     try:
@@ -341,14 +334,14 @@ def work(group):
 @several
 def test_the_others_do_not_wait_for_an_answer_after_an_error(tmp_path):
     """They would wait in one group, and the first process in the other, for the whole time-out."""
-    (first, _), (other, seconds) = run_ranks(FAILS_WITHIN, tmp_path, 2)[2]
+    (first, _), (other, seconds) = run_ranks(ASKED + FAILS_WITHIN, tmp_path, 2)[2]
     assert (first, other) == ("TypeError", "LostProcessError")
     assert seconds < 30
 
 
 @several
 def test_the_first_one_gets_the_answers_of_all(tmp_path):
-    found = run_ranks(ASKED, tmp_path, 2, 3)
+    found = run_ranks(ASKED + WHOLE, tmp_path, 2, 3)
     (alone,) = found[1]
     for size in (2, 3):
         for best, scores in found[size]:
