@@ -11,9 +11,19 @@ from slide.hashing import DWTA, HashTables
 from slide.hashing.tables import fold
 from slide.kernels.assemble_sets import count_distinct, stratified_log_weights
 from slide.kernels.largest import keep_largest_bounds
-from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
+from slide.kernels.sketches import (
+    CODES,
+    PRIOR,
+    SCALE,
+    WIDTH,
+    Head,
+    largest_scores,
+    rank_buckets,
+    sketch_rows,
+)
 from slide.kernels.votes import RankedIds, vote_per_sample
 from slide.plain import buckets as plain_buckets
+from slide.plain import sketches as plain_sketches
 from slide.sampling.best_ids import best_of_voted
 from slide.sparse import Pattern
 
@@ -85,10 +95,11 @@ def _folded(rng: np.random.Generator) -> None:
 
 
 def _sketches(rng: np.random.Generator) -> None:
-    """The best rounded rows in the buckets of a sample."""
-    buckets, most = 8, 6
-    codes = rng.integers(0, buckets, (_TABLES, _OUTPUTS)).astype(np.int32)
-    asked = rng.integers(0, buckets, (_TABLES, _ROWS)).astype(np.int32)
+    """The best rounded rows in the head and in the buckets of a sample."""
+    buckets, most, first = 8, 6, 15
+    codes = rng.integers(1, buckets, (_TABLES, _OUTPUTS)).astype(np.int32)
+    codes[:, :first] = 0  # The bucket of the head, which nobody asks for.
+    asked = rng.integers(1, buckets, (_TABLES, _ROWS)).astype(np.int32)
     tables = HashTables(_TABLES, buckets, bucket_capacity=None)
     tables.build(codes)
     sketches = rng.integers(-127, 128, (_OUTPUTS, WIDTH)).astype(np.int8)
@@ -99,16 +110,48 @@ def _sketches(rng: np.random.Generator) -> None:
     labels = Pattern.from_lists([[row] for row in range(_ROWS)])
     ids = np.empty((_ROWS, most), np.int32)
     which = np.arange(_TABLES)
-    rank_buckets(queries, which, asked, tables.arrays(), sketches, floats, labels, 99, ids)
+    products = queries[:, :CODES] @ sketches[:first, :CODES].T.astype(np.float32)
+    head = Head(np.arange(first, dtype=np.int32), *floats[:first, [SCALE, PRIOR]].T.copy())
+    arrays = tables.arrays(), (sketches, floats)
+    rank_buckets(products, head, queries, which, asked, *arrays, labels, 99, ids)
     scores = queries[:, :CODES].astype(float) @ sketches[:, :CODES].T * floats[:, SCALE]
     scores += floats[:, PRIOR]
     shares = (codes[:, None] == asked[:, :, None]).any(0)
+    shares[:, :first] = True
     shares[np.arange(_ROWS), np.arange(_ROWS)] = False
     for row in range(_ROWS):
         best = np.argsort(-np.where(shares[row], scores[row], -np.inf))[:most]
         best = best[shares[row, best]]
         equal("the best rows of buckets", ids[row, : len(best)].tolist(), best.tolist())
         equal("places that are left", set(ids[row, len(best) :].tolist()) <= {-1}, True)
+
+
+def _rounded_rows(rng: np.random.Generator) -> None:
+    """Sketches of rows."""
+    projected = rng.standard_normal((_OUTPUTS, 9)).astype(np.float32)
+    found = np.empty((_OUTPUTS, WIDTH), np.int8)
+    sketch_rows(projected, projected[0], (found, found.view(np.float32)))
+    rows, offset = torch.from_numpy(projected), torch.from_numpy(projected[0])
+    expected = plain_sketches.sketch_rows(rows, offset).numpy()
+    # A quotient that is nearly half a number may be rounded to either side.
+    errors = np.abs(found[:, :CODES].astype(int) - expected[:, :CODES])
+    equal("numbers of rounded rows", bool((errors <= 1).all()), True)
+    floats, twins = (
+        torch.from_numpy(x.view(np.float32)[:, [SCALE, PRIOR]]) for x in (found, expected)
+    )
+    near("scales of rounded rows", floats, twins)
+
+
+def _largest_scores(rng: np.random.Generator) -> None:
+    """The score that a row may have."""
+    sketches = rng.integers(-127, 128, (_OUTPUTS, WIDTH)).astype(np.int8)
+    floats, variances = sketches.view(np.float32), np.zeros(WIDTH, np.float32)
+    floats[:, [SCALE, PRIOR]], variances[:CODES] = rng.random((_OUTPUTS, 2)), rng.random(CODES)
+    found = np.empty(_OUTPUTS, np.float32)
+    largest_scores((sketches, floats), variances, np.float32(2), found)
+    spread = np.sqrt(sketches.astype(float) ** 2 @ variances)
+    expected = torch.from_numpy(floats[:, PRIOR] + 2 * floats[:, SCALE] * spread)
+    near("largest scores", torch.from_numpy(found), expected.float())
 
 
 def _best_of_lists(rng: np.random.Generator) -> None:
@@ -162,6 +205,8 @@ CHOICE_TESTS: dict[str, Test] = {
     "votes of buckets": _votes,
     "buckets of codes": _folded,
     "best rows of buckets": _sketches,
+    "rounded rows": _rounded_rows,
+    "largest scores of rows": _largest_scores,
     "best ids of lists": _best_of_lists,
     "weights of drawn ids": _weights_of_sets,
     "counts of ids": _counts,

@@ -1,9 +1,9 @@
-"""The best rows by their sketches, in plain torch: all rows are ranked, without hash tables."""
+"""Sketches of rows in plain torch; all rows are ranked, without hash tables."""
 
 import torch
 from torch import Tensor
 
-from slide.kernels.sketches import CODES, PRIOR, SCALE
+from slide.kernels.sketches import CODES, PRIOR, SCALE, SMALLEST, WIDTH
 
 # Numbers of rows and queries whose scores are held at a time.
 _SCORES = 2**24
@@ -36,3 +36,19 @@ def rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: int) -> 
         return torch.empty(0, most, dtype=torch.int32, device=queries.device)
     rows = torch.cat(found).int()
     return torch.nn.functional.pad(rows, (0, most - rows.shape[1]), value=-1)
+
+
+def sketch_rows(projected: Tensor, offset: Tensor) -> Tensor:
+    """The sketches ``(n, WIDTH)`` int8 of projected rows; see the kernel of this name."""
+    projected = projected - offset
+    rows, prior = projected[:, :-1], projected[:, -1]
+    lengths = rows.abs().amax(1)
+    known = lengths.isfinite() & prior.isfinite()
+    scale = torch.where(known, lengths / 127, 0)
+    out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
+    rounded = (rows / scale.clamp(min=SMALLEST)[:, None]).nan_to_num(0, 0, 0)
+    rounded = torch.where(known[:, None], rounded.round_().clamp_(-127, 127), 0)
+    out[:, : rows.shape[1]] = rounded.to(torch.int8)
+    floats = out.view(torch.float32)
+    floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
+    return out

@@ -16,25 +16,38 @@ from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.probing import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
+from slide.kernels.sketches import (
+    CODES,
+    PRIOR,
+    SCALE,
+    WIDTH,
+    Head,
+    largest_scores,
+    rank_buckets,
+    sketch_rows,
+)
 from slide.kernels.votes import RankedIds
+from slide.plain import sketches as plain_sketches
 from slide.plain.random import random_rows
-from slide.plain.sketches import rank_all
-from slide.runtime import array_view, profiled, random_key
+from slide.runtime import array_view, has_bfloat16, profiled, random_key
 from slide.sampling.best_ids import best_of_voted, dense, in_turns
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.search.changes import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.states import check_same_settings
 
-# Ranges of rows, by the largest score that they may have. Each input looks at all of the first one,
-# which has 1/64 of the rows, within bounds, and each range is four times as large as those before.
-_FIRST, _FEWEST, _MOST, _GROWTH = 1 / 64, 512, 4096, 4
+# Rows of the head, which each input looks at: one product of matrices brings their scores, while a
+# row of a bucket costs a wait for memory. 1/32 of the rows, within bounds; in a layer with no more
+# rows than the lower bound the head holds all of them.
+_HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
+# The other rows are in ranges by the largest score that they may have; each range ends at a row
+# number four times that of the range before.
+_GROWTH = 4
+# Of a range of n rows an input looks at n / 64, and at most at this number.
+_SHARE, _MOST = 1 / 64, 512
 # The largest score that a row may have: its score for the mean input, and 2 standard deviations of
 # its score over recent inputs.
 _DEVIATIONS = 2.0
-# Rows of a layer that are all looked at, since the tables would save nothing.
-LOOK_AT_ALL = 4096
 # The directions are those of this many of the last inputs.
 RECENT = 1024
 # Directions in which codes are hashed; sketches have up to `CODES`.
@@ -47,18 +60,16 @@ _HELD = 0.85
 _WATCHED, _MOVED = 256, 0.1
 # All rows are hashed again only after steps have computed so many outputs for each row of the
 # layer: by then it takes a small part of the time.
-_OUTPUTS_PER_ROW = 16
+_OUTPUTS_PER_ROW = 32
 # Weight of a step in the running mean of that share.
 _NEWEST = 0.3
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12
 # Tensors of a state, beside the projection.
 _KEPT = ("bounds", "sketches", "_offset", "_recent")
-# A shorter row is rounded to zeros.
-_SMALLEST = 1e-30
 # Rows of an input that are scored exactly, for each candidate. Dropout turns an input away from the
 # directions, so sketches alone would leave out a third of the ten best rows.
-_SCORED = 8
+_SCORED = 4
 # Candidates of an input for prediction.
 _ANSWERS = 128
 
@@ -71,9 +82,10 @@ class LSHProposer(Proposer):
     inputs vary. So rows and inputs are projected on the principal directions of recent inputs and
     hashed there. Rows are put into ranges by the largest score that they may have (norm-ranging,
     Yan et al. 2018, "Norm-ranging LSH for maximum inner product search"). An input looks at all of
-    the first range, and in the other ones at its buckets and at those that its least certain hashes
-    lead to (Lv et al. 2007, "Multi-probe LSH"). What comes up is ranked by sketches: the projection
-    of a row, rounded to 8 bits, and its prior. The best ones are scored with the weights.
+    the first range, the head, and in the other ones at its buckets and at those that its least
+    certain hashes lead to (Lv et al. 2007, "Multi-probe LSH"). What comes up is ranked by sketches:
+    the projection of a row, rounded to 8 bits, and its prior. The best ones are scored with the
+    weights.
 
     The rows that a step changed most, its labels and candidates, are projected and hashed again
     before the next step, and all rows when recent inputs have left the directions, or other rows
@@ -88,12 +100,12 @@ class LSHProposer(Proposer):
             ``family(in_features, hashes_per_table=K, num_tables=L, seed=seed)``, with a small power
             of two as ``in_features``.
         hashes_per_table: K, number of hashes in a code of the largest range; codes of the other
-            ranges have fewer. None: so many that an input looks at as many rows of each range as
-            there are in the first one.
+            ranges have fewer. None: a number for which an input looks at about 1/64 of a range, and
+            at most at 512 rows.
         num_tables: L, number of tables.
         probes: number of further buckets that an input looks into, in each table, at most 64; a
             family without ``probe_codes`` has none.
-        best: largest number of candidates of a sample; eight times as many are scored.
+        best: largest number of candidates of a sample; four times as many are scored.
         seed: seed of hash functions.
 
     Raises:
@@ -121,7 +133,7 @@ class LSHProposer(Proposer):
         *,
         family: Callable[..., HashFamily] = SimHash,
         hashes_per_table: int | None = None,
-        num_tables: int = 8,
+        num_tables: int = 4,
         probes: int = 15,
         best: int = 16,
         seed: int = 0,
@@ -162,9 +174,8 @@ class LSHProposer(Proposer):
                 "outputs cannot change; make the proposer with a class or functools.partial"
             )
         n = self.out_features
-        # How many rows are in the ranges up to each but the last; one range is enough for few rows.
-        first = int(min(max(_FIRST * n, _FEWEST), _MOST))
-        self._ends = [] if n <= LOOK_AT_ALL else [first]
+        # Where each range ends, but the last.
+        self._ends = [] if n <= HEAD else [int(min(max(_HEAD * n, HEAD), _MOST_HEAD))]
         while self._ends and 2 * _GROWTH * self._ends[-1] < n:
             self._ends.append(_GROWTH * self._ends[-1])
         self.families = self._make_families()
@@ -186,20 +197,20 @@ class LSHProposer(Proposer):
         self._followed: Any = None
 
     def _make_families(self) -> list[HashFamily]:
-        """A hash family for each range of rows but the first; small ranges have short codes."""
+        """A hash family for each range of rows but the head; small ranges have short codes."""
         assert self.family is not None
         width = _hashed_width(self.directions.shape[1])
         make = partial(self.family, width, seed=self.seed)
         bits = math.log2(make(hashes_per_table=1, num_tables=1).num_buckets)
-        most, ends = self.hashes_per_table, self._ends or [1]
-        if most is None:
-            looked = self.num_tables * (1 + self.probes) * (self.out_features - ends[-1])
-            most = max(1, round(math.log2(max(2, looked / ends[0])) / bits))
-        fewer = [round(math.log2(_GROWTH) * place / bits) for place in range(len(ends))]
+        hashes = []
+        for size in np.diff([*(self._ends or [0]), self.out_features]).tolist():
+            looked = self.num_tables * (1 + self.probes) * size / min(_MOST, _SHARE * size)
+            hashes.append(round(math.log2(looked) / bits))
+        more = 0 if self.hashes_per_table is None else self.hashes_per_table - hashes[-1]
         # Made in small layers, too, so that numbers out of range are errors in any layer.
         families = [
-            make(hashes_per_table=max(1, most - less), num_tables=self.num_tables)
-            for less in reversed(fewer)
+            make(hashes_per_table=max(1, number + more), num_tables=self.num_tables)
+            for number in hashes
         ]
         return families if self._ends else []
 
@@ -286,36 +297,30 @@ class LSHProposer(Proposer):
 
     def _projected(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``(n, k + 1)`` float32: rows in the directions, and their scores for the mean input."""
-        out = weight.float() @ torch.cat([self.directions, self.mean_input[:, None]], 1)
+        # Sketches have fewer bits than bfloat16; priors are compared with products of the weights.
+        kind = torch.bfloat16 if has_bfloat16(weight.device) else torch.float32
+        out = torch.empty(len(weight), self.directions.shape[1] + 1, device=weight.device)
+        out[:, :-1] = weight.to(kind) @ self.directions.to(kind)
+        out[:, -1] = weight.float() @ self.mean_input
         if bias is not None:
             out[:, -1] += bias
         return out
 
     def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.kernels.sketches`."""
-        projected = self._projected(weight, bias) - self._offset
-        rows, prior = projected[:, :-1], projected[:, -1]
-        lengths = rows.abs().amax(1)
-        known = lengths.isfinite() & prior.isfinite()
-        scale = torch.where(known, lengths / 127, 0)
-        out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
-        rounded = (rows / scale.clamp(min=_SMALLEST)[:, None]).nan_to_num(0, 0, 0)
-        out[:, : rows.shape[1]] = rounded.round_().clamp_(-127, 127).to(torch.int8)
-        floats = out.view(torch.float32)
-        floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
+        projected = self._projected(weight, bias)
+        if plain(projected):
+            return plain_sketches.sketch_rows(projected, self._offset)
+        out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
+        sketch_rows(array_view(projected), array_view(self._offset), _views(out))
         return out
 
-    def _largest_scores(self, sketches: Tensor) -> Tensor:
-        """``(n,)``: the score that a row may have for one of few inputs."""
-        found, k = torch.empty(len(sketches), device=sketches.device), len(self.variances)
-        for start in range(0, len(sketches), _BLOCK):
-            part = sketches[start : start + _BLOCK]
-            floats = part.view(torch.float32)
-            # No product of matrices: the sum of a row must not depend on the other rows.
-            spread = (part[:, :k].float().square() * self.variances).sum(1).sqrt()
-            scores = floats[:, PRIOR] + _DEVIATIONS * floats[:, SCALE] * spread
-            found[start : start + _BLOCK] = scores
-        return found
+    def _largest_scores(self, sketches: Tensor) -> np.ndarray:
+        """``(n,)`` float32: the score that a row may have for one of few inputs."""
+        out, variances = np.empty(len(sketches), np.float32), np.zeros(WIDTH, np.float32)
+        variances[: len(self.variances)] = self.variances
+        largest_scores(_views(sketches), variances, np.float32(_DEVIATIONS), out)
+        return out
 
     def _addresses(self, sketches: Tensor) -> np.ndarray:
         """The bucket ``(L, n)`` int32 of rows in each table: it depends on the sketches alone."""
@@ -324,12 +329,12 @@ class LSHProposer(Proposer):
             return out
         # Of rows with equal scores none is in an earlier range than the others.
         scores = self._largest_scores(sketches)
-        ranges = (scores[:, None] <= self.bounds).sum(1)
+        ranges = (scores[:, None] <= self.bounds.numpy()).sum(1)
         vectors = _mixed(sketches[:, : min(HASHED, len(self.variances))].float())
         for i, family in enumerate(self.families):
-            rows = (ranges == i + 1).nonzero()[:, 0]
+            rows = np.flatnonzero(ranges == i + 1)
             if len(rows):
-                out[:, rows.numpy()] = self._in_range(i, family.codes(vectors[rows]))
+                out[:, rows] = self._in_range(i, family.codes(vectors[torch.from_numpy(rows)]))
         return out
 
     def _in_range(self, place: int, codes: Any) -> np.ndarray:
@@ -342,7 +347,7 @@ class LSHProposer(Proposer):
     def _fill_tables(self) -> None:
         """Choose the ranges anew, and put all rows into the tables."""
         if self._ends and not plain(self.sketches):
-            scores = array_view(self._largest_scores(self.sketches))
+            scores = self._largest_scores(self.sketches)
             at = [len(scores) - 1 - end for end in self._ends]
             self.bounds = torch.from_numpy(np.partition(scores, at)[at])
         self._build()
@@ -357,7 +362,11 @@ class LSHProposer(Proposer):
         if plain(self.sketches):
             self.codes = self.codes[:, :0]
             return
-        self.codes = self._addresses(self.sketches)
+        # In parts, whose vectors stay in the cache.
+        self.codes = np.empty((self.num_tables, len(self.sketches)), np.int32)
+        for start in range(0, len(self.sketches), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            self.codes[:, rows] = self._addresses(self.sketches[rows])
         self.tables.build(self.codes)
 
     def touched(self, active: ActiveSet) -> None:
@@ -442,8 +451,10 @@ class LSHProposer(Proposer):
             self.looked = float(self.out_features)
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = torch.nn.functional.pad(z, (0, CODES - z.shape[1]))
-            return rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
-        codes, tables = [np.zeros((1, len(z)), np.int32)], [np.zeros(1, np.int64)]
+            return plain_sketches.rank_all(
+                z, self.sketches, torch.from_numpy(pairs).to(z.device), most
+            )
+        codes, tables = [np.zeros((0, len(z)), np.int32)], [np.zeros(0, np.int64)]
         vectors = _mixed(z[:, :HASHED])
         for i, family in enumerate(self.families):
             further: Any = getattr(family, "probe_codes", None)
@@ -453,22 +464,38 @@ class LSHProposer(Proposer):
                 probed = family.codes(vectors)
             codes.append(self._in_range(i, probed))
             tables.append(np.arange(len(probed)) % self.num_tables)
-        padded = torch.nn.functional.pad(z, (0, WIDTH - z.shape[1]))
-        ids = torch.empty(len(z), most, dtype=torch.int32)
-        floats = array_view(self.sketches.view(torch.float32))
+        products, head = self._head(z)
+        ids = torch.full((len(z), most), -1, dtype=torch.int32)
+        if not most:
+            return ids
         looked = rank_buckets(
-            array_view(padded),
+            array_view(products),
+            head,
+            array_view(torch.nn.functional.pad(z, (0, WIDTH - z.shape[1]))),
             np.concatenate(tables),
             np.concatenate(codes),
             self.tables.arrays(),
-            array_view(self.sketches),
-            floats,
+            _views(self.sketches),
             labels,
-            max(LOOK_AT_ALL, self.out_features // 16),
+            max(_MOST, self.out_features // 16),
             array_view(ids),
         )
         self.looked = float(looked.mean()) if len(looked) else 0.0
         return ids
+
+    def _head(self, z: Tensor) -> tuple[Tensor, Head]:
+        """The rows that each input looks at, and products of inputs ``(B, k)`` and sketches."""
+        buckets = self.tables.arrays()
+        start, size = buckets.starts[0, 0], buckets.seen[0, 0]
+        # In one order, since products of matrices may be rounded by it.
+        ids = np.sort(buckets.pool[0, start : start + size])
+        sketches = self.sketches[torch.from_numpy(ids).long()] if self._ends else self.sketches
+        numbers, floats = sketches[:, : z.shape[1]], sketches.view(torch.float32)
+        scales, priors = floats[:, SCALE].contiguous(), floats[:, PRIOR].contiguous()
+        # Numbers of 8 bits are exact in bfloat16.
+        kind = torch.bfloat16 if has_bfloat16() else torch.float32
+        products = (z.to(kind) @ numbers.to(kind).T).float()
+        return products, Head(ids, array_view(scales), array_view(priors))
 
     def candidates(self, queries: Queries) -> Pattern:
         """The best rows that are found for each input, the best first."""
@@ -549,6 +576,11 @@ class LSHProposer(Proposer):
         self._build()
 
 
+def _views(sketches: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Sketches as kernels take them: their numbers, and the same memory as floats."""
+    return array_view(sketches), array_view(sketches.view(torch.float32))
+
+
 def _share_held(centered: Tensor, directions: Tensor) -> float:
     """The share of the variance of inputs without their mean that some directions hold."""
     total = float(centered.square().sum())
@@ -565,8 +597,8 @@ def _mixed(vectors: Tensor) -> Tensor:
 
     Fast Walsh-Hadamard transform, up to a factor. Sums of whole numbers stay exact.
     """
-    width = _hashed_width(vectors.shape[1])
-    return torch.nn.functional.pad(vectors, (0, width - vectors.shape[1])) @ _hadamard(width)
+    known = vectors.shape[1]
+    return vectors @ _hadamard(_hashed_width(known))[:known]
 
 
 def _hadamard(width: int) -> Tensor:

@@ -20,7 +20,6 @@ import torch
 from hydra.utils import instantiate
 from report import RESULTS, table
 from rows import Row, Store, add_options, numbers, origin, parse, spread
-from sets import place
 from train_process import ROOT
 
 from slide import runtime
@@ -28,13 +27,24 @@ from slide.config import build_network, build_optimizer, fill_in, open_dataset, 
 from slide.training import Trainer
 from slide.training.loop import start_biases
 
-# Data set: overrides, and rows to learn from; None: all but those that are held out.
-SETS: dict[str, tuple[list[str], int | None]] = {
-    "debian": ([], None),
-    "gowalla": ([], None),
-    "fb15k": ([], 40_000),
-    "files": ([], None),
-    "amazon670k_like": (["dataset.train_samples=60000", "dataset.test_samples=10"], None),
+# Data set: its overrides, its folder among the data sets, and a number of rows to learn from; None:
+# all but the held-out ones.
+SETS: dict[str, tuple[list[str], str | None, int | None]] = {
+    "debian": (["dataset=debian"], "debian", None),
+    "gowalla": (["dataset=xmc", "dataset.name=gowalla"], "gowalla", None),
+    "fb15k": (["dataset=xmc", "dataset.name=fb15k"], "fb15k", 40_000),
+    "files": (["dataset=files"], "files", None),
+    "skip_grams": (["dataset=xmc", "dataset.name=skip_grams"], "text", 100_000),
+    "amazon670k_like": (
+        [
+            "dataset=amazon670k_like",
+            "dataset.train_samples=60000",
+            "dataset.test_samples=10",
+            "dataset.cache=datasets/amazon670k_like/cache_60000",
+        ],
+        None,
+        None,
+    ),
 }
 HELD_OUT = 4000
 # Sampler: its overrides, beside its own defaults.
@@ -42,6 +52,8 @@ SAMPLERS = {
     "uniform": ["sampler=uniform"],
     "lsh": ["sampler=lsh"],
     "lsh, DWTA": ["sampler=lsh", "hash=dwta"],
+    # Buckets of one row or none: what the head finds alone.
+    "lsh, K 30": ["sampler=lsh", "hash.hashes_per_table=30"],
     "faiss": ["sampler=faiss"],
     "index": ["sampler=index"],
     "neighbours": ["sampler=neighbours"],
@@ -63,11 +75,11 @@ FIGURES = {
 
 def measure(root: Path, case: Row) -> Row:
     """Train, and judge on the rows that were held out."""
-    overrides, rows = SETS[case["dataset"]]
-    where = place(case["dataset"], root) if not overrides else [f"dataset={case['dataset']}"]
+    overrides, folder, rows = SETS[case["dataset"]]
+    where = [f"dataset.root={root / folder}"] if folder else []
     sizes = [f"sampler.mode={case['mode']}", f"sampler.active={ACTIVE[case['mode']]}"]
     training = [f"trainer.epochs={math.ceil(case['epochs'])}", "ranker=none"]
-    words = [*where, *overrides, *SAMPLERS[case["sampler"]], *sizes, *training]
+    words = [*overrides, *where, *SAMPLERS[case["sampler"]], *sizes, *training]
     config = read_config([*words, f"seed={case['seed']}"])
     data = open_dataset(config)
     # All cases of a seed learn from the same rows.

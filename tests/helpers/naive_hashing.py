@@ -107,3 +107,22 @@ def rank_buckets(query, buckets, codes, scales, priors, left_out, largest, most)
             scores[row] = score
     # The sort is stable, so equal scores stay in the order of the rows.
     return sorted(scores, key=lambda row: -scores[row])[:most], sum(map(len, read))
+
+
+def sketch(projected, offset):
+    """The numbers of a rounded row, its scale and its prior."""
+    *row, prior = (
+        float(np.float32(x) - np.float32(y)) for x, y in zip(projected, offset, strict=True)
+    )
+    if not all(map(math.isfinite, [*row, prior])):
+        return [0] * len(row), 0.0, -math.inf
+    scale = max(map(abs, row)) / 127
+    return [round(x / scale) if scale else 0 for x in row], scale, prior
+
+
+def largest_score(numbers, scale, prior, variances, deviations):
+    """The prior of a row, and standard deviations of its score."""
+    spread = sum(
+        float(x) ** 2 * float(v) for x, v in zip(numbers, variances[: len(numbers)], strict=True)
+    )
+    return prior + deviations * scale * math.sqrt(spread)

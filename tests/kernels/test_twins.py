@@ -90,7 +90,9 @@ TWINS = {
     "score_row": ("naive_losses.score_row", "kernels/test_loss_rows.py"),
     "sigmoid": ("naive_losses.sigmoid", "kernels/test_loss_rows.py"),
     "softplus": ("naive_losses.softplus", "kernels/test_loss_rows.py"),
+    "largest_scores": ("naive_hashing.largest_score", "kernels/test_sketches.py"),
     "rank_buckets": ("naive_hashing.rank_buckets", "kernels/test_sketches.py"),
+    "sketch_rows": ("naive_hashing.sketch", "kernels/test_sketches.py"),
     "read_index": ("naive_numbers.read_index", "kernels/test_read_numbers.py"),
     "read_number": ("naive_numbers.read_number", "kernels/test_read_numbers.py"),
 }

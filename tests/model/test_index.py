@@ -39,8 +39,7 @@ def trained(data, proposer, **options):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tables_answer_as_before(data, family, tmp_path, monkeypatch):
-    monkeypatch.setattr(lsh_proposer, "_FEWEST", 4)
-    monkeypatch.setattr(lsh_proposer, "LOOK_AT_ALL", 8)  # Else there would be no ranges of rows.
+    monkeypatch.setattr(lsh_proposer, "HEAD", 4)  # Else there would be no ranges of rows.
     shape = {"hashes_per_table": 3, "num_tables": 2, "probes": 1}
     network = trained(data, partial(slide.LSHProposer, family=FAMILIES[family], **shape))
     proposer, model = network.output.sampler.proposer, Model(network)

@@ -118,8 +118,7 @@ def test_states_move(name, ways):
 @pytest.mark.parametrize("ways", [("kernels", "torch"), ("torch",)])
 def test_tables_are_right_after_steps_elsewhere(ways, monkeypatch):
     """In plain torch, as on other devices, rows are not in tables."""
-    monkeypatch.setattr(lsh_proposer, "_FEWEST", 4)
-    monkeypatch.setattr(lsh_proposer, "LOOK_AT_ALL", 8)  # Else there are no buckets.
+    monkeypatch.setattr(lsh_proposer, "HEAD", 4)  # Else there are no buckets.
     network = make("lsh")
     optimizer = slide.RowSparseAdam(network.parameters(), lr=0.5)
     for way in ways:

@@ -14,7 +14,7 @@ from slide.kernels import assemble_sets as set_kernels
 from slide.kernels import pattern_products as product_kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.kernels.random import random_below as kernel_below
-from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, rank_buckets
+from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, Head, rank_buckets, sketch_rows
 from slide.kernels.votes import RankedIds
 from slide.plain import sketches as plain_sketches
 from slide.plain.adam import AdamTensors, adam_rows
@@ -238,14 +238,27 @@ def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
         assert found[b].tolist() == best + [-1] * (most - len(best))
 
 
-def test_ranking_of_all_rows_as_in_one_bucket():
+def test_sketches_of_rows():
+    rng = np.random.default_rng(0)
+    projected, offset = (rng.standard_normal(s).astype(np.float32) for s in ((50, 21), 21))
+    projected[3, 2], projected[4, 20], projected[5] = np.nan, np.inf, offset
+    found = np.full((50, WIDTH), 7, np.int8)
+    sketch_rows(projected, offset, (found, found.view(np.float32)))
+    expected = plain_sketches.sketch_rows(tensor(projected), tensor(offset)).numpy()
+    # A quotient that is nearly half a number may be rounded to either side.
+    assert np.abs(found[:, :CODES].astype(int) - expected[:, :CODES]).max() <= 1
+    np.testing.assert_allclose(*(x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected)))
+
+
+def test_ranking_of_all_rows_as_in_the_head():
     queries, sketches, _ = draw_ranking(np.random.default_rng(0))
     labels = Pattern.from_lists([[b, 40] for b in range(7)])
     pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
     tables, ids = HashTables(1, 1, bucket_capacity=None), np.empty((7, 12), np.int32)
-    tables.build(np.zeros((1, 90), np.int32))
-    padded = np.pad(queries, ((0, 0), (0, WIDTH - CODES)))
-    where = np.zeros(1, np.int64), np.zeros((1, 7), np.int32), tables.arrays()
-    rank_buckets(padded, *where, sketches, sketches.view(np.float32), labels, 0, ids)
+    padded, floats = np.pad(queries, ((0, 0), (0, WIDTH - CODES))), sketches.view(np.float32)
+    products = queries @ sketches[:, :CODES].T.astype(np.float32)
+    head = Head(np.arange(90, dtype=np.int32), *floats[:, [SCALE, PRIOR]].T.copy())
+    nowhere = np.zeros(0, np.int64), np.zeros((0, 7), np.int32), tables.arrays()
+    rank_buckets(products, head, padded, *nowhere, (sketches, floats), labels, 0, ids)
     found = rank_all(tensor(queries), tensor(sketches), tensor(pairs), 12)
     np.testing.assert_array_equal(found.numpy(), ids)

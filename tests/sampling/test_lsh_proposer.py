@@ -17,7 +17,7 @@ from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 
-N, D, B = 12_000, 48, 64
+N, D, B = 20_000, 48, 64
 FAMILIES = {"simhash": SimHash, "dwta": partial(DWTA, bin_size=8)}
 kernels_only = pytest.mark.skipif(plain(), reason="plain torch ranks all rows")
 
@@ -62,7 +62,7 @@ def test_finds_what_exact_search_finds(family):
     proposer = fitted(weight, bias, inputs, family=FAMILIES[family])
     assert recall(proposer, weight, bias, inputs[:B]) > 0.8
     if not plain():
-        assert proposer.looked < 0.35 * N
+        assert proposer.looked < 0.3 * N
 
 
 @pytest.mark.compiled_only
@@ -100,7 +100,7 @@ def test_finds_in_a_trained_network(family):
 @kernels_only
 @pytest.mark.compiled_only
 def test_candidates_are_the_best_of_what_comes_up():
-    """With all rows in the first range nothing is missed but by rounding."""
+    """With all rows in the head nothing is missed but by rounding."""
     weight, bias, inputs = layer(outputs=4000)
     proposer = fitted(weight, bias, inputs)
     assert recall(proposer, weight, bias, inputs[:B]) > 0.99
@@ -182,7 +182,7 @@ class TestFollowing:
         assert proposer.refresh(weight, bias)
         assert proposer._held > 0.9 * proposer._held_first
 
-    def test_ranges_are_chosen_anew_when_the_first_one_has_doubled(self):
+    def test_ranges_are_chosen_anew_when_the_head_has_doubled(self):
         weight, bias, inputs = layer()
         proposer = fitted(weight, bias, inputs)
         most = proposer._ends[0]
@@ -216,14 +216,14 @@ def test_rows_without_numbers_are_no_candidates():
     assert not np.isin([3, 5, 8], proposer.candidates(inputs[:5]).indices).any()
 
 
-def test_equal_rows_are_not_all_in_the_first_range():
+def test_equal_rows_are_not_all_in_the_head():
     inputs = layer()[2]
     weight, bias = torch.zeros(N, D), torch.zeros(N)
     proposer = fitted(weight, bias, inputs)
     found = proposer.candidates(inputs[:4])
     assert len(found.indices) < N
     if not plain():
-        assert proposer.looked < N / 4
+        assert proposer.looked < N / 4 + 8
 
 
 def test_inputs_that_are_no_numbers_are_not_kept():
