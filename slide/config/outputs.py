@@ -10,7 +10,7 @@ from slide.config.build import CONFIG
 from slide.data import SparseDataset
 from slide.data.row_transform import old_label_ids
 from slide.distributed import ShardedNetwork
-from slide.distributed.network import full_blocks, full_shapes
+from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report

@@ -23,7 +23,7 @@ from slide.config.defaults import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
-from slide.distributed.loss import check_loss_of_group
+from slide.distributed.sharded_loss import check_loss_of_group
 from slide.files import comes_in_sight
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.

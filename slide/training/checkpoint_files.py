@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from slide.bars import say
 from slide.distributed import Group
-from slide.distributed.network import plain_name
+from slide.distributed.sharded_network import plain_name
 from slide.files import comes_in_sight
 from slide.nn import SlideNetwork
 from slide.runtime import versions

@@ -10,7 +10,7 @@ from slide.bars import Bar, say
 from slide.compilation import clock, compile_seconds
 from slide.data import Batch, Batches, SparseDataset, Split, kind_of, validation_split
 from slide.distributed import Group
-from slide.distributed.network import run_on_main_process
+from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
@@ -34,7 +34,7 @@ from slide.training.lr_schedules import (
 )
 from slide.training.monitor import Counters, Monitor, log_scalars, summary_of, write_summary
 from slide.training.options import TrainingOptions
-from slide.training.validation import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
 
 
 class Trainer:
@@ -305,7 +305,7 @@ class Trainer:
             samples: number of samples to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
             network: answers in the place of the network; see
-                `slide.distributed.network.run_on_main_process`. None: it answers.
+                `slide.distributed.sharded_network.run_on_main_process`. None: it answers.
         """
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))

@@ -23,7 +23,7 @@ from slide.config import command
 from slide.tensor_folder import SUFFIX
 from slide.training.checkpoint import read_checkpoint
 from slide.training.checkpoint_files import find_checkpoints, last_checkpoint
-from slide.training.validation import BEST
+from slide.training.stopping import BEST
 
 # The parts of this job take about equal times.
 JOB = (

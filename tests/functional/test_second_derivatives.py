@@ -15,7 +15,7 @@ from torch.autograd.functional import hessian
 
 import slide
 from slide.distributed import Group, ShardedSampledLinear
-from slide.distributed.layers import _OfAllRanks, _SumOverRanks
+from slide.distributed.sharded_layers import _OfAllRanks, _SumOverRanks
 from slide.functional import (
     CSRMatrix,
     active_conv2d,

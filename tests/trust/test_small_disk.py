@@ -15,9 +15,9 @@ import pytest
 from helpers import job
 
 from slide.config import command
-from slide.training import trainer, validation
+from slide.training import stopping, trainer
 from slide.training.monitor import Monitor
-from slide.training.validation import HeldOutSamples
+from slide.training.stopping import HeldOutSamples
 
 PAGE = 4096
 pytestmark = pytest.mark.compiled_only  # Compiled kernels are written to files, too.
@@ -129,14 +129,14 @@ def test_the_log(disk, finished, monkeypatch, file):
 def test_the_best_weights(disk, words, monkeypatch, step):
     """Before there are any, and in the place of others."""
     run, more = disk / "run", ("trainer.patience=5", "trainer.checkpoint_every=1")
-    monkeypatch.setattr(validation, "evaluation_interval", lambda steps: 1)
+    monkeypatch.setattr(stopping, "evaluation_interval", lambda steps: 1)
     scores = iter([0.1, 0.2, 0.3, 0.4, 0.5])
     monkeypatch.setattr(HeldOutSamples, "precision", lambda *words: next(scores))
     if step == 3:
         job.main(*words, *more, "trainer.max_steps=2")
     before, best = (job.files_of(run / name) for name in ("checkpoints", "best"))
     with monkeypatch.context() as patched:
-        fill_before(patched, validation, "network_state", disk)
+        fill_before(patched, stopping, "network_state", disk)
         start = [f"resume={run}"] if step == 3 else [*words, *more]
         said = job.failure(*start, "trainer.max_steps=4")
     kept = "those before are kept" if step == 3 else "there are none before"

@@ -15,9 +15,9 @@ from slide import FullSampler
 from slide.data import SparseDataset, Split, kind_of
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
-from slide.training import lr_schedules, validation
+from slide.training import lr_schedules, stopping
 from slide.training.evaluation import precision_at_k
-from slide.training.validation import EarlyStopping, HeldOutSamples
+from slide.training.stopping import EarlyStopping, HeldOutSamples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
@@ -187,8 +187,8 @@ def test_known_labels_are_left_out_of_predictions(tmp_path):
 
 
 def test_other_samples_are_evaluated_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(validation, "_BATCH", 7)
-    monkeypatch.setattr(validation, "_SAMPLES", 11)
+    monkeypatch.setattr(stopping, "_BATCH", 7)
+    monkeypatch.setattr(stopping, "_SAMPLES", 11)
     data = job.make_data(tmp_path)
     network = job.make_network(data, partial(FullSampler))
     samples = HeldOutSamples(data.train, data.test, "other")
@@ -415,7 +415,7 @@ from slide.bars import Bar
 from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import Counters, Monitor
-from slide.training.validation import EarlyStopping, HeldOutSamples
+from slide.training.stopping import EarlyStopping, HeldOutSamples
 FOLDER = pathlib.Path("BEST")
 
 def work(group):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slide.backend import on_device
 from slide.distributed.group import Group
-from slide.distributed.layers import ShardedInputLinear, ShardedOutputLinear
+from slide.distributed.sharded_layers import ShardedInputLinear, ShardedOutputLinear
 from slide.distributed.shares import Shares, uniform_rows
 from slide.inputs import as_csr
 from slide.nn import SlideNetwork
@@ -178,7 +178,7 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
     Example:
         >>> import torch, slide
         >>> from slide.distributed import Group, ShardedNetwork
-        >>> from slide.distributed.network import run_on_main_process
+        >>> from slide.distributed.sharded_network import run_on_main_process
         >>> group = Group.alone()
         >>> shared = ShardedNetwork(100, [16], 1000, slide.FullSampler, group)
         >>> with run_on_main_process(shared, group) as network:

@@ -13,7 +13,7 @@ from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host
 from slide.distributed.group import Group
-from slide.distributed.loss import Task, check_loss_of_group, loss_over_ranks
+from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
 from slide.distributed.shares import Shares, normal_rows, uniform_rows
 from slide.functional.autocast import outside_autocast
 from slide.functional.linear import DTYPES, LinearOptions, check_linear

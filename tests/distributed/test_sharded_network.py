@@ -10,7 +10,11 @@ from helpers.matrices import make_csr, make_pattern
 from helpers.ranks import run_ranks, several
 
 from slide.distributed.group import Group
-from slide.distributed.network import MainProcessNetwork, ShardedNetwork, run_on_main_process
+from slide.distributed.sharded_network import (
+    MainProcessNetwork,
+    ShardedNetwork,
+    run_on_main_process,
+)
 from slide.functional.losses import LOSSES
 from slide.nn.losses import ActiveLoss
 from slide.nn.network import SlideNetwork
@@ -262,7 +266,7 @@ import numpy as np
 from slide import FullSampler
 from slide.distributed import ShardedNetwork
 from slide.distributed.launch import patient_group
-from slide.distributed.network import run_on_main_process
+from slide.distributed.sharded_network import run_on_main_process
 from helpers.matrices import make_csr
 
 def make(group, **options):

@@ -10,7 +10,7 @@ from helpers.matrices import make_csr, to_dense
 from helpers.ranks import run_ranks, several
 
 from slide.distributed.group import Group
-from slide.distributed.layers import ShardedInputLinear, ShardedSampledLinear
+from slide.distributed.sharded_layers import ShardedInputLinear, ShardedSampledLinear
 from slide.distributed.shares import Shares
 from slide.nn.losses import ActiveLoss
 
