@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from slide import checks
 from slide.data.dataset import Split
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import FetchError
 from slide.data.formats.text_writer import write_xmc
 from slide.sparse import CSR, Pattern
+from slide.utils import checks
 
 BUILT_FILES = ("train.txt", "test.txt")
 # Share of the rows that become test rows.

@@ -18,8 +18,6 @@ from slide.hashing import DWTA as DWTA
 from slide.hashing import HashFamily as HashFamily
 from slide.hashing import HashTables as HashTables
 from slide.hashing import SimHash as SimHash
-from slide.inputs import as_csr as as_csr
-from slide.inputs import as_pattern as as_pattern
 from slide.nn import Activation as Activation
 from slide.nn import ActiveLoss as ActiveLoss
 from slide.nn import SampledConv2d as SampledConv2d
@@ -43,6 +41,8 @@ from slide.sampling import Sampler as Sampler
 from slide.search import exact_top_k as exact_top_k
 from slide.sparse import CSR as CSR
 from slide.sparse import Pattern as Pattern
+from slide.sparse import as_csr as as_csr
+from slide.sparse import as_pattern as as_pattern
 
 if typing.TYPE_CHECKING:
     from slide.estimator import SlideClassifier as SlideClassifier

@@ -1,4 +1,4 @@
-"""Which code computes: the kernels, or the same operations in plain torch.
+"""Which code computes, the kernels or the same operations in plain torch; devices of tensors.
 
 Kernels read the memory of the CPU. Where a tensor lies on another device, the functions of
 `slide.plain` compute the same there. ``SLIDE_BACKEND=torch`` chooses them on the CPU, too: tests
@@ -6,6 +6,7 @@ compare the two, and it helps where numba does not run well. Nothing else decide
 operation asks `plain`, and nothing depends on an import of CUDA.
 """
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
+from slide.utils import checks
 
 CPU = torch.device("cpu")
 # Types of numbers that kernels read; bfloat16 is read by the products of torch alone.
@@ -130,3 +131,48 @@ def native(values: Tensor) -> Any:
     Row numbers and codes have this form outside of `slide.plain`.
     """
     return values.numpy() if values.device.type == "cpu" else values
+
+
+def array_view(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a tensor as an array, without a copy.
+
+    The version counter of autograd does not count writes to the array.
+
+    Raises:
+        ValueError: if the tensor is not contiguous, or not on the CPU.
+    """
+    if not tensor.is_cpu:
+        check_on_cpu("with kernels", tensor)
+    if not tensor.is_contiguous():
+        raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+
+
+def check_on_cpu(what: str, *tensors: torch.Tensor) -> None:
+    """Raise ValueError for a tensor on another device; ``what`` only the CPU computes."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise ValueError(
+                f"slide computes {what} on the CPU only; got a tensor on {tensor.device}"
+            )
+
+
+def check_together(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor | None) -> None:
+    """Raise ValueError unless all tensors are on the device of the weight."""
+    for tensor in (x, *others):
+        if tensor is not None and tensor.device != weight.device:
+            raise ValueError(
+                f"the input or bias is on {tensor.device} but the weight is on {weight.device}; "
+                "move one of them"
+            )
+
+
+@functools.cache
+def has_bfloat16(device: torch.device | None = None) -> bool:
+    """Whether a device, or the CPU, multiplies bfloat16 matrices faster than float32 ones."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device is not None and device.type != "cpu":
+        return False
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slide import checks
-from slide.bars import until_reader_goes
 from slide.report.figures import draw_comparison, save
 from slide.report.run_files import RunFiles, read_run
-from slide.tables import SELECTION_COLUMNS, figure_columns, text_table
+from slide.report.text_tables import SELECTION_COLUMNS, figure_columns, text_table
+from slide.utils import checks
+from slide.utils.progress_bar import until_reader_goes
 
 _ABOUT = """\
 Compares runs of slide-train: the settings that differ, precision, what the look-ups found, time and

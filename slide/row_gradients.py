@@ -3,6 +3,12 @@
 A backward pass leaves them on the weight (`add_row_gradient`), and `slide.RowSparseAdam` takes
 them from the weight (`take_row_gradients`).
 
+Two marks lie on parameters, too. The numbering (`numbering`) changes when rows are added or
+removed: a backward pass that ran with the former numbers would give rows the gradients of others,
+or write outside of the weight, so operations note it in the forward pass and compare. And
+`mark_shared` notes the group whose processes have other rows each; layers mark their parameters
+whenever they use them, because a copy of a layer has new parameters.
+
 Example:
     >>> import numpy as np, torch
     >>> from slide.row_gradients import RowGradient, add_row_gradient, dense_gradient
@@ -25,10 +31,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slide.active_set import Transposed
-from slide.backend import on_device, plain
+from slide.backend import array_view, on_device, plain
 from slide.kernels import pattern_products as kernels
 from slide.plain.pattern_products import total_rows
-from slide.runtime import array_view
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
@@ -298,3 +303,46 @@ def as_rows(parameter: torch.Tensor) -> torch.Tensor:
     """
     width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 would say nothing.
     return parameter.detach().view(num_rows(parameter), width)
+
+
+def renumber_rows(parameter: torch.Tensor) -> None:
+    """Note that the rows of a parameter have other numbers from now on.
+
+    Example:
+        >>> import torch
+        >>> from slide.row_gradients import numbering, renumber_rows
+        >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
+        >>> before = numbering(weight)
+        >>> renumber_rows(weight)
+        >>> numbering(weight) == before
+        False
+    """
+    parameter.times_renumbered = numbering(parameter)[0] + 1  # type: ignore[attr-defined]
+
+
+def numbering(parameter: torch.Tensor) -> tuple[int, int]:
+    """A mark of the present row numbers, which is another one after they change."""
+    count = len(parameter) if parameter.ndim else 1
+    return getattr(parameter, "times_renumbered", 0), count
+
+
+def mark_shared(group: Any, *parameters: torch.Tensor | None) -> None:
+    """Note that the rows of parameters are shared out among the processes of a group.
+
+    Example:
+        >>> import torch
+        >>> from slide.distributed import Group
+        >>> from slide.row_gradients import mark_shared, sharing_group
+        >>> weight, group = torch.nn.Parameter(torch.zeros(2)), Group.alone()
+        >>> mark_shared(group, weight, None)
+        >>> sharing_group(weight) is group
+        True
+    """
+    for parameter in parameters:
+        if parameter is not None:
+            parameter.shared_by = group  # type: ignore[attr-defined]
+
+
+def sharing_group(parameter: torch.Tensor) -> Any:
+    """The group whose processes share out the rows of a parameter; None: this one has all."""
+    return getattr(parameter, "shared_by", None)

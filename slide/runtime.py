@@ -1,15 +1,16 @@
-"""Threads, modes of torch, random keys, and views of tensors as arrays without a copy."""
+"""How this process computes: threads, kept memory, determinism, and versions.
+
+This module is imported first: it sets environment variables that libraries read as they load.
+"""
 
 import ctypes
-import functools
 import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
-from typing import Any, TypeVar
 
 # OpenMP reads these variables when it is loaded. Idle threads that spin for a long time take the
 # cores from other pools, such as the pool of FAISS. But a step enters the pool that torch and numba
@@ -22,20 +23,17 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numba
-import numpy as np
 import torch
 from numba.core import config
 
-from slide import checks
-from slide.limits import core_limit
+from slide.utils import checks
+from slide.utils.resources import core_limit
 
 VERSION = "0.1.0"
 
-_MASK = (1 << 64) - 1
 # glibc's options, as environment variables and in bytes: the size from which the system provides
 # an array's memory directly, and the size of free memory from which glibc gives memory back.
 _MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
-_F = TypeVar("_F", bound=Callable)
 _PROCESS, _LOCAL = os.getpid(), threading.local()
 
 if hasattr(os, "register_at_fork"):
@@ -135,7 +133,7 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
     """
     checks.flag("deterministic", deterministic)
     checks.whole("seed", seed, 0)
-    if seed > _MASK:
+    if seed >= 1 << 64:
         raise ValueError(f"seed must be below 2^64, not {seed}")
     torch.manual_seed(seed)
     changed = deterministic != torch.are_deterministic_algorithms_enabled()
@@ -178,115 +176,6 @@ def one_thread() -> Iterator[None]:
     finally:
         if threads > 1:
             numba.set_num_threads(threads)
-
-
-def untraced(function: _F) -> _F:
-    """Exclude a function from ``torch.compile``, which cannot trace numba kernels."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        # Importing the compiler takes a second, and nothing is traced before it is imported.
-        if "torch._dynamo" in sys.modules:
-            return _disabled(function)(*arguments, **keywords)
-        return function(*arguments, **keywords)
-
-    return call  # type: ignore[return-value]
-
-
-def profiled(name: str) -> Callable[[_F], _F]:
-    """Make PyTorch's profiler show the calls of a function as a range ``slide::name``.
-
-    Without a running profiler this costs a tenth of a microsecond for each call.
-
-    Example:
-        >>> import torch
-        >>> from slide.runtime import profiled
-        >>> @profiled("square")
-        ... def square(x):
-        ...     return x * x
-        >>> with torch.profiler.profile() as profile:
-        ...     _ = square(torch.ones(3))
-        >>> [event.key for event in profile.key_averages() if "slide" in event.key]
-        ['slide::square']
-    """
-
-    def wrap(function: _F) -> _F:
-        @functools.wraps(function)
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            if not torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
-                return function(*arguments, **keywords)
-            with torch.profiler.record_function(f"slide::{name}"):
-                return function(*arguments, **keywords)
-
-        return call  # type: ignore[return-value]
-
-    return wrap
-
-
-@functools.cache
-def _disabled(function: Callable) -> Callable:
-    return torch.compiler.disable(function)
-
-
-def random_key(*parts: int) -> np.uint64:
-    """A 64-bit key that depends on all of ``parts``, for `slide.kernels.random`.
-
-    Each part takes two rounds of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
-    number generators").
-    """
-    key = 0
-    for part in parts:
-        key = ((key ^ (part & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
-        for _ in range(2):
-            key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-            key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _MASK
-            key ^= key >> 31
-    return np.uint64(key)
-
-
-def check_on_cpu(what: str, *tensors: torch.Tensor) -> None:
-    """Raise ValueError for a tensor on another device; ``what`` only the CPU computes."""
-    for tensor in tensors:
-        if tensor.device.type != "cpu":
-            raise ValueError(
-                f"slide computes {what} on the CPU only; got a tensor on {tensor.device}"
-            )
-
-
-def check_together(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor | None) -> None:
-    """Raise ValueError unless all tensors are on the device of the weight."""
-    for tensor in (x, *others):
-        if tensor is not None and tensor.device != weight.device:
-            raise ValueError(
-                f"the input or bias is on {tensor.device} but the weight is on {weight.device}; "
-                "move one of them"
-            )
-
-
-def array_view(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a tensor as an array, without a copy.
-
-    The version counter of autograd does not count writes to the array.
-
-    Raises:
-        ValueError: if the tensor is not contiguous, or not on the CPU.
-    """
-    if not tensor.is_cpu:
-        check_on_cpu("with kernels", tensor)
-    if not tensor.is_contiguous():
-        raise ValueError(f"a contiguous tensor is needed; got strides {tensor.stride()}")
-    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
-
-
-@functools.cache
-def has_bfloat16(device: torch.device | None = None) -> bool:
-    """Whether a device, or the CPU, multiplies bfloat16 matrices faster than float32 ones."""
-    if device is not None and device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device is not None and device.type != "cpu":
-        return False
-    known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def versions() -> dict[str, str]:

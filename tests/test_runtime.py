@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from slide import limits, runtime
+from slide import runtime
+from slide.backend import array_view
+from slide.utils import resources
+from slide.utils.random_keys import random_key
 
 
 class TestThreads:
@@ -21,7 +24,7 @@ class TestThreads:
         assert numba.get_num_threads() == torch.get_num_threads() == runtime.num_threads() == 1
         threads(0)
         most = numba.config.NUMBA_NUM_THREADS
-        everything = min(most, limits.core_limit() or most)
+        everything = min(most, resources.core_limit() or most)
         assert numba.get_num_threads() == torch.get_num_threads() == everything
 
     @pytest.mark.parametrize("cores", [1, 100_000, None])
@@ -149,19 +152,19 @@ def test_one_thread_in_deterministic_mode_whoever_set_it():
 class TestKeys:
     def test_is_a_function_of_all_parts(self):
         parts = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (-1,), (2**63,), (1, 0, 0)]
-        keys = [runtime.random_key(*p) for p in parts]
+        keys = [random_key(*p) for p in parts]
         assert all(isinstance(key, np.uint64) for key in keys)
         assert len(set(keys)) == len(parts)
-        assert keys == [runtime.random_key(*p) for p in parts]
+        assert keys == [random_key(*p) for p in parts]
 
     def test_one_bit_of_a_part_changes_half_of_the_key(self):
         for place in range(2):
             flips = []
             for bit in range(64):
                 parts = [5, 9]
-                key = runtime.random_key(*parts)
+                key = random_key(*parts)
                 parts[place] ^= 1 << bit
-                flips.append(int(key ^ runtime.random_key(*parts)).bit_count())
+                flips.append(int(key ^ random_key(*parts)).bit_count())
             assert 29 < np.mean(flips) < 35
             assert min(flips) > 12
 
@@ -169,13 +172,13 @@ class TestKeys:
 class TestViews:
     def test_shares_memory(self):
         tensor = torch.zeros(2, 3, requires_grad=True)
-        runtime.array_view(tensor)[1, 2] = 5
+        array_view(tensor)[1, 2] = 5
         assert tensor[1, 2] == 5
 
     def test_needs_contiguous_memory(self):
         with pytest.raises(ValueError, match="contiguous"):
-            runtime.array_view(torch.zeros(2, 3).T)
+            array_view(torch.zeros(2, 3).T)
 
     def test_needs_the_cpu(self):
         with pytest.raises(ValueError, match="on meta"):
-            runtime.array_view(torch.zeros(2, device="meta"))
+            array_view(torch.zeros(2, device="meta"))

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from slide.scratch import Scratch
+from slide.active_set import Scratch
 
 
 class TestScratch:

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import FetchError
@@ -33,6 +32,7 @@ from slide.data.transform_steps import (
     tf_idf_weights,
 )
 from slide.sparse import Pattern
+from slide.utils.progress_bar import ProgressBar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from package_index import (
@@ -95,7 +95,7 @@ def _read_rows(index: Path | None) -> Split:
         entries = read_packages(lines, str(index or " ".join(COMMAND)))
         # apt also names packages that are installed but in none of its archives.
         known = (entry for entry in entries if index is not None or ARCHIVED in entry)
-        rows = count_packages(Bar(known, unit=" packages"))
+        rows = count_packages(ProgressBar(known, unit=" packages"))
     if len(rows) < 2:
         raise _too_few(index, len(rows))
     return rows

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from slide.bars import Bar
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import FetchError
 from slide.data.transform_steps import row_counts
 from slide.sparse import Pattern
+from slide.utils.progress_bar import ProgressBar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from package_index import (
@@ -88,7 +88,7 @@ def prepare(
     check_request(root, test_share, **counts)
     source = "the index of contents" if index is None else str(index)
     with _opened_index(index) as lines:
-        directories, names = read_contents(Bar(lines, unit=" lines"), source)
+        directories, names = read_contents(ProgressBar(lines, unit=" lines"), source)
     rows = rows_of(directories, names, most_labels, seed)
     if len(rows) < 2:
         raise DataError(

@@ -2,9 +2,9 @@
 
 import sys
 
-from slide.bars import until_reader_goes
 from slide.check.machine import describe_machine
 from slide.check.self_test import run_self_tests
+from slide.utils.progress_bar import until_reader_goes
 
 
 def main() -> None:

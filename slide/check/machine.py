@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from slide.limits import free_memory, in_gib, memory_limit, peak_memory_mb
-from slide.runtime import has_bfloat16, num_threads, versions
+from slide.backend import has_bfloat16
+from slide.runtime import num_threads, versions
+from slide.utils.resources import free_memory, in_gib, memory_limit, peak_memory_mb
 
 
 def describe_machine() -> dict[str, str]:

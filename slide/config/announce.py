@@ -7,10 +7,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from slide import runtime
-from slide.bars import say
-from slide.compilation import tell_first
 from slide.config.defaults import run_device
 from slide.data import SparseDataset
+from slide.utils.profiling import tell_first
+from slide.utils.progress_bar import log
 
 # Scores of fewer rows may be off by several points.
 _FEW = 100
@@ -24,15 +24,15 @@ def announce_data(data: SparseDataset, holdout: float) -> None:
         holdout: share of the training rows that judge in place of the test rows; 0: none.
     """
     judged = f"{holdout:.3g} of them judge in place of the" if holdout else f"{len(data.test):,}"
-    say(
+    log(
         f"data      {data.name}: {len(data.train):,} training rows, {judged} test rows, "
         f"{data.num_features:,} features, {data.num_labels:,} labels"
     )
     if not holdout and not len(data.test.labels.indices):
-        say("warning   no test row has a label, so all scores will be 0")
+        log("warning   no test row has a label, so all scores will be 0")
     judging = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
     if judging < _FEW:
-        say(f"warning   {judging} rows judge the run, so its scores are rough")
+        log(f"warning   {judging} rows judge the run, so its scores are rough")
 
 
 def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
@@ -48,17 +48,17 @@ def announce_run(config: DictConfig, labels: int, folder: Path) -> None:
     active = f"{chosen:,} of {labels:,}"
     hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
     how = "" if chosen == labels else f", {sampler.mode.replace('_', ' ')}, {_draws(config)}"
-    say(f"network   hidden: {hidden}; active: {active}{how}")
+    log(f"network   hidden: {hidden}; active: {active}{how}")
     epochs = trainer.epochs
     if epochs == "auto":
         most = trainer.max_epochs
         epochs = "auto" if most is None else f"auto, at most {most}"
     batch, threads, device = trainer.batch_size, runtime.num_threads(), run_device(config)
     place = "" if device.type == "cpu" else f"; on {device}"
-    say(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{place}")
+    log(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{place}")
     if place and config.ranker:
-        say("re-ranker near rows, classifiers and judge compute on the CPU")
-    say(f"folder    {folder}")
+        log("re-ranker near rows, classifiers and judge compute on the CPU")
+    log(f"folder    {folder}")
 
 
 def _draws(config: DictConfig) -> str:
@@ -72,7 +72,7 @@ def _draws(config: DictConfig) -> str:
 @contextmanager
 def announced_compilation() -> Iterator[None]:
     """Inside of it, the first kernel that compiles is announced."""
-    tell_first(lambda: say("compiling kernels, once: later runs find them on the disk"))
+    tell_first(lambda: log("compiling kernels, once: later runs find them on the disk"))
     try:
         yield
     finally:

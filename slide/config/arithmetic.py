@@ -2,7 +2,8 @@
 
 import torch
 
-from slide.runtime import has_bfloat16, library_threads, versions
+from slide.backend import has_bfloat16
+from slide.runtime import library_threads, versions
 
 # Other versions of these compute or draw otherwise; those of the rest hardly do.
 _COMPUTING = ("slide", "torch", "numpy", "numba")

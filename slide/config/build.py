@@ -7,8 +7,7 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide import checks, runtime
-from slide.bars import say
+from slide import runtime
 from slide.config.announce import announce_data, announce_run
 from slide.config.compose import settings
 from slide.config.defaults import check_used, fill_in, run_device
@@ -26,11 +25,14 @@ from slide.config.samplers import proposer_has
 from slide.config.threads import share_threads
 from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
-from slide.files import check_run_dir, hold_folder, make_run_folder, write_text
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.loop import start_biases
+from slide.utils import checks
+from slide.utils.files import write_text
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import check_run_dir, hold_folder, make_run_folder
 
 CONFIG = "config.yaml"
 
@@ -162,7 +164,7 @@ def build_trainer(
     if trainer.ended:
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
-        say(f"the training of this run has ended; what comes after it is done again{helps}")
+        log(f"the training of this run has ended; what comes after it is done again{helps}")
     if config.network.prior_bias and trainer.step == 0:
         start_biases(network, trainer.loop.loss, trainer.train_split.labels)
     if ranks.leads:

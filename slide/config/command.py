@@ -11,8 +11,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from slide import checks
-from slide.bars import say
 from slide.config.announce import announced_compilation
 from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import (
@@ -33,11 +31,13 @@ from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.distributed.group import LostProcessError
 from slide.distributed.launch import find_place
-from slide.files import resume_word
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_files import last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
+from slide.utils import checks
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import resume_word
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -172,9 +172,9 @@ def _run(
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
     if ranks.leads:
-        say(f"sets      {selection_line(summary)}")
+        log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
-            say(f"warning   {sentence}")
+            log(f"warning   {sentence}")
         scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
@@ -229,7 +229,7 @@ DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 
 
 def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:
-    say(said)
+    log(said)
     raise Interrupted(exit_status(error))
 
 

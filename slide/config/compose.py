@@ -15,7 +15,7 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
-from slide import checks
+from slide.utils import checks
 
 USER_ERRORS = (ValueError, TypeError, OSError)
 # Keys that say what a file builds; they are not settings.

@@ -7,13 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide.config.compose import find_conf
 from slide.distributed.launch import find_place, find_rank_device
-from slide.sizes import (
-    active_outputs,
-    batch_size,
-    default_search,
-    hidden_width,
-    output_scale,
-)
+from slide.utils.sizes import active_outputs, batch_size, default_search, hidden_width, output_scale
 
 # What sampler=full builds. It means all outputs, whatever a recipe says of their number.
 FULL = "slide.FullSampler"

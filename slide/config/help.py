@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from slide.config.compose import INTERNAL, find_conf
 from slide.config.resume import REPLACEABLE
-from slide.files import write_text
+from slide.utils.files import write_text
 
 WIDTH, KEY_WIDTH = 100, 34
 # Keys that are not settings: what a file builds, and a hint for missing files.

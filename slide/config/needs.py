@@ -11,14 +11,12 @@ import numpy as np
 from omegaconf import DictConfig
 
 from slide import runtime
-from slide.bars import say
 from slide.config.ranks import ALONE, Ranks
 from slide.config.samplers import proposer_has
 from slide.data import SparseDataset, Split
 from slide.data.dataset import take_labels
 from slide.data.kind import kind_of
 from slide.data.validation import held_rows
-from slide.limits import free_memory, in_gib, resident_memory
 from slide.ranking.associations import MOST_LABELS
 from slide.ranking.dense_search import count_as_dense
 from slide.ranking.ensemble import ROWS_AT_ONCE
@@ -26,6 +24,8 @@ from slide.ranking.evidence import COLUMNS
 from slide.ranking.item_regressions import WEIGHTS, num_sharing
 from slide.ranking.linear_classifiers import MOST_COPIED, counts_items
 from slide.ranking.row_blocks import MOST_ROOM
+from slide.utils.progress_bar import log
+from slide.utils.resources import free_memory, in_gib, resident_memory
 
 MIB = 1 << 20
 LIBRARIES = 75 * MIB  # Python, libraries that are imported later, and compiled kernels.
@@ -184,7 +184,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
         if phases["ending"]["re-ranker"]:
             said += f", and the first one {in_gib(needed)} for the re-ranker"
     if free is None:
-        return say(f"memory    {said}")
+        return log(f"memory    {said}")
     # What this process holds is not free, but it is part of what it needs.
     there = max(free // (beside + 1), free - beside * others) + held
     said += f", {in_gib(there)} are free" + (" for it" if ranks.group.size > 1 else "")
@@ -199,7 +199,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
         said += ": " + ", ".join(f"{name} {in_gib(parts[name])}" for name in largest[:3])
         helpful = [advice[name] for name in largest if parts[name] and advice.get(name)]
         said += f". To need less: {'; '.join(helpful[:3])}"
-    say(f"memory    {said}")
+    log(f"memory    {said}")
 
 
 def _advice(config: DictConfig, data: SparseDataset) -> dict[str, str]:

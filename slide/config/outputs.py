@@ -14,8 +14,8 @@ from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
-from slide.tensor_folder import Written, stream_file
 from slide.training import Trainer
+from slide.utils.tensor_folder import Written, stream_file
 
 
 def write_run_model(trainer: Trainer) -> None:

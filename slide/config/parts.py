@@ -8,7 +8,6 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide import checks
 from slide.config.defaults import run_device
 from slide.config.samplers import build_sampler, hidden_samplers
 from slide.data import SparseDataset
@@ -16,6 +15,7 @@ from slide.distributed import Group, ShardedNetwork
 from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler, Sampler
+from slide.utils import checks
 
 
 class SharedRows(NamedTuple):

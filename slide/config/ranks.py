@@ -16,7 +16,6 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from slide.bars import hush, say
 from slide.config.arithmetic import arithmetic, package_versions
 from slide.config.compose import settings
 from slide.config.defaults import run_device
@@ -24,7 +23,8 @@ from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
 from slide.distributed.sharded_loss import check_loss_of_group
-from slide.files import comes_in_sight
+from slide.utils.progress_bar import log, silence
+from slide.utils.run_folders import comes_in_sight
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
@@ -75,7 +75,7 @@ def join_ranks(config: DictConfig) -> Ranks:
     if place.size == 1:
         return ALONE
     if not _joined:
-        hush(place.rank > 0)
+        silence(place.rank > 0)
         device = run_device(config)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # What NCCL works on.
@@ -117,7 +117,7 @@ def note_slurm() -> None:
 
     if JobEnvironment().num_tasks > 1:
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
-        hush(find_place().rank > 0)
+        silence(find_place().rank > 0)
 
 
 class LostExit(SystemExit):
@@ -219,7 +219,7 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             "words, the same data and the same packages"
         )
     for said in _differences(group.gather(arithmetic(run_device(config)))):
-        say(
+        log(
             f"warning: {said}: sums may be rounded in other ways, and weights that all ranks keep "
             "may drift apart"
         )

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from slide.checks import override_key
 from slide.config.ranks import OWN, Ranks
-from slide.files import write_json
+from slide.utils.checks import override_key
+from slide.utils.files import write_json
 
 
 def restarts() -> int:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from slide.checks import override_key
 from slide.config.build import CONFIG
 from slide.config.compose import read_config, read_value
 from slide.config.ranks import OWN, Ranks
 from slide.config.restarts import FolderNote, restarts
+from slide.utils.checks import override_key
 
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
 REPLACEABLE = {

@@ -8,9 +8,9 @@ from typing import Any
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
-from slide import checks
 from slide.nn.network import SamplerFactory
 from slide.sampling import FullSampler, IndexProposer, Sampler
+from slide.utils import checks
 
 # Growth of the intervals between rebuilds, if schedule.growth is null. Hash tables are made anew;
 # lists of near rows are made for the rows that moved, which takes a small part of the time.

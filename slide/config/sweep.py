@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from slide.bars import say
-from slide.checks import override_key
-from slide.tables import SELECTION_COLUMNS, figure_columns, text_table
+from slide.report.text_tables import SELECTION_COLUMNS, figure_columns, text_table
+from slide.utils.checks import override_key
+from slide.utils.progress_bar import log
 
 _FIGURES = {
     **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
@@ -73,7 +73,7 @@ class Sweep:
             Interrupted: after Ctrl-C or SIGTERM.
         """
         words = self.words_of(overrides)
-        say(f"job {len(self.outcomes) + 1}: {' '.join(words)}")
+        log(f"job {len(self.outcomes) + 1}: {' '.join(words)}")
         try:
             summary, folder = job()
             self.outcomes.append(Outcome(words, summary, folder))
@@ -107,7 +107,7 @@ class Sweep:
         return text_table(list(columns), rows)
 
     def _note_failure(self, words: list[str], said: str) -> None:
-        say(said)
+        log(said)
         self.outcomes.append(Outcome(words, None, said))
 
 

@@ -5,7 +5,7 @@ import platform
 
 from slide import runtime
 from slide.config.ranks import Ranks
-from slide.limits import core_limit
+from slide.utils.resources import core_limit
 
 
 def share_threads(ranks: Ranks, asked: int) -> None:

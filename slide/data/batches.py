@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.data.dataset import Split
-from slide.runtime import profiled
 from slide.sparse import CSR, Pattern
+from slide.utils.profiling import profiled
 
 __all__ = ["Batch", "Batches"]
 

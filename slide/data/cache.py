@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
-from slide.bars import say
 from slide.data.cache_files import CacheFile, check_written, write_extra
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.fetching.lock import locked
 from slide.data.split_files import open_split, write_split
-from slide.files import json_digest, sync_folder, write_json
+from slide.utils import checks
+from slide.utils.files import json_digest, sync_folder, write_json
+from slide.utils.progress_bar import log
 
 __all__ = ["cached"]
 
@@ -115,7 +115,7 @@ def _write_cache(
     """Writes a cache folder, alone if there are locks, and opens it."""
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
         found = reopen(
-            lambda error: say(f"warning   the cache of {name} is written again: {error}")
+            lambda error: log(f"warning   the cache of {name} is written again: {error}")
         )
         if found is not None:  # Another process has written it meanwhile.
             return found

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from slide.files import pieces, side_by_side
+from slide.utils.files import pieces, side_by_side
 
 __all__ = ["ArrayWriter", "CacheFile", "check_written", "write_extra"]
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide import checks
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
 from slide.kernels.ragged import select_rows
-from slide.names import Names
 from slide.sparse import CSR, Pattern
+from slide.utils import checks
+from slide.utils.names import Names
 
 __all__ = ["PROPENSITY", "ROW_KINDS", "Block", "SparseDataset", "Split", "holdout"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from slide.bars import say
 from slide.data.cache_files import ArrayWriter, CacheFile
 from slide.data.dataset import Block, Split
 from slide.sparse import CSR, Pattern
+from slide.utils.progress_bar import log
 
 __all__ = ["open_split", "write_split"]
 
@@ -79,7 +79,7 @@ def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labe
     if ends != tuple(map(len, (features.indices, features.values, labels.indices))):
         raise ValueError(f"{folder}: rows end at {ends}, which the arrays do not")
     if counts["skipped"]:
-        say(
+        log(
             f"warning   {folder.name} rows: malformed lines were left out: {counts['skipped']} "
             "(dataset.lenient=false names the first)"
         )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slide import checks
 from slide.data.errors import DataError
-from slide.names import Names
 from slide.sparse import CSR
+from slide.utils import checks
+from slide.utils.names import Names
 
 if TYPE_CHECKING:
     from sklearn.feature_extraction.text import TfidfVectorizer

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from slide import runtime
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils.random_keys import random_key
 
 __all__ = [
     "frequent_labels",
@@ -85,7 +85,7 @@ def hash_columns(num_features: int, columns: int, seed: int = 0) -> tuple[np.nda
     Returns:
         ``(features,)`` int32 in ``[0, columns)``, and ``(features,)`` float32 of 1 and -1.
     """
-    bits = mix_bits(np.arange(num_features, dtype=np.uint64) * _GOLDEN + runtime.random_key(seed))
+    bits = mix_bits(np.arange(num_features, dtype=np.uint64) * _GOLDEN + random_key(seed))
     chosen = ((bits >> np.uint64(32)) * np.uint64(columns)) >> np.uint64(32)
     return chosen.astype(np.int32), 1 - 2 * (bits & np.uint64(1)).astype(np.float32)
 

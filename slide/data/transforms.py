@@ -35,12 +35,12 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
 from slide.data.row_transform import STEP_ARRAYS, RowTransform
 from slide.data.transform_steps import frequent_labels, row_counts, tf_idf_weights
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = [
     "check_transform",
@@ -175,7 +175,7 @@ def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> Row
 
 def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:
     """The rows of a split, transformed."""
-    with Bar(total=len(split), unit=" rows", desc="transforming") as bar:
+    with ProgressBar(total=len(split), unit=" rows", desc="transforming") as bar:
         for part in split.blocks():
             yield Block(steps.features(part.features), steps.labels(part.labels))
             bar.update(len(part))

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from slide import checks
-from slide.compilation import clock
+from slide.utils import checks
+from slide.utils.profiling import clock
 
 _OPERATIONS = ("sum", "max")
 

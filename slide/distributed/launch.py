@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from slide import checks
 from slide.backend import CPU, find_device
 from slide.distributed.group import Group
+from slide.utils import checks
 
 # What torchrun tells each process; Slurm and others may set the same variables.
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

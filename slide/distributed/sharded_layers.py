@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host
@@ -17,13 +16,14 @@ from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_
 from slide.distributed.shares import Shares, normal_rows, uniform_rows
 from slide.functional.autocast import outside_autocast
 from slide.functional.linear import DTYPES, LinearOptions, check_linear
-from slide.inputs import as_csr, as_pattern
 from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory
-from slide.runtime import random_key, untraced
+from slide.row_gradients import mark_shared
 from slide.sampling import ActiveSampler, FullSampler, Sampler
-from slide.shared_parameters import mark_shared
-from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
+from slide.sparse import Pattern, as_csr, as_pattern, check_labels, check_pattern, row_bounds
+from slide.utils import checks
+from slide.utils.profiling import untraced
+from slide.utils.random_keys import random_key
 
 
 class ShardedInputLinear(nn.Module):

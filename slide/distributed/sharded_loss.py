@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from slide import checks
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import on_device, plain
 from slide.distributed.group import Group
@@ -25,6 +24,7 @@ from slide.nn import ActiveLoss
 from slide.plain.pattern_products import samples_of
 from slide.row_gradients import hand_over, take_row_gradients
 from slide.sparse import Pattern
+from slide.utils import checks
 
 
 class Task(NamedTuple):

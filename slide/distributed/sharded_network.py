@@ -12,12 +12,11 @@ from slide.backend import on_device
 from slide.distributed.group import Group
 from slide.distributed.sharded_layers import ShardedInputLinear, ShardedOutputLinear
 from slide.distributed.shares import Shares, uniform_rows
-from slide.inputs import as_csr
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
-from slide.runtime import random_key
 from slide.sampling import FullSampler
-from slide.sparse import CSR
+from slide.sparse import CSR, as_csr
+from slide.utils.random_keys import random_key
 
 # What the keys of draws are for.
 _FIRST, _OUTPUT, _HIDDEN, _DROPOUT = range(4)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.plain.random import random_bits, shifted
 from slide.sparse import CSR, Pattern
+from slide.utils import checks
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
 # Rounds that look at the work of the ranks so far: a weight row of later rounds is little work.

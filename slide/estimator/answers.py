@@ -11,13 +11,12 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from slide import checks
 from slide.estimator.recipe import without_numpy
 from slide.estimator.targets import checked_sample_weight, read_targets, without_torch
-from slide.inputs import as_csr, as_wide
 from slide.model import Model, Predicted
-from slide.names import Names
-from slide.sparse import CSR, hits, row_bounds
+from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
+from slide.utils import checks
+from slide.utils.names import Names
 
 # Labels of a row in the matrices of scores, unless another number is asked for.
 _TOP = 100

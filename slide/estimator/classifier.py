@@ -13,7 +13,6 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_random_state
 
-from slide import checks
 from slide.data import RowTransform, SparseDataset, Split
 from slide.data.transforms import count_steps
 from slide.estimator.answers import AnswersMixin
@@ -27,11 +26,12 @@ from slide.estimator.targets import (
     read_targets,
     weighted_rows,
 )
-from slide.files import check_run_dir
 from slide.model import Model
 from slide.model.folder import write_model
 from slide.nn import SlideNetwork
 from slide.training.loop import start_biases
+from slide.utils import checks
+from slide.utils.run_folders import check_run_dir
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.

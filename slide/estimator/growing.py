@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from slide.estimator.targets import check_class_names, check_same_kind, label_names, name_array
 from slide.model import Model
 from slide.sampling import ActiveSampler
-from slide.sizes import active_outputs
+from slide.utils.sizes import active_outputs
 
 
 class GrowingMixin:

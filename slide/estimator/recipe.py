@@ -7,21 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
 from slide.data import SparseDataset
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler, FullSampler, LSHProposer
-from slide.sizes import (
-    active_outputs,
-    batch_size,
-    default_search,
-    hidden_width,
-    output_scale,
-)
 from slide.training import Trainer, TrainingOptions, linear
 from slide.training.loop import start_biases
+from slide.utils import checks
+from slide.utils.sizes import active_outputs, batch_size, default_search, hidden_width, output_scale
 
 # Decay of the moments.
 BETAS = (0.0, 0.99)

@@ -11,11 +11,10 @@ import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from slide import checks
 from slide.data import Split
-from slide.inputs import as_csr, as_pattern, without_frame
-from slide.names import Names, check_columns
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, as_csr, as_pattern, without_frame
+from slide.utils import checks
+from slide.utils.names import Names, check_columns
 
 
 class Targets(NamedTuple):

@@ -6,16 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet, check_sets, check_targets
-from slide.backend import plain
+from slide.backend import array_view, plain
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
 from slide.functional.losses import Loss, find_loss
 from slide.functional.plain_loss import plain_loss
 from slide.kernels.loss_rows import Rows
 from slide.kernels.ragged import clear_rows
-from slide.runtime import array_view, profiled, untraced
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 
 @untraced

@@ -5,7 +5,7 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import on_device
 from slide.functional.plain_products import samples_on
-from slide.runtime import untraced
+from slide.utils.profiling import untraced
 
 
 @untraced

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.backend import KERNEL_DTYPES, on_device, plain
+from slide.backend import KERNEL_DTYPES, array_view, check_together, on_device, plain
 from slide.kernels import channels as kernels
-from slide.runtime import array_view, check_together
+from slide.utils import checks
 
 Channels = np.ndarray | Tensor | None
 IntPair = int | tuple[int, int]

@@ -33,7 +33,7 @@ from slide.functional.channels import (
 from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.row_gradients import RowGradient, check_leaves, hand_over
-from slide.runtime import untraced
+from slide.utils.profiling import untraced
 
 # Number of floats in a vector register of processors with AVX-512.
 _LANES = 16

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.backend import on_device, plain
+from slide.backend import array_view, check_together, on_device, plain
 from slide.functional.autocast import outside_autocast
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.plain_csr_product import PlainMatrix, PlainProduct
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import gather_entries
-from slide.runtime import array_view, check_together, untraced
 from slide.sparse import CSR, check_pattern
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 # Number of the matrix's rows in a block of its transpose. A block reads that many numbers of the
 # output's gradient in random order, and they fit into a core's cache.

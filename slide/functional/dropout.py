@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.backend import KERNEL_DTYPES, plain
+from slide.backend import KERNEL_DTYPES, array_view, plain
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.kernels import relu_dropout as kernels
 from slide.plain.relu_dropout import relu_dropout_forward
-from slide.runtime import array_view, random_key, untraced
+from slide.utils import checks
+from slide.utils.profiling import untraced
+from slide.utils.random_keys import random_key
 
 
 @untraced

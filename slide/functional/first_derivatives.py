@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slide.functional.autocast import without_autocast
-from slide.row_numbers import numbering
+from slide.row_gradients import numbering
 
 
 class FirstDerivatives(torch.autograd.Function):

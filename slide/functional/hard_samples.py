@@ -7,7 +7,7 @@ hard example mining".
 import numpy as np
 import torch
 
-from slide import checks
+from slide.utils import checks
 
 
 def check_fraction(name: str, fraction: float) -> None:

@@ -17,8 +17,8 @@ from slide.active_set import ActiveSet
 from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.row_gradients import RowGradient, hand_over
-from slide.runtime import profiled
 from slide.sparse import CSR
+from slide.utils.profiling import profiled
 
 
 def fetch_set(

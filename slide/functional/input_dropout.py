@@ -2,9 +2,10 @@
 
 import torch
 
-from slide import checks
-from slide.runtime import array_view, untraced
+from slide.backend import array_view
 from slide.sparse import CSR
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 
 @untraced

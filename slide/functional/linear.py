@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet, check_sets
-from slide.backend import device_of, on_device, plain
+from slide.backend import array_view, check_together, device_of, has_bfloat16, on_device, plain
 from slide.functional.autocast import outside_autocast
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.drawn_ids import check_drawn, drawn_ids
@@ -19,7 +18,9 @@ from slide.functional.plain_products import PlainPerSampleLinear, exact
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import select_rows
 from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
-from slide.runtime import array_view, check_together, has_bfloat16, num_threads, profiled, untraced
+from slide.runtime import num_threads
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import plain
 from slide.functional.active_loss import loss_on_active, loss_rows, mean_loss
@@ -20,7 +19,8 @@ from slide.functional.losses import Loss, find_loss
 from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
 from slide.functional.nonzero_rows import scatter_rows
 from slide.row_gradients import RowGradient, check_leaves, hand_over
-from slide.runtime import profiled, untraced
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 # Number of scores in a block: they stay in the second-level caches. A block has at least this many
 # samples, because a product of fewer samples is inefficient.

@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.active_set import Transposed
-from slide.backend import plain
+from slide.active_set import Scratch, Transposed
+from slide.backend import array_view, plain
 from slide.kernels import nonzeros as kernels
 from slide.kernels.pattern_products import group_entries, weighted_sum
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient
-from slide.runtime import array_view
-from slide.scratch import Scratch
 from slide.sparse import CSR
 
 # Above this share of non-zero entries, dense products that are rounded to bfloat16 are faster.

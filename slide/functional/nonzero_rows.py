@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import plain
+from slide.backend import array_view, plain
 from slide.kernels.ragged import mark_nonzero_rows
-from slide.runtime import array_view
 
 # Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75

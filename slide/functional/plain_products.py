@@ -16,8 +16,8 @@ from slide.functional.drawn_ids import check_drawn, drawn_ids
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.plain.pattern_products import row_gradient, sampled_product, samples_of, weighted_sum
 from slide.row_gradients import RowGradient, hand_over
-from slide.runtime import profiled
 from slide.sparse import CSR
+from slide.utils.profiling import profiled
 
 
 def samples_on(indptr: np.ndarray, device: torch.device) -> Tensor:

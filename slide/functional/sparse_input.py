@@ -6,17 +6,16 @@ import torch
 from torch import Tensor
 
 from slide.active_set import transpose
-from slide.backend import KERNEL_DTYPES, plain
+from slide.backend import KERNEL_DTYPES, array_view, plain
 from slide.functional.averaged_weights import check_not_averaged
 from slide.functional.first_derivatives import FirstDerivatives
 from slide.functional.nonzero_rows import rows_to_visit
 from slide.functional.plain_products import PlainSparseLinear
-from slide.inputs import as_csr
 from slide.kernels import pattern_products as kernels
 from slide.kernels.ragged import select_rows
 from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
-from slide.runtime import array_view, profiled, untraced
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR, Pattern, as_csr, check_pattern
+from slide.utils.profiling import profiled, untraced
 
 
 @untraced

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide import checks
-from slide.backend import CPU, native, on_device, plain
+from slide.backend import CPU, array_view, native, on_device, plain
 from slide.hashing import probing
 from slide.hashing.family import check_shape, check_width
 from slide.kernels import hash_codes as kernels
 from slide.kernels import probes as probe_kernels
 from slide.plain import hash_codes as plain_codes
 from slide.plain import probes as plain_probes
-from slide.runtime import array_view, random_key
 from slide.sparse import CSR, check_pattern
+from slide.utils import checks
+from slide.utils.random_keys import random_key
 
 PACKINGS = ("exact", "released")
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from slide import checks
 from slide.sparse import CSR
+from slide.utils import checks
 
 MOST_BITS = 31  # Codes are int32 of at least 0.
 

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import native, on_device, on_host, plain
+from slide.backend import array_view, native, on_device, on_host, plain
 from slide.kernels import probes as kernels
 from slide.plain import probes as plain_probes
-from slide.runtime import array_view
 from slide.sparse import Pattern
 
 # More buckets than these would cost more than more tables.

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.backend import CPU, native, on_device, plain
+from slide.backend import CPU, array_view, has_bfloat16, native, on_device, plain
 from slide.hashing import probing
 from slide.hashing.family import check_shape, check_width
 from slide.kernels import hash_codes as kernels
 from slide.plain import hash_codes as plain_codes
-from slide.runtime import array_view, has_bfloat16
 from slide.sparse import CSR, check_pattern
 
 

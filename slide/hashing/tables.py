@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide import checks
 from slide.backend import device_of, native, on_device, on_host, plain
 from slide.kernels import buckets as kernels
 from slide.kernels.buckets import Buckets
 from slide.plain import buckets as plain_buckets
 from slide.plain.buckets import BucketTensors
-from slide.runtime import random_key
 from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.random_keys import random_key
 
 _INT32 = np.dtype(np.int32), torch.int32
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}

@@ -3,4 +3,4 @@
 from slide.model.model import Model as Model
 from slide.model.model import Predicted as Predicted
 from slide.model.model import load as load
-from slide.names import Names as Names
+from slide.utils.names import Names as Names

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from slide.data import RowTransform, TextVectorizer
-from slide.files import resume_word
 from slide.model.ranker_state import ranker_settings, ranker_tensors, restored_ranker
 from slide.model.state import (
     index_settings,
@@ -17,8 +16,9 @@ from slide.model.state import (
     restored_index,
     restored_network,
 )
-from slide.names import Names
-from slide.tensor_folder import (
+from slide.utils.names import Names
+from slide.utils.run_folders import resume_word
+from slide.utils.tensor_folder import (
     NEW_FILES,
     SUFFIX,
     FolderKind,

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide import checks
 from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.data.row_transform import old_label_ids
 from slide.functional.losses import LOSSES
-from slide.inputs import as_csr, as_pattern
 from slide.model.folder import check_target, read_model_folder, restored_parts, write_model
 from slide.model.resizing import (
     extended_names,
@@ -22,7 +20,6 @@ from slide.model.resizing import (
     with_features,
     with_label_ids,
 )
-from slide.names import Names, check_columns
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
 from slide.nn.predicting import check_finite
 from slide.nn.searched_layer import SEARCHES as SEARCHES
@@ -31,13 +28,15 @@ from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
 from slide.sampling import ActiveSampler
-from slide.sizes import active_outputs, batch_size, default_search
-from slide.sparse import CSR, Pattern, check_labels, check_pattern
+from slide.sparse import CSR, Pattern, as_csr, as_pattern, check_labels, check_pattern
+from slide.utils import checks
+from slide.utils.names import Names, check_columns
+from slide.utils.sizes import active_outputs, batch_size, default_search
 
 # Scale of the first weights of new features, as in conf/network/mlp.yaml.
 _INIT_SCALE = 0.2
 # Scale of the first weights of new labels: that of very many labels, since the hidden layer has
-# learnt already (see `slide.sizes.output_scale`).
+# learnt already (see `slide.utils.sizes.output_scale`).
 _OUTPUT_SCALE = 0.1
 _BATCH = 1024
 

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from slide import checks
 from slide.data import KnownLabels, OwnItems, RowTransform
 from slide.data.transform_steps import keep_labels
 from slide.kernels.ragged import select_rows
-from slide.names import Names
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker
 from slide.sampling import FullSampler
 from slide.sparse import CSR
+from slide.utils import checks
+from slide.utils.names import Names
 
 
 def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> EnsembleRanker:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.hashing import DWTA, SimHash
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
@@ -20,7 +19,8 @@ from slide.sampling import (
     Sampler,
     never,
 )
-from slide.stored_rows import DTYPES_OF_FILES, StoredRows
+from slide.utils import checks
+from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 
 # Rows of int8 have other names than weights, so that an older slide does not take them for these.
 _CODES, _SCALES = ".int8", ".scales"
@@ -53,7 +53,7 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
             found[f"{name}.weight"] = layer.weight.detach().float()
             continue
         if stored is None or stored.codes.dtype != DTYPES_OF_FILES[dtype]:
-            stored = StoredRows.of(layer.weight.detach(), dtype)
+            stored = QuantizedRows.of(layer.weight.detach(), dtype)
         if stored.scales is None:
             found[f"{name}.weight"] = stored.codes
         else:
@@ -82,7 +82,7 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
         shape = layer.out_features, layer.in_features
         rows = _taken_rows(tensors, f"{name}.weight", shape[::-1] if layer is first else shape)
         bias = _taken(tensors, f"{name}.bias", shape[:1], torch.float32)
-        if isinstance(rows, StoredRows) and name in stored:
+        if isinstance(rows, QuantizedRows) and name in stored:
             setattr(network, name, stored[name](rows, bias))
         else:
             layer.weight = nn.Parameter(rows.float(), requires_grad=False)
@@ -101,13 +101,13 @@ def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
 
 def _taken_rows(
     tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]
-) -> Tensor | StoredRows:
+) -> Tensor | QuantizedRows:
     """The tensor of that name, or the quantized rows under it."""
     if f"{name}{_CODES}" in tensors:
         codes = _taken(tensors, f"{name}{_CODES}", shape, torch.int8)
-        return StoredRows(codes, _taken(tensors, f"{name}{_SCALES}", shape[:1], torch.float32))
+        return QuantizedRows(codes, _taken(tensors, f"{name}{_SCALES}", shape[:1], torch.float32))
     found = _taken(tensors, name, shape, torch.float32, torch.bfloat16)
-    return StoredRows(found) if found.dtype == torch.bfloat16 else found
+    return QuantizedRows(found) if found.dtype == torch.bfloat16 else found
 
 
 def _taken(

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.functional import drop_features, relu_dropout
-from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.predicting import learns, predicting
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.nn.torch_twin import TorchTwin
 from slide.sampling import Sampler
+from slide.sparse import as_csr
+from slide.utils import checks
 
 SamplerFactory = Callable[[int, int], Sampler]
 

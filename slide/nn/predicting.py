@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from slide.checks import ScoresNotFinite
+from slide.utils.checks import ScoresNotFinite
 
 _thread = threading.local()
 
@@ -40,7 +40,7 @@ def learns(module: nn.Module) -> bool:
 
 
 def check_finite(scores: Tensor) -> None:
-    """Raise `slide.checks.ScoresNotFinite` for a row that is not finite.
+    """Raise `slide.utils.checks.ScoresNotFinite` for a row that is not finite.
 
     Args:
         scores: ``(B, n)``: scores, or the hidden layer that they follow from. A search finds no

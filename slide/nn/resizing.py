@@ -6,12 +6,12 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from slide import checks
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.optim import resize_rows
 from slide.optim.resizing import check_has
 from slide.sampling import ActiveSampler
+from slide.utils import checks
 
 # New outputs begin with a bias that this share of the outputs is below: that of rare labels.
 _RARE = 0.1

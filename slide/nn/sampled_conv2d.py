@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import KERNEL_DTYPES, on_device, on_host
@@ -24,8 +23,9 @@ from slide.functional.channels import (
 from slide.nn.activation import Activation
 from slide.nn.place import check_dtype
 from slide.nn.sampled_layer import SampledLayer
-from slide.runtime import untraced
 from slide.sampling import Sampler
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 # The fractional parts of its first n multiples are spread evenly over [0, 1), for each n.
 _GOLDEN = (math.sqrt(5) - 1) / 2

@@ -6,14 +6,13 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host
 from slide.functional.averaged_weights import check_not_averaged
-from slide.inputs import as_pattern
 from slide.nn.predicting import learns
 from slide.sampling import ActiveSampler, FullSampler, Sampler
-from slide.sparse import CSR
+from slide.sparse import CSR, as_pattern
+from slide.utils import checks
 
 # The living layer that a sampler was given to, by the sampler's id.
 _OWNERS: WeakValueDictionary[int, "SampledLayer"] = WeakValueDictionary()

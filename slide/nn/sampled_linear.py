@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import CPU, plain
 from slide.functional.autocast import outside_autocast
@@ -25,8 +24,9 @@ from slide.nn.activation import Activation
 from slide.nn.losses import ActiveLoss
 from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.searched_layer import SearchedLayer
-from slide.runtime import untraced
 from slide.sampling import Sampler
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 
 class SampledLinear(SearchedLayer):

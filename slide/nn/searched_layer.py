@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import CPU, on_host
 from slide.functional.autocast import outside_autocast
 from slide.functional.linear import active_linear, check_linear
 from slide.nn.sampled_layer import SampledLayer
-from slide.runtime import untraced
 from slide.sampling import Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.sparse import Pattern
-from slide.stored_rows import StoredRows
+from slide.utils import checks
+from slide.utils.profiling import untraced
+from slide.utils.quantized import QuantizedRows
 
 SEARCHES = ("exact", "index", "sampler")
 
@@ -31,7 +31,7 @@ class IndexedRows:
 
     _index: RowIndex | None = None
 
-    def _searched(self) -> tuple[Tensor | StoredRows, Tensor | None]:
+    def _searched(self) -> tuple[Tensor | QuantizedRows, Tensor | None]:
         """The rows ``(N, D)`` and the bias: the same objects as long as these are the same."""
         raise NotImplementedError
 

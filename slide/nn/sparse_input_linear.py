@@ -6,17 +6,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from slide import checks
 from slide import functional as F
 from slide.backend import CPU, KERNEL_DTYPES, plain
 from slide.functional.host_rows import fetch_features
-from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.place import check_dtype, check_module, new_linear
 from slide.nn.sampled_layer import SampledLayer
-from slide.runtime import untraced
 from slide.sampling import Sampler
-from slide.sparse import check_pattern
+from slide.sparse import as_csr, check_pattern
+from slide.utils import checks
+from slide.utils.profiling import untraced
 
 
 class SparseInputLinear(SampledLayer):

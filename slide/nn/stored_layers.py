@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, sparse_linear
-from slide.inputs import as_csr
 from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
 from slide.nn.place import new_linear
@@ -18,20 +16,21 @@ from slide.nn.searched_layer import SEARCHES, IndexedRows, at_ids, check_has_ind
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
 from slide.search import exact_top_k, index_top_k
-from slide.sparse import CSR, check_pattern
-from slide.stored_rows import StoredRows
+from slide.sparse import CSR, as_csr, check_pattern
+from slide.utils import checks
+from slide.utils.quantized import QuantizedRows
 
 _Layer = TypeVar("_Layer", SparseInputLinear, SampledLinear)
 
 
 class _StoredLayer(nn.Module):
-    """A weight as `StoredRows`, and a bias ``(number of outputs,)``."""
+    """A weight as `QuantizedRows`, and a bias ``(number of outputs,)``."""
 
     codes: Tensor
     scales: Tensor | None
-    _rows: StoredRows | None = None
+    _rows: QuantizedRows | None = None
 
-    def __init__(self, rows: StoredRows, bias: Tensor, in_features: int):
+    def __init__(self, rows: QuantizedRows, bias: Tensor, in_features: int):
         super().__init__()
         self.in_features, self.out_features = in_features, len(bias)
         self.register_buffer("codes", rows.codes, persistent=False)
@@ -40,11 +39,11 @@ class _StoredLayer(nn.Module):
         self.sampler: Sampler = FullSampler(in_features, len(bias))
 
     @property
-    def rows(self) -> StoredRows:
+    def rows(self) -> QuantizedRows:
         """The weight as it is stored; the same object in each call, by which an index knows it."""
         rows = self._rows
         if rows is None or rows.codes is not self.codes or rows.scales is not self.scales:
-            rows = self._rows = StoredRows(self.codes, self.scales)
+            rows = self._rows = QuantizedRows(self.codes, self.scales)
         return rows
 
     @property
@@ -76,7 +75,7 @@ class StoredInputLinear(_StoredLayer):
         bias: ``(H,)`` float32.
     """
 
-    def __init__(self, rows: StoredRows, bias: Tensor):
+    def __init__(self, rows: QuantizedRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[0])
 
     def forward(self, x: Any) -> Activation:
@@ -106,7 +105,7 @@ class StoredLinear(IndexedRows, _StoredLayer):
 
     precision = "float32"
 
-    def __init__(self, rows: StoredRows, bias: Tensor):
+    def __init__(self, rows: QuantizedRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
         self._whole: list[Tensor] = []  # The weight as float32, once a search needs it.
 
@@ -145,7 +144,7 @@ class StoredLinear(IndexedRows, _StoredLayer):
         self.sampler.update(weight, self.bias, None)
         return index_top_k(x, weight, self.bias, self.sampler.candidates(x), k)
 
-    def _searched(self) -> tuple[StoredRows, Tensor]:
+    def _searched(self) -> tuple[QuantizedRows, Tensor]:
         return self.rows, self.bias
 
     def __getstate__(self) -> dict[str, Any]:

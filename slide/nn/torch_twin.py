@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slide import checks
+from slide.utils import checks
 
 
 class TorchTwin(nn.Module):

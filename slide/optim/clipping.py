@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.backend import CPU
-from slide.row_gradients import FactoredRowGradient, RowGradient, take_row_gradients
-from slide.shared_parameters import sharing_group
+from slide.row_gradients import FactoredRowGradient, RowGradient, sharing_group, take_row_gradients
+from slide.utils import checks
 
 _Tensors = Tensor | Iterable[Tensor]
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from slide.row_gradients import num_rows
-from slide.row_numbers import renumber_rows
+from slide.row_gradients import num_rows, renumber_rows
 
 
 def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide import checks
 from slide.active_set import Transposed
-from slide.backend import on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, plain
 from slide.kernels import adam as kernels
 from slide.kernels.adam import AdamHyper, AdamRows
 from slide.optim.adam_state import check_names, check_state, moment_type, prepare
@@ -25,7 +24,9 @@ from slide.row_gradients import (
     take_row_gradients,
     takers,
 )
-from slide.runtime import array_view, num_threads, profiled, untraced
+from slide.runtime import num_threads
+from slide.utils import checks
+from slide.utils.profiling import profiled, untraced
 
 _EMPTY = np.empty(0, np.int32)
 # As PyTorch wraps them, these import the compiler, which takes longer than all else at a start.

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from slide.row_gradients import take_row_gradients, to_sparse
-from slide.shared_parameters import sharing_group
+from slide.row_gradients import sharing_group, take_row_gradients, to_sparse
 
 
 def show_rows(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -10,9 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from slide import checks, runtime
-from slide.bars import until_reader_goes
-from slide.files import replacing
+from slide import runtime
 from slide.model import Model, load
 from slide.model.model import SEARCHES
 from slide.predict.numbering import Numbering
@@ -20,6 +18,9 @@ from slide.predict.rows import ROW_FORMATS, RowSource, read_rows
 from slide.predict.scores import Scores
 from slide.predict.writers import ANSWER_FORMATS, AnswerWriter
 from slide.training.coordination import exit_status
+from slide.utils import checks
+from slide.utils.files import replacing
+from slide.utils.progress_bar import until_reader_goes
 
 ABOUT = """\
 Predicts labels for rows with a trained model: the folder of a run, or what Model.save wrote.

@@ -10,7 +10,6 @@ from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
-from slide.bars import Bar, say
 from slide.data import DataError
 from slide.data.dataset import Block
 from slide.data.errors import check_not_compressed
@@ -20,6 +19,7 @@ from slide.model import Model
 from slide.predict.beginning import Beginning
 from slide.predict.numbering import Numbering, number_features, number_labels
 from slide.sparse import CSR, Pattern
+from slide.utils.progress_bar import ProgressBar, log
 
 ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl")
 _SUFFIXES = {
@@ -116,7 +116,7 @@ def _guessed(line: bytes, counted: Numbering, name: str) -> str:
     if _is_header(line):
         return "xmc"
     if counted.format is None:
-        say(f"{name}: read as svmlight, with features from 1 on; --format says otherwise")
+        log(f"{name}: read as svmlight, with features from 1 on; --format says otherwise")
     return counted.format or "svmlight"
 
 
@@ -134,7 +134,7 @@ def _warn_of_sizes(header: Sizes, model: Model, name: str) -> None:
     """Say if the header of rows is not that of the model's data, which may be a mistake."""
     own, found = (model.num_features, model.num_labels), (header.features, header.labels)
     if found != own:
-        say(
+        log(
             f"warning: {name} has {found[0]:,} features and {found[1]:,} labels, and the model "
             f"{own[0]:,} and {own[1]:,}: are they of the same data?"
         )
@@ -152,7 +152,7 @@ def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
             f"{labels}: a matrix of {found} columns does not fit {model.num_labels} labels"
         )
     blocks = read_npz_blocks(path, labels)
-    with Bar(unit=" rows", desc=source.path) as bar:
+    with ProgressBar(unit=" rows", desc=source.path) as bar:
         for block in blocks:
             bar.total = block.features.num_rows
             for start in range(0, block.features.num_rows, _LINES):
@@ -167,7 +167,7 @@ def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> It
     rows: list[_Row] = []
     unknown: dict[Any, int] = {}
     counted = Numbering.of(model)
-    with Bar(total=size, unit="B", unit_scale=True, desc=name) as bar:
+    with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
             bar.update(len(line))
             if not line.strip():

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from slide import checks
 from slide.kernels.label_counts import relate_candidates
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
+from slide.utils import checks
 
 # Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
 # added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data import (
     KnownLabels,
     OwnItems,
@@ -22,8 +20,10 @@ from slide.ranking.linear_classifiers import LinearClassifiers, counts_items
 from slide.ranking.neighbours import USUAL_NEAR, Neighbours, num_near_rows
 from slide.ranking.ranked import Ranked
 from slide.ranking.substitutes import Substitutes
-from slide.sizes import judged_places
 from slide.sparse import CSR, Pattern, hits
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import judged_places
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
@@ -167,7 +167,7 @@ class EnsembleRanker:
         columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
         weights = [np.empty(0)]
         parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
-        for part in Bar(parts, "evidence", count, leave=False):
+        for part in ProgressBar(parts, "evidence", count, leave=False):
             evidence = self.evidence(network, part.features, 1, search)
             columns.append(evidence.columns)
             known = evidence.ids >= 0

@@ -14,7 +14,6 @@ In a recommender, where features and labels are the same items, regressions on a
 
 import numpy as np
 
-from slide import checks
 from slide.kernels.dual_descent import (
     DualScratch,
     Solver,
@@ -28,6 +27,7 @@ from slide.ranking.item_regressions import item_regressions
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
+from slide.utils import checks
 
 # Entries of the rows of a label of which a thread makes copies, at most.
 MOST_COPIED = 1 << 20

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data import Split
 from slide.ranking.dense_search import DenseSearch, are_dense
 from slide.ranking.list_search import BLOCK, ListSearch
 from slide.search import sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 # Labels are rare if they have fewer training rows in the mean. Only the nearest rows have them. Of
 # few labels or rows, all rows are needed for enough candidates.
@@ -144,7 +144,7 @@ class Neighbours:
         """
         search, begin = self.fitted(), 0
         sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-        with Bar(total=search.num_rows, desc="candidates", leave=False) as bar:
+        with ProgressBar(total=search.num_rows, desc="candidates", leave=False) as bar:
             for scores, near in search.own_nearest(self.count, block):
                 end = begin + len(near)
                 without = None if left_out is None else left_out(begin, end)

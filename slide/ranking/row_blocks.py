@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from slide.bars import Bar
 from slide.kernels.label_counts import count_labels
 from slide.kernels.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils.progress_bar import ProgressBar
 
 # Entries of the rows that are made, or read, at a time; a longer row is alone.
 MOST_ROOM = 1 << 22
@@ -62,7 +62,7 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None],
     """
     counts = np.zeros(len(needed), np.int64)
     columns, values = np.empty(0, np.int32), np.empty(0, np.float32)
-    with Bar(total=len(needed), desc=title, leave=False) as bar:
+    with ProgressBar(total=len(needed), desc=title, leave=False) as bar:
         for begin, end, starts in _blocks(needed):
             wide = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
             write(begin, end, RowRoom(starts[:-1], counts[begin:end], *wide))

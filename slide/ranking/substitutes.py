@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from slide import checks
 from slide.data.dataset import take_labels
 from slide.data.transform_steps import mix_bits
 from slide.kernels.substitutes import Questions, ask_similar
@@ -10,6 +9,7 @@ from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import shortened
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
+from slide.utils import checks
 
 # Number of similar features of each feature.
 MOST_SIMILAR = 512

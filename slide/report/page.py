@@ -6,12 +6,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from slide.files import write_text
 from slide.report import answers as found
 from slide.report import figures
 from slide.report.answers import Answers, LabelFacts
 from slide.report.run_files import RunFiles, read_run
-from slide.tables import SELECTION_COLUMNS, figure_columns
+from slide.report.text_tables import SELECTION_COLUMNS, figure_columns
+from slide.utils.files import write_text
 
 _REPORT = "report.html"
 _SCORES = {"P": "p", "nDCG": "ndcg", "PSP": "psp"}

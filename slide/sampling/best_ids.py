@@ -4,11 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import KERNEL_DTYPES, on_device, on_host, plain
+from slide.backend import KERNEL_DTYPES, array_view, on_device, on_host, plain
 from slide.kernels.best_of_lists import best_of_lists
 from slide.kernels.largest import keep_largest
 from slide.kernels.votes import RankedIds
-from slide.runtime import array_view
 from slide.search import index_top_k
 from slide.sparse import CSR, Pattern, hits
 

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
+from slide.backend import array_view, check_on_cpu
 from slide.kernels.votes import RankedIds
-from slide.runtime import array_view, check_on_cpu, library_threads
+from slide.runtime import library_threads
 from slide.sampling.best_ids import dense, ranked
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import Pattern
+from slide.utils import checks
 
 KINDS = ("ivf", "hnsw", "flat")
 

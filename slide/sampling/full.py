@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, Scratch
 from slide.sampling.protocol import Queries, Sampler, num_queries
-from slide.scratch import Scratch
 from slide.sparse import Pattern, check_labels
 
 

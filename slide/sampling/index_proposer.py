@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
-from slide.runtime import profiled
 from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.search import RowIndex
 from slide.search.changes import kept_state, unchanged
 from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.profiling import profiled
 
 # More than for prediction, since a row that moved is far from the others of its list.
 _DEVIATIONS = 7.0

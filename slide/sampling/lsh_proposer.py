@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
-from slide.backend import on_device, on_host, plain
+from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.probing import MOST_PROBES
@@ -29,12 +28,14 @@ from slide.kernels.sketches import (
 from slide.kernels.votes import RankedIds
 from slide.plain import sketches as plain_sketches
 from slide.plain.random import random_rows
-from slide.runtime import array_view, has_bfloat16, profiled, random_key
 from slide.sampling.best_ids import best_of_voted, dense, in_turns
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.search.changes import kept_state, unchanged
 from slide.sparse import Pattern
-from slide.states import check_same_settings
+from slide.utils import checks
+from slide.utils.profiling import profiled
+from slide.utils.random_keys import random_key
+from slide.utils.tensor_folder import check_same_settings
 
 # Rows of the head, which each input looks at: one product of matrices brings their scores, while a
 # row of a bucket costs a wait for memory. 1/32 of the rows, within bounds; in a layer with no more

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import on_host
-from slide.runtime import profiled
 from slide.sampling.best_ids import dense, most_labels, without_labels
 from slide.sampling.protocol import Proposer, Queries
 from slide.search import index_top_k
 from slide.sparse import Pattern, row_bounds
+from slide.utils import checks
+from slide.utils.profiling import profiled
 
 
 class NeighbourProposer(Proposer):

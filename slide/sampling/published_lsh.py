@@ -8,17 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
+from slide.active_set import Scratch
 from slide.backend import on_host, plain
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
 from slide.kernels.votes import RankedIds, vote_per_sample
-from slide.runtime import num_threads, profiled, random_key
+from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
-from slide.scratch import Scratch
 from slide.sparse import CSR, Pattern
-from slide.states import check_same_settings
+from slide.utils import checks
+from slide.utils.profiling import profiled
+from slide.utils.random_keys import random_key
+from slide.utils.tensor_folder import check_same_settings
 
 # Far below any other coordinate, and above none that is negative.
 _TINY = 1e-30

@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
 from slide.active_set import ActiveSet
 from slide.backend import on_device, plain
 from slide.kernels.votes import RankedIds
-from slide.runtime import profiled
 from slide.sampling.best_ids import (
     best_of_pool,
     dense,
@@ -22,6 +20,8 @@ from slide.sampling.best_ids import (
 )
 from slide.sampling.protocol import Proposer, Queries
 from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.profiling import profiled
 
 
 class RecentProposer(Proposer):

@@ -9,17 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, Scratch
 from slide.backend import CPU, on_host
-from slide.compilation import clock
 from slide.kernels.votes import RankedIds
-from slide.runtime import profiled, random_key
 from slide.sampling import schedules, set_ids
 from slide.sampling.full import FullSampler
 from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries, proposer_kind
-from slide.scratch import Scratch
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
+from slide.utils import checks
+from slide.utils.profiling import clock, profiled
+from slide.utils.random_keys import random_key
 
 MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")

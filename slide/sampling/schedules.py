@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
+from slide.utils import checks
 
 
 def never(samples: int) -> int:

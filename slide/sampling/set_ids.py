@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.active_set import Scratch
 from slide.backend import native, on_device, on_host, plain
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
 from slide.plain.assemble_sets import assemble, stratified_log_weights
 from slide.runtime import num_threads
 from slide.sampling.best_ids import most_labels, padded
-from slide.scratch import Scratch
 from slide.sparse import Pattern
 
 

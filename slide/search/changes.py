@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slide.stored_rows import StoredRows, weight_rows
+from slide.utils.quantized import QuantizedRows, weight_rows
 
 # Integers of the sizes of floats.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -11,12 +11,12 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WITNESSES, _NUMBERS = 64, 16
 
 
-def tensors_of(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[Tensor, ...]:
+def tensors_of(weight: Tensor | QuantizedRows, bias: Tensor | None) -> tuple[Tensor, ...]:
     """What weight and bias are stored in."""
     return (*weight_rows(weight).tensors, *(() if bias is None else (bias.detach(),)))
 
 
-def state(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
+def state(weight: Tensor | QuantizedRows, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
     """Marks of two tensors, and views of some of their rows, which change when the tensors do."""
     marks, rows = [], []
     for tensor in tensors_of(weight, bias):
@@ -31,7 +31,7 @@ def state(weight: Tensor | StoredRows, bias: Tensor | None) -> tuple[list[tuple]
 
 
 def kept_state(
-    weight: Tensor | StoredRows, bias: Tensor | None
+    weight: Tensor | QuantizedRows, bias: Tensor | None
 ) -> tuple[list[tuple], list[Tensor]]:
     """The same, with copies of the rows."""
     marks, rows = state(weight, bias)
@@ -39,7 +39,7 @@ def kept_state(
 
 
 def unchanged(
-    kept: tuple[list[tuple], list[Tensor]], weight: Tensor | StoredRows, bias: Tensor | None
+    kept: tuple[list[tuple], list[Tensor]], weight: Tensor | QuantizedRows, bias: Tensor | None
 ) -> bool:
     """Whether weight and bias are as they were when this was their `kept_state`."""
     marks, rows = state(weight, bias)

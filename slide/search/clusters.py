@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.runtime import has_bfloat16
-from slide.stored_rows import StoredRows, weight_rows
+from slide.backend import has_bfloat16
+from slide.utils.quantized import QuantizedRows, weight_rows
 
 # A range of lengths has so many times the rows of the next longer one, and the longest at least
 # LEAST_ROWS.
@@ -30,7 +30,7 @@ class WeightRows:
         bias: ``(N,)`` or None.
     """
 
-    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None):
+    def __init__(self, weight: Tensor | QuantizedRows, bias: Tensor | None):
         self.stored, self.bias = weight_rows(weight), None if bias is None else bias.detach()
 
     def __len__(self) -> int:

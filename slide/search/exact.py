@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
-from slide.backend import plain
+from slide.backend import array_view, has_bfloat16, plain
 from slide.kernels.largest import keep_largest
-from slide.runtime import array_view, has_bfloat16
 from slide.search.rounded import rounded_top_k
-from slide.stored_rows import StoredRows, weight_rows
+from slide.utils.quantized import QuantizedRows, weight_rows
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rounding pays for no fewer queries and rows, and if no more than this share of the rows is wanted.
@@ -17,7 +16,7 @@ _DEVICE_SCORES = 2**27  # Off the CPU, so many scores are computed at a time.
 
 
 def exact_top_k(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, for each query.
 
@@ -61,7 +60,7 @@ def exact_top_k(
     return best.to(queries.dtype), ids.gather(1, order)
 
 
-def _rounding_pays(queries: Tensor, weight: Tensor | StoredRows, k: int) -> bool:
+def _rounding_pays(queries: Tensor, weight: Tensor | QuantizedRows, k: int) -> bool:
     if queries.dtype != torch.float32 or not has_bfloat16():
         return False
     rows, columns = weight.shape
@@ -70,7 +69,7 @@ def _rounding_pays(queries: Tensor, weight: Tensor | StoredRows, k: int) -> bool
 
 
 def _full_search(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` without rounding, in no particular order."""
     # Shorter floats are compared as float32, because kernels do not read them.
@@ -84,7 +83,7 @@ def _full_search(
 
 
 def _plain_search(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` in plain torch, on the device of the queries."""
     stored = weight_rows(weight)
@@ -107,7 +106,7 @@ def _plain_search(
 
 
 def _search(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, best: Tensor, ids: Tensor
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, best: Tensor, ids: Tensor
 ) -> None:
     # Fewer queries are scored against more rows at a time: each block costs some microseconds.
     stored = weight_rows(weight)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.backend import array_view
 from slide.kernels.largest import keep_largest_bounds
 from slide.kernels.pattern_products import sampled_product
-from slide.runtime import array_view
 from slide.sparse import row_bounds
-from slide.stored_rows import StoredRows, TensorRows, weight_rows
+from slide.utils.quantized import QuantizedRows, TensorRows, weight_rows
 
 _ROW_BLOCK, _QUERY_BLOCK = 2_048, 512
 # Rows that are kept besides twice k: for most queries fewer may be among the best.
@@ -28,7 +28,7 @@ _SHORTEST = 1e-12
 
 
 def rounded_top_k(
-    queries: Tensor, weight: Tensor | StoredRows, bias: Tensor | None, k: int
+    queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, and whether that is proven.
 
@@ -75,7 +75,7 @@ def rounded_top_k(
     return torch.from_numpy(found), torch.from_numpy(ids), torch.from_numpy(proven)
 
 
-def _has_bounds(vectors: TensorRows | StoredRows, lengths: np.ndarray) -> np.ndarray:
+def _has_bounds(vectors: TensorRows | QuantizedRows, lengths: np.ndarray) -> np.ndarray:
     """Whether vectors are zero or of a length whose square float32 holds: others have no bounds."""
     known = (lengths > _SHORTEST) & (lengths < 1 / _SHORTEST)
     others = np.flatnonzero(~known)
@@ -85,7 +85,7 @@ def _has_bounds(vectors: TensorRows | StoredRows, lengths: np.ndarray) -> np.nda
 
 def _largest_bounds(
     queries: Tensor,
-    stored: TensorRows | StoredRows,
+    stored: TensorRows | QuantizedRows,
     biases: np.ndarray,
     errors: tuple[np.ndarray, np.ndarray],
     number: int,
@@ -107,7 +107,7 @@ def _largest_bounds(
 
 def _scored(
     queries: Tensor,
-    stored: TensorRows | StoredRows,
+    stored: TensorRows | QuantizedRows,
     bias: Tensor,
     ids: np.ndarray,
     wanted: np.ndarray,

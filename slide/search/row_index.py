@@ -6,16 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
-from slide.backend import KERNEL_DTYPES
+from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
 from slide.kernels.largest import scan_lists
 from slide.kernels.pattern_products import sampled_product
 from slide.kernels.row_lists import RowLists
-from slide.runtime import array_view, check_on_cpu, has_bfloat16
 from slide.search.changes import kept_state, tensors_of, unchanged
 from slide.search.clusters import WeightRows
 from slide.search.row_lists import check_lists_fit, explained, make_lists, put_rows_into, regrouped
-from slide.stored_rows import StoredRows, weight_rows
+from slide.utils import checks
+from slide.utils.quantized import QuantizedRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
 SHARE, DEVIATIONS = 0.022, 4.5
@@ -63,7 +62,7 @@ class RowIndex:
         ([0, 1, 2], torch.Size([3, 2]))
     """
 
-    def __init__(self, weight: Tensor | StoredRows, bias: Tensor | None, seed: int = 0):
+    def __init__(self, weight: Tensor | QuantizedRows, bias: Tensor | None, seed: int = 0):
         check_on_cpu("search by an index", *tensors_of(weight, bias))
         shape, dtype = weight.shape, weight.dtype
         if len(shape) != 2 or not shape.numel() or not dtype.is_floating_point:
@@ -84,7 +83,7 @@ class RowIndex:
 
     @classmethod
     def restored(
-        cls, weight: Tensor | StoredRows, bias: Tensor | None, state: dict[str, np.ndarray]
+        cls, weight: Tensor | QuantizedRows, bias: Tensor | None, state: dict[str, np.ndarray]
     ) -> "RowIndex":
         """The index of this weight that had this `state_dict`.
 
@@ -118,7 +117,7 @@ class RowIndex:
         every = (*self._lists, self._levels, np.array(self._explained))
         return sum(each.nbytes for each in every) + copied * self._centres.nbytes
 
-    def read_from(self, weight: Tensor | StoredRows, bias: Tensor | None) -> None:
+    def read_from(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> None:
         """Read rows from other tensors; `update` or `regroup` follows the changes in them.
 
         Raises:
@@ -175,7 +174,7 @@ class RowIndex:
             self._explained = 0.0
         self._explained = max(self._explained, explained(self._lists))
 
-    def fits(self, weight: Tensor | StoredRows, bias: Tensor | None) -> bool:
+    def fits(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
 
         It compares the tensors themselves, the counters that PyTorch and the optimizers of slide

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from slide.backend import array_view
 from slide.kernels.row_lists import ChangedRows, RowLists, put_rows
-from slide.runtime import array_view
 from slide.search.clusters import READ_AT_ONCE, WeightRows, near_rows
 
 

@@ -5,12 +5,12 @@ from weakref import ref
 
 import numpy as np
 
-from slide import checks
 from slide.kernels.evidence import count_votes
 from slide.kernels.largest import top_products
 from slide.kernels.ragged import shorten_rows
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
+from slide.utils import checks
 
 # Lists that were checked before: bounds, indices, and the number of outputs that they fit.
 _checked: dict[int, tuple[ref, ref, int]] = {}

@@ -3,9 +3,10 @@
 from importlib.util import find_spec
 from typing import Any
 
-from slide import checks, runtime
+from slide import runtime
 from slide.model import Model
 from slide.serve.limits import Limits
+from slide.utils import checks
 
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from slide import checks, runtime
+from slide import runtime
 from slide.model import load
 from slide.serve.application import check_installed, create_app
 from slide.serve.limits import Limits
+from slide.utils import checks
 
 _ABOUT = """\
 Answers rows over HTTP with a trained model: the folder of a run, or what Model.save wrote.

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from slide import checks
+from slide.utils import checks
 
 
 class Limits(NamedTuple):

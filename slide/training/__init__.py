@@ -1,6 +1,5 @@
 """Training, evaluation and metrics; not loaded by ``import slide``."""
 
-from slide.checks import DivergenceError
 from slide.training.coordination import CoreShare
 from slide.training.evaluation import (
     calibration_error,
@@ -14,6 +13,7 @@ from slide.training.lr_schedules import constant, linear
 from slide.training.monitor import Monitor
 from slide.training.options import TrainingOptions
 from slide.training.trainer import Trainer
+from slide.utils.checks import DivergenceError
 
 __all__ = [
     "CoreShare",

@@ -11,14 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide.checks import DivergenceError
 from slide.data import SparseDataset, Split, fingerprint
 from slide.distributed import Group
-from slide.files import hold_folder, release_folder, sync_folder
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.states import split_state
-from slide.tensor_folder import write_folder
 from slide.training.checkpoint_files import (
     CHECKPOINT,
     clear_unfinished,
@@ -38,6 +34,10 @@ from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
 from slide.training.options import TrainingOptions
+from slide.utils.checks import DivergenceError
+from slide.utils.files import sync_folder
+from slide.utils.run_folders import hold_folder, release_folder
+from slide.utils.tensor_folder import split_state, write_folder
 
 # Counters as checkpoints of the version before this one call them.
 _OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
@@ -51,7 +51,7 @@ class Checkpoint:
     That is the network (weights, and the states of the samplers), the optimizer, the random state
     of torch, the `AutoSchedule` (if there is one) and the `Counters`; not the learning rates,
     because they follow from the number of steps and the schedule. A checkpoint is a folder of
-    tensors (`slide.tensor_folder`), which gets its name when it is complete.
+    tensors (`slide.utils.tensor_folder`), which gets its name when it is complete.
 
     A checkpoint must agree on the ``facts`` with the run that reads it. The ``keep`` newest ones
     stay. After `close`, other processes may have the folder.

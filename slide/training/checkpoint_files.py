@@ -16,19 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide.bars import say
 from slide.distributed import Group
 from slide.distributed.sharded_network import plain_name
-from slide.files import comes_in_sight
 from slide.nn import SlideNetwork
 from slide.runtime import versions
-from slide.states import join_state, split_state
-from slide.tensor_folder import (
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import comes_in_sight
+from slide.utils.tensor_folder import (
     FolderKind,
     Written,
     check_files,
+    join_state,
     read_folder,
     read_tensors,
+    split_state,
     write_file,
     write_list,
 )
@@ -222,7 +223,7 @@ def _warn_of_versions(folder: Path, wrote: Mapping[str, str]) -> None:
         if wrote.get(name, own) != own
     ]
     if others:
-        say(
+        log(
             f"warning: {folder} was written by {'; '.join(others)}: the run goes on, but numbers "
             "may be rounded in another way than in a run without a break"
         )

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from slide import runtime
-from slide.bars import say
 from slide.distributed import Group
+from slide.utils.progress_bar import log
 
 
 class Terminated(KeyboardInterrupt):
@@ -212,7 +212,7 @@ class CoreShare:
     def _set(self, threads: int) -> None:
         if threads < self.most and not self._said:
             self._said = True
-            say(
+            log(
                 f"other processes use the cores, so {threads} of {self.most} threads are used for "
                 "now"
             )

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from slide import checks
 from slide.backend import on_host
-from slide.bars import Bar
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SlideNetwork
 from slide.nn.searched_layer import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
 from slide.sparse import Pattern, hits
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
 NETWORK = "network_"
@@ -231,7 +231,7 @@ def predict_split(
     most = min(_TOP, network.output.out_features)
     parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
-    for batch in Bar(batches.epoch(0), "evaluate", len(batches), leave=False):
+    for batch in ProgressBar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
             scores, ids = map(on_host, network.predict(batch.features, most, search))
             parts.append(Ranked.of(_TOP, scores, ids))

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from slide.active_set import ActiveSet
-from slide.checks import DivergenceError
-from slide.compilation import clock
 from slide.data import Batch
 from slide.distributed import Group, ShardedNetwork
 from slide.nn import ActiveLoss, SlideNetwork
@@ -19,6 +17,8 @@ from slide.optim import RowSparseAdam
 from slide.sparse import Pattern
 from slide.training.monitor import Counters
 from slide.training.selection import inspect_selection
+from slide.utils.checks import DivergenceError
+from slide.utils.profiling import clock
 
 # Outputs whose second moments tell which share of all has never been updated: 1,024 are enough for
 # a standard error below 0.02.

@@ -14,7 +14,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from slide import checks
+from slide.utils import checks
 
 LRSchedule = Callable[[Optimizer, int], LRScheduler]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from slide.data import SparseDataset, Split
 from slide.distributed import Group
-from slide.files import write_json, write_text
-from slide.limits import peak_memory_mb
 from slide.nn import SlideNetwork
 from slide.runtime import versions
 from slide.training.evaluation import majority_precision
 from slide.training.selection import selection_figures, selection_warnings
+from slide.utils.files import write_json, write_text
+from slide.utils.resources import peak_memory_mb
 
 SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.

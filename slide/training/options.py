@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from slide import checks
 from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
 from slide.training.lr_schedules import evaluation_interval
+from slide.utils import checks
 
 _MOST_EPOCHS = 20
 # Steps between lines of the log and between measurements of recall, which compute all outputs of

@@ -11,17 +11,11 @@ from typing import Any
 import numpy as np
 
 from slide.backend import on_host
-from slide.bars import Bar, say
-from slide.compilation import clock
 from slide.data import Batches, Split, find_known, first_unknown
 from slide.data.dataset import take_labels
-from slide.files import sync_folder
 from slide.nn import SlideNetwork
 from slide.ranking.unknown_labels import best_unknown, rows_by_depth
-from slide.sizes import judged_places
 from slide.sparse import Pattern
-from slide.states import split_state
-from slide.tensor_folder import FolderKind, read_folder, write_folder
 from slide.training.checkpoint import Checkpoint
 from slide.training.checkpoint_files import (
     joined_parts,
@@ -38,6 +32,11 @@ from slide.training.coordination import Coordinator
 from slide.training.evaluation import precision_at_k
 from slide.training.lr_schedules import AutoSchedule, evaluation_interval
 from slide.training.monitor import Counters, Monitor
+from slide.utils.files import sync_folder
+from slide.utils.profiling import clock
+from slide.utils.progress_bar import ProgressBar, log
+from slide.utils.sizes import judged_places
+from slide.utils.tensor_folder import FolderKind, read_folder, split_state, write_folder
 
 BEST = "best"
 _KIND = FolderKind("best network", "best.json", format=2)
@@ -104,7 +103,7 @@ class AutoValidation:
         self.held = None if schedule.decay_from else held
 
     def validate(
-        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar
+        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
     ) -> None:
         """After a step: evaluate the network if that is due, and decide whether the rate falls."""
         schedule, step = self.schedule, counters.step
@@ -121,7 +120,7 @@ class AutoValidation:
         if schedule.decay_from:
             bar.total = schedule.total
             bar.set_description_str(schedule.status())
-            say(f"step {step}: {schedule.status()}")
+            log(f"step {step}: {schedule.status()}")
 
 
 class EarlyStopping:
@@ -194,7 +193,7 @@ class EarlyStopping:
         return self.score >= 0 and step - self.best_step >= self.patience * self.interval
 
     def validate(
-        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: Bar
+        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
     ) -> None:
         """After a step: evaluate the network if that is due, and write it if it is the best."""
         step = counters.step
@@ -203,7 +202,7 @@ class EarlyStopping:
         score = self._evaluate(network, counters, monitor)
         bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
         if self.ended(step):
-            say(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+            log(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
 
     def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
         """After the last step and its checkpoint: load the best weights, which may be the last.
@@ -240,7 +239,7 @@ class EarlyStopping:
                 raise OSError(f"the best weights cannot be read: {error}") from error
             load_network_state(network, state_for(states, network)["network"])
             self.group.patient.barrier()  # They read at different speeds.
-            say(f"the weights of step {self.best_step} are kept")
+            log(f"the weights of step {self.best_step} are kept")
         if self.group.is_main_process:  # The last checkpoint is later than both.
             shutil.rmtree(self.before, ignore_errors=True)
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slide.bars import Bar, say
-from slide.compilation import clock, compile_seconds
 from slide.data import Batch, Batches, SparseDataset, Split, kind_of, validation_split
 from slide.distributed import Group
 from slide.distributed.sharded_network import run_on_main_process
@@ -35,6 +33,8 @@ from slide.training.lr_schedules import (
 from slide.training.monitor import Counters, Monitor, log_scalars, summary_of, write_summary
 from slide.training.options import TrainingOptions
 from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.utils.profiling import clock, compile_seconds
+from slide.utils.progress_bar import ProgressBar, log
 
 
 class Trainer:
@@ -165,11 +165,11 @@ class Trainer:
     def _resume(self) -> None:
         self.counters = self.checkpoint.read()
         if self.step > self._most_steps:
-            say(f"step {self.step} is past the last, {self._most_steps}: no training is left")
+            log(f"step {self.step} is past the last, {self._most_steps}: no training is left")
         if self.schedule is not None:
             late = self.schedule.apply_lower_limits(self.step, self.counters.network_seconds)
             if late:
-                say(late)
+                log(late)
 
     @property
     def step(self) -> int:
@@ -206,7 +206,9 @@ class Trainer:
         shares = self.options.share_cores and self.coordinator.group.size == 1
         watched = closing(CoreShare(None if shares else 1))
         with closing(self.checkpoint), closing(self.monitor), watched as cores:
-            bar = Bar(desc="training", total=self.total_steps, initial=self.step, unit=" steps")
+            bar = ProgressBar(
+                desc="training", total=self.total_steps, initial=self.step, unit=" steps"
+            )
             with bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt, cores)
             self.save()
@@ -230,7 +232,7 @@ class Trainer:
                 write_summary(self.folder, summary)
         return summary
 
-    def _train(self, bar: Bar, interrupt: Interrupt, cores: CoreShare) -> None:
+    def _train(self, bar: ProgressBar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, scores = self.options, self.counters, {}
         validation: AutoValidation | EarlyStopping | None = self.early_stopping
         if self.schedule is not None and self.held_out is not None:
@@ -289,12 +291,12 @@ class Trainer:
     def _train_ranker(self, network: Any, ranker: EnsembleRanker, held: Split) -> None:
         ranker.prepare()
         train, begin = self.train_split, clock()
-        say(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
+        log(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
         search = self.options.evaluation
         ranker.fit(network, train, held, self.inverse, search, self.every_split)
         self.counters.ranker_seconds = clock() - begin
         for note in ranker.notes:
-            say(note)
+            log(note)
 
     def evaluate(
         self, samples: int = 0, ranker: EnsembleRanker | None = None, network: Any = None

@@ -23,8 +23,8 @@ from train_process import ROOT, seconds_of
 
 from slide import runtime
 from slide.config import build_trainer, fill_in, open_dataset, read_config, user_errors
-from slide.limits import peak_memory_mb
 from slide.sparse import CSR
+from slide.utils.resources import peak_memory_mb
 
 NETWORKS = {"dense": DenseNetwork, "sampled": SampledSoftmax}
 # Of a curve's points, beside their seconds.

@@ -17,7 +17,7 @@ from slide import CSR, ActiveSampler, Pattern, SlideNetwork, runtime
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_place, meet
 from slide.estimator.recipe import Recipe
-from slide.limits import peak_memory_mb, resident_memory
+from slide.utils.resources import peak_memory_mb, resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5
 # Messages that are timed alone: a number, and a batch's gradient of the hidden layer.

@@ -8,7 +8,6 @@ import pytest
 from helpers import job
 
 import slide
-from slide import files
 from slide.config import build
 from slide.config import ranks as places
 from slide.config.ranks import (
@@ -20,6 +19,7 @@ from slide.config.ranks import (
 )
 from slide.distributed.launch import Errors, Place, find_place
 from slide.functional.losses import find_loss
+from slide.utils import run_folders
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 TOLD |= {"MASTER_ADDR": "host", "MASTER_PORT": "29400"}
@@ -209,7 +209,7 @@ def test_a_loss_that_needs_one_process_is_refused_before_data_are_read(loss, sai
 
 
 def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SEEN_AFTER", 0.1)
+    monkeypatch.setattr(run_folders, "SEEN_AFTER", 0.1)
     ranks = several(lambda seen: [seen, False])
     with pytest.raises(ValueError, match="rank 1 cannot see what rank 0 writes into"):
         share_folder(ranks, lambda: tmp_path)

@@ -9,7 +9,7 @@ from helpers import job
 HOLD = """
 import sys
 from pathlib import Path
-from slide.files import hold_folder
+from slide.utils.run_folders import hold_folder
 hold_folder(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

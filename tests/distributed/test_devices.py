@@ -137,7 +137,7 @@ def test_what_carries_tensors(device, kind, monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", note)
     monkeypatch.setattr("slide.config.ranks._joined", [])
     monkeypatch.setattr("slide.config.ranks.patient_group", Group.alone)
-    monkeypatch.setattr("slide.config.ranks.hush", lambda quiet: None)
+    monkeypatch.setattr("slide.config.ranks.silence", lambda quiet: None)
     try:
         ranks = join_ranks(read_config([f"runtime.device={device}"]))
     finally:

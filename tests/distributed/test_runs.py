@@ -9,8 +9,8 @@ import pytest
 from helpers.torchrun import torchruns
 
 import slide
-from slide.tensor_folder import read_tensors
 from slide.training.checkpoint_files import assembled, last_checkpoint, part_of, read_states
+from slide.utils.tensor_folder import read_tensors
 
 pytestmark = [
     pytest.mark.compiled_only,

@@ -9,7 +9,7 @@ from helpers.buckets import as_codes, contents, draw_codes
 from slide.backend import backend, plain
 from slide.hashing import tables as tables_module
 from slide.hashing.tables import HashTables
-from slide.runtime import random_key
+from slide.utils.random_keys import random_key
 
 POLICIES = ["fifo", "reservoir"]
 

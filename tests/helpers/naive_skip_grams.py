@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from helpers.naive import random_bits
-from slide import runtime
+from slide.utils.random_keys import random_key
 
 
 def uniform(key, counter):
@@ -23,7 +23,7 @@ def naive_vocabulary(content, min_count=1, max_vocabulary=None):
 def naive_rows(part, vocabulary, window=2, subsample=0.0, seed=0, stream=0):
     ids = {word: i for i, (word, _) in enumerate(vocabulary)}
     total = sum(count for _, count in vocabulary)
-    key = runtime.random_key(seed, stream)
+    key = random_key(seed, stream)
     kept = []
     for number, word in enumerate(part.split()):
         if word in ids:

@@ -7,8 +7,8 @@ from helpers.matrices import chi_square_p, make_pattern
 
 from slide.kernels import assemble_sets as kernels
 from slide.kernels.votes import RankedIds
-from slide.runtime import random_key
 from slide.sparse import Pattern
+from slide.utils.random_keys import random_key
 
 NUM_ROWS = 30
 

@@ -6,11 +6,11 @@ from helpers import naive_text
 from helpers.matrices import make_csr, make_pattern
 from helpers.naive import rows_of
 
-from slide import runtime
 from slide.kernels import format_rows as formatting
 from slide.kernels.subsample_words import subsample_words
 from slide.kernels.synthetic_rows import draw_features, draw_labels
 from slide.sparse import CSR, Pattern
+from slide.utils.random_keys import random_key
 
 EXTREMES = [0.0, -0.0, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 1.0, 1e5, 1e6]
 
@@ -55,7 +55,7 @@ def test_subsampled_words(first):
     rng = np.random.default_rng(first % 7)
     words = rng.integers(-1, 20, 500, np.int32)
     keep = rng.random(20) * 1.2
-    key = runtime.random_key(3)
+    key = random_key(3)
     out = np.empty_like(words)
     kept = out[: subsample_words(words, first, key, keep, out)].tolist()
     assert kept == naive_text.subsample_words(words, first, key, keep)

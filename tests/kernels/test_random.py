@@ -5,8 +5,8 @@ import pytest
 from helpers import naive
 from helpers.matrices import chi_square_p
 
-from slide import runtime
 from slide.kernels.random import random_below, random_bits
+from slide.utils.random_keys import random_key
 
 
 class TestRandomNumbers:
@@ -33,6 +33,6 @@ class TestRandomNumbers:
 
     @pytest.mark.parametrize("stride", [1, 2**32])
     def test_is_uniform(self, stride):
-        key = runtime.random_key(11)
+        key = random_key(11)
         draws = [random_below(key, i * stride, 13) for i in range(5_000)]
         assert chi_square_p(np.bincount(draws, minlength=13), 5_000, 1) > 1e-4

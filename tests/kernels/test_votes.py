@@ -7,7 +7,7 @@ from helpers import naive
 from slide.hashing.tables import HashTables
 from slide.kernels import votes as kernels
 from slide.kernels.votes import RankedIds
-from slide.runtime import random_key
+from slide.utils.random_keys import random_key
 
 NUM_ROWS = 30
 

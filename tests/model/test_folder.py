@@ -14,14 +14,14 @@ from helpers import job
 from helpers.damage import REPEAT, flip, rng_of
 
 import slide
-from slide import tensor_folder
 from slide.data import holdout, transform
 from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
 from slide.nn.stored_layers import make_float32
 from slide.ranking import EnsembleRanker
-from slide.stored_rows import StoredRows
-from slide.tensor_folder import read_folder, read_tensors, write_folder
+from slide.utils import tensor_folder
+from slide.utils.quantized import QuantizedRows
+from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
@@ -140,8 +140,8 @@ def test_the_index_of_a_sampler(raw, dtype, tmp_path, monkeypatch):
     network.output.top_k(torch.randn(2, 8), 3, "sampler")
     Model(network).save(tmp_path / "short", dtype)
     found, expected = both(tmp_path, "short")
-    x, converted, read = raw.test.features, [], StoredRows.float
-    monkeypatch.setattr(StoredRows, "float", lambda rows: converted.append(1) or read(rows))
+    x, converted, read = raw.test.features, [], QuantizedRows.float
+    monkeypatch.setattr(QuantizedRows, "float", lambda rows: converted.append(1) or read(rows))
     for _ in range(2):
         assert_same(found.predict(x, search="sampler"), expected.predict(x, search="sampler"))
     assert len(converted) == 1

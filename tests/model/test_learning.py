@@ -18,8 +18,8 @@ from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
-from slide.tensor_folder import read_folder, read_tensors, write_folder
 from slide.training import DivergenceError
+from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

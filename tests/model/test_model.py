@@ -22,7 +22,7 @@ from slide.model.folder import MODEL_FOLDER
 from slide.predict import command
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
-from slide.tensor_folder import read_folder, read_tensors, write_folder
+from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"train_samples": 400, "test_samples": 30}
@@ -305,7 +305,7 @@ def test_models_search_as_their_runs_are_judged(labels, ranked, found_by):
 def test_the_rule_is_asked_everywhere(raw, found_by, monkeypatch):
     network, ranker = trained(raw)
     model = Model(network, ranker)
-    monkeypatch.setattr("slide.sizes._SEARCHED_LABELS", 79)
+    monkeypatch.setattr("slide.utils.sizes._SEARCHED_LABELS", 79)
     found_by.clear()
     model.predict(raw.test.features)
     row = {"rows": [{"indices": [3]}]}

@@ -16,7 +16,7 @@ from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_input_linear import SparseInputLinear
 from slide.nn.stored_layers import StoredLinear
 from slide.sampling import ActiveSampler, FullSampler, LSHProposer
-from slide.stored_rows import StoredRows
+from slide.utils.quantized import QuantizedRows
 
 D, N = 6, 40
 SECOND = {
@@ -99,7 +99,7 @@ def test_a_sampler_may_be_taken_over():
 
 
 def test_a_layer_of_stored_rows_hands_its_sampler_on():
-    rows = StoredRows.of(torch.randn(N, D), "bfloat16")
+    rows = QuantizedRows.of(torch.randn(N, D), "bfloat16")
     stored, x = StoredLinear(rows, torch.randn(N)), torch.randn(2, D)
     stored.sampler = lsh_sampler(D, N, active=8)
     found = stored.top_k(x, 3, search="sampler")

@@ -11,11 +11,11 @@ import pytest
 import torch
 from helpers.small_layers import B, D, N, draw_labels, every_mode, make_layer
 
+from slide.active_set import Scratch
 from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, Proposer
-from slide.scratch import Scratch
 from slide.sparse import Pattern
 
 REFUSED = r"another thread is training this layer now.* a lock around forward"

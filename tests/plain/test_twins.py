@@ -8,7 +8,6 @@ from helpers.products import SHAPES, draw_product
 
 from slide.backend import backend
 from slide.hashing import DWTA, HashTables, SimHash
-from slide.inputs import as_csr
 from slide.kernels import adam as adam_kernels
 from slide.kernels import assemble_sets as set_kernels
 from slide.kernels import pattern_products as product_kernels
@@ -29,7 +28,7 @@ from slide.plain.pattern_products import (
 )
 from slide.plain.random import random_below
 from slide.plain.sketches import rank_all
-from slide.sparse import Pattern
+from slide.sparse import Pattern, as_csr
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 CPU = torch.device("cpu")

@@ -3,10 +3,10 @@
 import pytest
 from helpers import job
 
-from slide import bars
 from slide.data import holdout
 from slide.ranking import EnsembleRanker, row_blocks
 from slide.ranking.item_regressions import item_regressions
+from slide.utils import progress_bar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -17,8 +17,8 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     network = job.make_network(data)
     before = EnsembleRanker().fit(network, train, held)
     assert capsys.readouterr().err == "", "short phases have none"
-    monkeypatch.setattr(bars, "SHOWN_AFTER", 0.0)
-    monkeypatch.setattr(bars, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
     monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
     found = EnsembleRanker().fit(network, train, held)
     said = capsys.readouterr().err

@@ -6,7 +6,7 @@ import torch
 
 from slide.search import RowIndex, exact_top_k
 from slide.search.rounded import rounded_top_k
-from slide.stored_rows import StoredRows
+from slide.utils.quantized import QuantizedRows
 
 DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 
@@ -15,7 +15,7 @@ def draw(dtype, num_rows=300, width=9, num_queries=6):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(num_rows, width, generator=generator)
     weight *= torch.rand(num_rows, 1, generator=generator)
-    rows = StoredRows.of(weight, dtype)
+    rows = QuantizedRows.of(weight, dtype)
     queries = torch.randn(num_queries, width, generator=generator)
     return queries, rows, torch.randn(num_rows, generator=generator)
 
@@ -27,18 +27,18 @@ def test_exact_search_converts_blocks(dtype, has_bias, queries, monkeypatch):
     x, rows, bias = draw(dtype, num_queries=queries)
     bias = bias if has_bias else None
     expected = exact_top_k(x, rows.float(), bias, 7)
-    read, block = [], StoredRows.block
+    read, block = [], QuantizedRows.block
 
     def noted(rows, begin, end):
         read.append(len(found := block(rows, begin, end)))
         return found
 
-    monkeypatch.setattr(StoredRows, "block", noted)
+    monkeypatch.setattr(QuantizedRows, "block", noted)
     found = exact_top_k(x, rows, bias, 7)  # In one block, as the floats: bit by bit.
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
     assert read == [300]
-    monkeypatch.setattr("slide.stored_rows._NUMBERS", 9 * 64)
+    monkeypatch.setattr("slide.utils.quantized._NUMBERS", 9 * 64)
     found = exact_top_k(x, rows, bias, 7)
     torch.testing.assert_close(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
@@ -71,7 +71,7 @@ def test_an_index_scores_its_candidates_from_the_rows(dtype, has_bias, queries):
         assert torch.equal(one, other)
     assert index.seen < 9_000
     assert index.fits(rows, bias)
-    assert not index.fits(StoredRows(*rows), bias)
+    assert not index.fits(QuantizedRows(*rows), bias)
     rows.codes[0] = 1
     assert not index.fits(rows, bias)
     again = RowIndex.restored(rows, bias, index.state_dict())

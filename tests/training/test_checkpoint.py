@@ -14,12 +14,13 @@ from filelock import FileLock, Timeout
 from helpers import job
 from helpers.damage import BINARY, REPEAT, damage, rng_of
 
-from slide import ActiveLoss, tensor_folder
-from slide.files import RUN_LOCK
+from slide import ActiveLoss
 from slide.training import DivergenceError, checkpoint
 from slide.training import trainer as trainer_module
 from slide.training.checkpoint import read_checkpoint
 from slide.training.monitor import Counters
+from slide.utils import tensor_folder
+from slide.utils.run_folders import RUN_LOCK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,11 +10,9 @@ import torch
 from helpers import job
 from helpers.ranks import run_ranks, several
 
-from slide import files, tensor_folder
 from slide.distributed import Group, ShardedNetwork
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler
-from slide.tensor_folder import write_file, write_list
 from slide.training import checkpoint_files
 from slide.training.checkpoint import Checkpoint
 from slide.training.checkpoint_files import (
@@ -27,10 +25,13 @@ from slide.training.checkpoint_files import (
     state_for,
 )
 from slide.training.monitor import Counters
+from slide.utils import run_folders, tensor_folder
+from slide.utils.tensor_folder import write_file, write_list
 
 PROCESSES = """
 import pathlib, time
-from slide import FullSampler, RowSparseAdam, files
+from slide import FullSampler, RowSparseAdam
+from slide.utils import run_folders
 from slide.distributed import Group, ShardedNetwork
 from slide.training import checkpoint as module
 from slide.training import checkpoint_files
@@ -62,7 +63,7 @@ def work(group):
     if group.rank:  # It sees the folder as it was before the second checkpoint.
         checkpoint_files.last_checkpoint = lambda run: find_checkpoints(run)[0]
     found += [checkpoint.found(), checkpoint.read().step]
-    files.SEEN_AFTER = 0.1
+    run_folders.SEEN_AFTER = 0.1
     if group.rank:
         checkpoint.run = FOLDER / "elsewhere"
     found.append(refusal(checkpoint))
@@ -147,10 +148,10 @@ def test_a_checkpoint_of_other_versions(tmp_path, monkeypatch, capsys):
 def test_a_file_that_comes_in_sight_late(tmp_path, monkeypatch):
     writer = threading.Timer(0.3, (tmp_path / "file").touch)
     writer.start()
-    assert files.comes_in_sight(tmp_path / "file")
+    assert run_folders.comes_in_sight(tmp_path / "file")
     writer.join()
-    monkeypatch.setattr(files, "SEEN_AFTER", 0.1)
-    assert not files.comes_in_sight(tmp_path / "a/b/missing")
+    monkeypatch.setattr(run_folders, "SEEN_AFTER", 0.1)
+    assert not run_folders.comes_in_sight(tmp_path / "a/b/missing")
 
 
 SIZES = {"first": 7, "output": 5}

@@ -411,7 +411,7 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
 SHARED = """
 import pathlib, torch
 from slide import FullSampler, RowSparseAdam
-from slide.bars import Bar
+from slide.utils.progress_bar import ProgressBar
 from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import Counters, Monitor

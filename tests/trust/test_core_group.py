@@ -10,7 +10,7 @@ import pytest
 from helpers.core_group import group_of_cores
 from numba.core import config
 
-from slide.limits import core_limit
+from slide.utils.resources import core_limit
 
 STEPS = """
 import json, sys, threading

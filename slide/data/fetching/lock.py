@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from slide.bars import say
+from slide.utils.progress_bar import log
 
 __all__ = ["locked"]
 
@@ -44,7 +44,7 @@ def _acquire(lock: FileLock, what: str) -> bool:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            say(f"waiting for another process that prepares {what}")
+            log(f"waiting for another process that prepares {what}")
             lock.acquire()
     except OSError:
         return False

@@ -18,10 +18,10 @@ from urllib.parse import urljoin
 import requests
 from requests import exceptions
 
-from slide.bars import Bar
 from slide.data.fetching.fetch import FetchError
 from slide.data.fetching.unpack import MAX_BYTES, ensure_space
 from slide.runtime import VERSION
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["discard", "transfer"]
 
@@ -200,7 +200,7 @@ def _write_body(response: requests.Response, path: Path, start: int, offer: _Off
         if offer.total > MAX_BYTES:
             raise FetchError(f"has {offer.total} bytes, more than {MAX_BYTES}")
         ensure_space(path.parent, offer.total - start, "the file")
-    bar = Bar(
+    bar = ProgressBar(
         total=offer.total,
         initial=start,
         unit="B",

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from slide.bars import Bar
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["UnpackError", "ensure_space", "unpack"]
 
@@ -67,7 +67,7 @@ def unpack(
         raise ValueError(f"one member cannot become two files: {dict(members)}")
     for target in wanted.values():
         target.parent.mkdir(parents=True, exist_ok=True)
-    bar = Bar(unit="B", unit_scale=True, desc=f"unpacking {name or archive.name}")
+    bar = ProgressBar(unit="B", unit_scale=True, desc=f"unpacking {name or archive.name}")
     with _damages_named(), archive.open("rb") as file, bar:
         output = _Output(limit, bar)
         start = file.read(max(map(len, COMPRESSED)))

@@ -7,11 +7,11 @@ from typing import IO
 
 import numpy as np
 
-from slide.bars import counted_bytes
 from slide.data.dataset import Block
 from slide.data.errors import DataError
 from slide.data.formats.text_reader import MAX_INDEX, Sizes
 from slide.sparse import CSR, Pattern
+from slide.utils.progress_bar import counted_bytes
 
 __all__ = ["read_npz_blocks", "read_npz_shape", "read_npz_sizes"]
 

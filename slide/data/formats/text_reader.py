@@ -12,12 +12,12 @@ from typing import IO, NamedTuple, NoReturn
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data.dataset import Block
 from slide.data.errors import DataError, check_not_compressed, out_of_range
 from slide.kernels import parse_rows as parse
 from slide.sparse import CSR, Pattern
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = [
     "MAX_INDEX",
@@ -184,7 +184,7 @@ def parse_text(
     )
     line = int(headed)  # Lines that have been parsed.
     rows = 0  # Rows in these lines, with those that were left out.
-    bar = Bar(total=num_bytes, unit="B", unit_scale=True, desc=path)
+    bar = ProgressBar(total=num_bytes, unit="B", unit_scale=True, desc=path)
     bar.update(len(header))
     for chunk in _line_chunks(file, chunk_bytes, bar):
         end = 0
@@ -215,7 +215,7 @@ def count_rows(path: str | Path) -> int:
         return sum(not (line in _EMPTY or line.lstrip(b" \t").startswith(b"#")) for line in file)
 
 
-def _line_chunks(file: IO[bytes], size: int, bar: Bar) -> Iterator[bytes]:
+def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar) -> Iterator[bytes]:
     """Yields the lines that follow, in pieces that end with a line feed."""
     with bar:
         pieces = []  # Of a line whose end has not been read yet.

@@ -12,8 +12,8 @@ import numpy as np
 
 from slide.data.dataset import Split
 from slide.data.formats.text_reader import text_variant
-from slide.files import write_atomic
 from slide.kernels import format_rows as kernel
+from slide.utils.files import write_atomic
 
 __all__ = ["write_xmc"]
 

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError, check_not_compressed
 from slide.data.fetching.fetch import check_folders, ensure_files
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
-from slide.files import file_state
-from slide.names import Names
 from slide.sparse import Pattern
+from slide.utils.files import file_state
+from slide.utils.names import Names
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["documents"]
 
@@ -195,7 +195,7 @@ def read_documents(path: Path, doing: str) -> Iterator[Document]:
     size = path.stat().st_size
     with (
         path.open("rb") as file,
-        Bar(desc=f"{doing} {path}", total=size, unit="B", unit_scale=True) as bar,
+        ProgressBar(desc=f"{doing} {path}", total=size, unit="B", unit_scale=True) as bar,
     ):
         for number, line in enumerate(file, 1):
             if number == 1:

@@ -20,13 +20,13 @@ from typing import IO, cast
 
 import numpy as np
 
-from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
-from slide.files import file_state
 from slide.sparse import CSR, Pattern
+from slide.utils.files import file_state
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["mnist"]
 
@@ -118,7 +118,7 @@ def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
             raise DataError(
                 f"{labels}: it has {classes.rows} labels for the {pixels.rows} images of {images}"
             )
-        with Bar(total=pixels.rows, unit=" rows", desc=str(images)) as bar:
+        with ProgressBar(total=pixels.rows, unit=" rows", desc=str(images)) as bar:
             for start in range(0, pixels.rows, IMAGE_CHUNK):
                 count = min(IMAGE_CHUNK, pixels.rows - start)
                 label = classes.read(count)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide import checks
-from slide.bars import Bar
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
 from slide.kernels.synthetic_rows import draw_features, draw_labels
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["synthetic"]
 
@@ -182,7 +182,7 @@ def generate_rows(
     row_counts = _count_table(shape.nonzeros, NONZEROS_SHAPE)
     label_counts = _count_table(shape.labels_per_row, LABELS_SHAPE)
     places = np.full(shape.num_features, -1, np.int64)
-    with Bar(total=rows, unit=" rows", desc="generating") as bar:
+    with ProgressBar(total=rows, unit=" rows", desc="generating") as bar:
         for chunk, start in enumerate(range(0, rows, GENERATED_ROWS)):
             count = min(GENERATED_ROWS, rows - start)
             rng = np.random.default_rng((seed, stream, chunk))

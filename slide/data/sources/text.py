@@ -20,14 +20,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slide import checks, runtime
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
 from slide.data.sources import words
 from slide.data.sources.skip_grams import first_rows, skip_grams
-from slide.files import file_state
+from slide.utils import checks
+from slide.utils.files import file_state
+from slide.utils.random_keys import random_key
 
 __all__ = ["VOCABULARY", "text"]
 
@@ -140,7 +141,7 @@ class _TextOptions(NamedTuple):
         """Yields the rows of the training or the test part of a text."""
         size, border = path.stat().st_size, words.find_border(path, self.test_share)
         begin, end = (0, border) if part == "train" else (border, size)
-        key = runtime.random_key(self.seed, TEXT_PARTS.index(part))
+        key = random_key(self.seed, TEXT_PARTS.index(part))
         chunks = words.read_words(path, begin, end, self.lower)
         ids = words.subsampled_ids(chunks, vocabulary, float(self.subsample), key)
         limit = self.train_samples if part == "train" else self.test_samples

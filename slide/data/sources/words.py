@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.bars import Bar
 from slide.data.errors import DataError
 from slide.kernels.subsample_words import subsample_words
+from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["Vocabulary", "count_vocabulary", "find_border", "read_words", "subsampled_ids"]
 
@@ -91,7 +91,7 @@ def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[s
     """
     rest = b""
     with (
-        Bar(total=end - begin, unit="B", unit_scale=True, desc=str(path)) as bar,
+        ProgressBar(total=end - begin, unit="B", unit_scale=True, desc=str(path)) as bar,
         path.open("rb") as file,
     ):
         file.seek(begin)

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from slide import checks
 from slide.data.cache import cached, check_propensity
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
@@ -43,7 +42,8 @@ from slide.data.formats.text_reader import (
     read_text_blocks,
     text_variant,
 )
-from slide.files import file_state
+from slide.utils import checks
+from slide.utils.files import file_state
 
 __all__ = ["xmc"]
 

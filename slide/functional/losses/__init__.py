@@ -3,8 +3,8 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from slide import checks
 from slide.functional.losses.loss import Loss as Loss
+from slide.utils import checks
 
 _MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
 LOSSES: dict[str, Loss] = {m.LOSS.name: m.LOSS for m in _MODULES if hasattr(m, "LOSS")}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from helpers.naive_skip_grams import naive_border, naive_rows, naive_vocabulary, random_text
 
-from slide import runtime
 from slide.data import DataError, text
 from slide.data.sources import skip_grams, words
 from slide.kernels.subsample_words import subsample_words
+from slide.utils.random_keys import random_key
 
 SOME = "a rose is a rose is a rose and so is this one , said a rose is a rose "
 
@@ -120,7 +120,7 @@ def test_words_stay_as_often_as_published():
     t = 0.02
     keep = np.sqrt(t / (counts / counts.sum()))
     out = np.empty_like(words)
-    stayed = out[: subsample_words(words, 0, runtime.random_key(1), keep, out)]
+    stayed = out[: subsample_words(words, 0, random_key(1), keep, out)]
     found = np.bincount(stayed, minlength=5)
     expected = counts * np.minimum(keep, 1)
     spread = np.sqrt(expected * (1 - np.minimum(keep, 1)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.job import assert_same
 
-from slide.states import join_state, split_state
+from slide.utils.tensor_folder import join_state, split_state
 
 STATES = [
     *(3, None, True, "text", 1.5, [], {}, (), [[], {}], {"a": [1, {"b": (2, 3)}]}),

@@ -23,7 +23,7 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         rows: as many cells each.
 
     Example:
-        >>> from slide.tables import text_table
+        >>> from slide.report.text_tables import text_table
         >>> print(text_table(["run", "P@1"], [["a", "0.5000"], ["longer", "0.2500"]]))
         run     P@1
         a       0.5000
@@ -47,7 +47,7 @@ def figure_columns(
         names: of the figures in a summary, by the heads of their columns.
 
     Example:
-        >>> from slide.tables import figure_columns
+        >>> from slide.report.text_tables import figure_columns
         >>> figure_columns([{"p_at_1": 0.5}, {}], {"P@1": "p_at_1", "steps": "steps"})
         {'P@1': ['0.5000', '']}
     """
@@ -68,7 +68,7 @@ def figure(value: float | None, name: str) -> str:
             ``rows_seen_share``, from seconds and counts.
 
     Example:
-        >>> from slide.tables import figure
+        >>> from slide.report.text_tables import figure
         >>> figure(0.5, "p_at_1"), figure(1234.56, "train_seconds"), figure(1200, "steps")
         ('0.5000', '1,234.6', '1,200')
     """

@@ -3,7 +3,7 @@
 Each check raises an error of one sentence, which names the value and its bound.
 
 Example:
-    >>> from slide import checks
+    >>> from slide.utils import checks
     >>> checks.whole("batch_size", 0, least=1)
     Traceback (most recent call last):
     ...
@@ -51,7 +51,7 @@ def one_of(name: str, value: Any, names: Iterable[str]) -> None:
     """Raise ValueError unless ``value`` is one of ``names``; the message suggests a near one.
 
     Example:
-        >>> from slide import checks
+        >>> from slide.utils import checks
         >>> checks.one_of("search", "exakt", ["exact", "index"])
         Traceback (most recent call last):
         ValueError: search must be one of exact, index, not 'exakt'; did you mean exact?
@@ -71,7 +71,7 @@ def near_word(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
         cutoff: least likeness in [0, 1], that of `difflib.get_close_matches`.
 
     Example:
-        >>> from slide import checks
+        >>> from slide.utils import checks
         >>> checks.near_word("sofmax", ["bce", "softmax"]), checks.near_word("x", ["bce"])
         ('; did you mean softmax?', '')
     """
@@ -145,7 +145,7 @@ class DivergenceError(RuntimeError):
         >>> from slide.training import DivergenceError
         >>> raise DivergenceError("the loss is nan at step 3")
         Traceback (most recent call last):
-        slide.checks.DivergenceError: the loss is nan at step 3
+        slide.utils.checks.DivergenceError: the loss is nan at step 3
     """
 
 
@@ -158,7 +158,7 @@ def error_message(error: BaseException | None, overrides: Sequence[str] = ()) ->
             value, such as "epochs must be ...", it begins with the whole key from here.
 
     Example:
-        >>> from slide import checks
+        >>> from slide.utils import checks
         >>> error = ValueError("epochs must be at least 1, not 0")
         >>> checks.error_message(error, ["trainer.epochs=0"])
         'trainer.epochs must be at least 1, not 0'

@@ -1,4 +1,4 @@
-"""Progress of long phases: bars on a terminal, and a line now and then everywhere else."""
+"""Progress bars and log lines on standard error; without a terminal, lines take the bars' place."""
 
 import os
 import sys
@@ -14,11 +14,11 @@ from tqdm.utils import CallbackIOWrapper
 SHOWN_AFTER = 2.0
 # Seconds between lines where standard error is not a terminal.
 LINE_EVERY = 10.0
-# Whether this process shows no bars and says no sentences.
+# Whether this process shows no bars and writes no lines.
 _process = {"silent": False}
 
 
-class Bar(tqdm):
+class ProgressBar(tqdm):
     """A bar of `tqdm <https://tqdm.github.io>`_ on standard error for phases over two seconds.
 
     If standard error is not a terminal (a file, a pipe, a service), a line about every ten seconds
@@ -29,8 +29,8 @@ class Bar(tqdm):
         keywords: the other arguments of tqdm, such as ``unit`` and ``initial``.
 
     Example:
-        >>> from slide.bars import Bar
-        >>> sum(Bar(range(4), "adding", unit=" numbers"))
+        >>> from slide.utils.progress_bar import ProgressBar
+        >>> sum(ProgressBar(range(4), "adding", unit=" numbers"))
         6
     """
 
@@ -56,7 +56,7 @@ class Bar(tqdm):
         return True
 
     def clear(self, *arguments: Any, **keywords: Any) -> None:
-        """Make room for a sentence; lines stay where they are."""
+        """Make room for a log line; lines stay where they are."""
         if not self._lines:
             super().clear(*arguments, **keywords)
 
@@ -72,7 +72,7 @@ def until_reader_goes() -> Iterator[None]:
     """Ends the process, with status 1 and no word, when who reads its output has seen enough.
 
     Example:
-        >>> from slide.bars import until_reader_goes
+        >>> from slide.utils.progress_bar import until_reader_goes
         >>> with until_reader_goes():
         ...     print("many lines")
         many lines
@@ -96,36 +96,36 @@ def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
 
     Example:
         >>> import io
-        >>> from slide.bars import counted_bytes
+        >>> from slide.utils.progress_bar import counted_bytes
         >>> with counted_bytes(io.BytesIO(b"four"), 4, "a file") as file:
         ...     file.read()
         b'four'
     """
-    with Bar(desc=name, total=size, unit="B", unit_scale=True) as bar:
+    with ProgressBar(desc=name, total=size, unit="B", unit_scale=True) as bar:
         yield CallbackIOWrapper(bar.update, file, "read")
 
 
-def say(sentence: str) -> None:
-    """Write a line to standard error, above the bars.
+def log(sentence: str) -> None:
+    """Write a line to standard error, above the progress bars.
 
     Example:
-        >>> from slide.bars import say
-        >>> say("step 20: the rate falls until step 30")
+        >>> from slide.utils.progress_bar import log
+        >>> log("step 20: the rate falls until step 30")
     """
     if not _process["silent"]:
         tqdm.write(sentence, file=sys.stderr)
 
 
-def hush(silent: bool = True) -> None:
-    """Let this process show no bars and say no sentences: another process of its run does.
+def silence(silent: bool = True) -> None:
+    """Let this process show no bars and write no lines: another process of its run does.
 
     Args:
-        silent: False: it shows and says them again.
+        silent: False: it shows and writes them again.
 
     Example:
-        >>> from slide.bars import hush, say
-        >>> hush()
-        >>> say("nobody reads this")
-        >>> hush(False)
+        >>> from slide.utils.progress_bar import silence, log
+        >>> silence()
+        >>> log("nobody reads this")
+        >>> silence(False)
     """
     _process["silent"] = silent

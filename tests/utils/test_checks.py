@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from slide import checks
+from slide.utils import checks
 
 NAN, INF = float("nan"), float("inf")
 CASES = {

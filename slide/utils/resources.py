@@ -1,4 +1,4 @@
-"""What this process may use: memory, and cores of a container."""
+"""Memory and cores that this process may use, also in a container."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def free_memory() -> int | None:
     what is left of that limit.
 
     Example:
-        >>> from slide.limits import free_memory
+        >>> from slide.utils.resources import free_memory
         >>> free_memory() is None or free_memory() > 0
         True
     """
@@ -64,7 +64,7 @@ def resident_memory() -> int:
     """Bytes that this process holds now, without files that it has mapped; 0: not known.
 
     Example:
-        >>> from slide.limits import resident_memory
+        >>> from slide.utils.resources import resident_memory
         >>> resident_memory() >= 0
         True
     """
@@ -75,7 +75,7 @@ def in_gib(size: float) -> str:
     """Bytes as text.
 
     Example:
-        >>> from slide.limits import in_gib
+        >>> from slide.utils.resources import in_gib
         >>> in_gib(5 << 29), in_gib(3 << 20)
         ('2.5 GiB', '3 MiB')
     """

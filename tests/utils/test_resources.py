@@ -4,8 +4,8 @@ import mmap
 
 import pytest
 
-from slide import limits
-from slide.limits import core_limit, free_memory, memory_limit, resident_memory
+from slide.utils import resources
+from slide.utils.resources import core_limit, free_memory, memory_limit, resident_memory
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def groups(tmp_path, monkeypatch):
             (place / name.replace("__", ".")).write_text(text)
         return place
 
-    monkeypatch.setattr(limits, "_ROOT", tmp_path)
-    monkeypatch.setattr(limits, "_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(limits, "_available", lambda: 900 << 10)
+    monkeypatch.setattr(resources, "_ROOT", tmp_path)
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(resources, "_available", lambda: 900 << 10)
     return lay
 
 
@@ -68,7 +68,7 @@ def test_a_group_over_its_limit(groups):
 
 
 def test_a_system_that_does_not_tell(groups, monkeypatch):
-    monkeypatch.setattr(limits, "_available", lambda: None)
+    monkeypatch.setattr(resources, "_available", lambda: None)
     assert free_memory() is None
 
 
@@ -113,10 +113,10 @@ def test_what_this_process_holds():
 
 
 def test_without_the_files_of_linux(monkeypatch):
-    monkeypatch.setattr(limits, "_fields", lambda path: {})
+    monkeypatch.setattr(resources, "_fields", lambda path: {})
     size = 4096
-    monkeypatch.setattr(limits.os, "sysconf_names", {"SC_AVPHYS_PAGES": 1}, raising=False)
-    monkeypatch.setattr(limits.os, "sysconf", lambda name: size, raising=False)
-    assert limits._available() == size * size
-    monkeypatch.setattr(limits.os, "sysconf_names", {}, raising=False)
-    assert limits._available() is None
+    monkeypatch.setattr(resources.os, "sysconf_names", {"SC_AVPHYS_PAGES": 1}, raising=False)
+    monkeypatch.setattr(resources.os, "sysconf", lambda name: size, raising=False)
+    assert resources._available() == size * size
+    monkeypatch.setattr(resources.os, "sysconf_names", {}, raising=False)
+    assert resources._available() is None

@@ -1,6 +1,6 @@
 """Sizes of the default recipe: they follow from the numbers of rows and labels."""
 
-from slide import checks
+from slide.utils import checks
 
 _MANY_LABELS = 100_000
 # A search by an index saves little for fewer labels.
@@ -62,7 +62,7 @@ def judged_places(num_labels: int) -> list[int]:
     With as many places as labels, all answers are equally good.
 
     Example:
-        >>> from slide.sizes import judged_places
+        >>> from slide.utils.sizes import judged_places
         >>> judged_places(1000), judged_places(4)
         ([1, 3, 5], [1, 3])
     """

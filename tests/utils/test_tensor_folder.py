@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 import slide
-from slide import FullSampler, Model, SlideNetwork, tensor_folder
-from slide.files import pieces
+from slide import FullSampler, Model, SlideNetwork
 from slide.model.folder import read_model_folder
-from slide.tensor_folder import (
+from slide.utils import tensor_folder
+from slide.utils.files import pieces
+from slide.utils.tensor_folder import (
     FolderKind,
     check_files,
     listed_files,

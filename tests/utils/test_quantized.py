@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from slide.stored_rows import StoredRows, TensorRows, weight_rows
+from slide.utils.quantized import QuantizedRows, TensorRows, weight_rows
 
 
 def draw(dtype, num_rows=37, width=6):
     weight = torch.randn(num_rows, width, generator=torch.Generator().manual_seed(0))
     weight[3] = 0
-    return weight, StoredRows.of(weight, dtype)
+    return weight, QuantizedRows.of(weight, dtype)
 
 
 def naive(weight, dtype):
@@ -62,10 +62,10 @@ def test_some_rows_and_where_they_are(dtype, ids):
 
 def test_few_rows_are_converted_at_a_time(monkeypatch):
     _, rows = draw("int8")
-    monkeypatch.setattr("slide.stored_rows._NUMBERS", 30)
+    monkeypatch.setattr("slide.utils.quantized._NUMBERS", 30)
     assert (rows.at_once(100), rows.at_once(3)) == (5, 3)
     np.testing.assert_array_equal(rows.lengths(), rows.float().norm(dim=1))
-    monkeypatch.setattr("slide.stored_rows._NUMBERS", 2)
+    monkeypatch.setattr("slide.utils.quantized._NUMBERS", 2)
     assert rows.at_once(100) == 1
     assert TensorRows(rows.float()).at_once(100) == 100
 
@@ -81,7 +81,7 @@ def test_numbers_that_cannot_be_rounded():
     weight, _ = draw("int8")
     weight[2, 1] = torch.inf
     with pytest.raises(ValueError, match="weights that are not finite cannot be saved as int8"):
-        StoredRows.of(weight, "int8")
-    assert StoredRows.of(weight, "bfloat16").float()[2, 1] == torch.inf
+        QuantizedRows.of(weight, "int8")
+    assert QuantizedRows.of(weight, "bfloat16").float()[2, 1] == torch.inf
     with pytest.raises(ValueError, match="dtype must be one of bfloat16, int8, not 'int4'"):
-        StoredRows.of(weight, "int4")
+        QuantizedRows.of(weight, "int4")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slide import sizes as rules
+from slide.utils import sizes as rules
 
 
 @pytest.mark.parametrize(

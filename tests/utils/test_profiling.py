@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from numba import config, njit
 
-from slide import compilation
+from slide.utils import profiling
 
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
 def test_compilation_is_no_time(request):
     told = []
-    watch = compilation._WATCH
+    watch = profiling._WATCH
     request.addfinalizer(lambda before=watch.told: setattr(watch, "told", before))
     watch.told = False
-    compilation.tell_first(lambda: told.append(True))
-    request.addfinalizer(lambda: compilation.tell_first(None))
+    profiling.tell_first(lambda: told.append(True))
+    request.addfinalizer(lambda: profiling.tell_first(None))
 
     @njit
     def total(array):
@@ -26,17 +26,17 @@ def test_compilation_is_no_time(request):
         return found
 
     before, real, begin = (
-        compilation.compile_seconds(),
+        profiling.compile_seconds(),
         time.perf_counter(),
-        compilation.clock(),
+        profiling.clock(),
     )
     total(np.ones(3))
-    real, seen = time.perf_counter() - real, compilation.clock() - begin
-    compiled = compilation.compile_seconds() - before
+    real, seen = time.perf_counter() - real, profiling.clock() - begin
+    compiled = profiling.compile_seconds() - before
     assert 0 < compiled < real
     assert seen == pytest.approx(real - compiled, abs=0.01)
     total(np.ones(4))
-    assert compilation.compile_seconds() - before == compiled, "it compiled twice"
+    assert profiling.compile_seconds() - before == compiled, "it compiled twice"
     total(np.ones(3, np.int64))
-    assert compilation.compile_seconds() - before > compiled
+    assert profiling.compile_seconds() - before > compiled
     assert told == [True], "the sentence comes once"

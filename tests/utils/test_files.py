@@ -7,10 +7,10 @@ import pytest
 from filelock import FileLock, Timeout
 from helpers.limits import limited
 
-from slide import files
 from slide.config.build import CONFIG
 from slide.model.folder import MODEL_FILE
 from slide.training.checkpoint_files import CHECKPOINTS
+from slide.utils import files, run_folders
 
 
 def names(folder):
@@ -86,48 +86,48 @@ def test_no_folder(tmp_path):
 
 
 def test_folders_of_runs(tmp_path):
-    named = files.make_run_folder(tmp_path / "a" / "run", tmp_path)
-    assert named == files.make_run_folder(tmp_path / "a" / "run", tmp_path)
+    named = run_folders.make_run_folder(tmp_path / "a" / "run", tmp_path)
+    assert named == run_folders.make_run_folder(tmp_path / "a" / "run", tmp_path)
     # Runs of the same second get folders of their own.
-    three = [files.make_run_folder(None, tmp_path / "runs", "label") for _ in range(3)]
+    three = [run_folders.make_run_folder(None, tmp_path / "runs", "label") for _ in range(3)]
     assert len(set(three)) == 3
     assert all("_label" in folder.name and folder.is_dir() for folder in three)
 
 
 def test_folders_that_cannot_be_of_a_new_run(tmp_path):
     (tmp_path / "file").touch()
-    files.check_run_dir(None)
-    files.check_run_dir(tmp_path / "new")
+    run_folders.check_run_dir(None)
+    run_folders.check_run_dir(tmp_path / "new")
     for wrong in ("", tmp_path / "file"):
         with pytest.raises(ValueError, match="run_dir must be the path of a folder, not "):
-            files.check_run_dir(wrong)
-    assert files.RUN_MARKS == (CONFIG, CHECKPOINTS, MODEL_FILE)
+            run_folders.check_run_dir(wrong)
+    assert run_folders.RUN_MARKS == (CONFIG, CHECKPOINTS, MODEL_FILE)
     refusals = ("holds a model: name a new folder", *["holds a run: resume=.* goes on with it"] * 2)
-    for mark, refusal in zip(files.RUN_MARKS[::-1], refusals, strict=True):
+    for mark, refusal in zip(run_folders.RUN_MARKS[::-1], refusals, strict=True):
         (tmp_path / mark).touch()
         with pytest.raises(ValueError, match=refusal):
-            files.check_run_dir(tmp_path)
+            run_folders.check_run_dir(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     message = rf"run_dir={tmp_path}/file/run cannot be made: Not a directory"
     with pytest.raises(OSError, match=message):
-        files.make_run_folder(tmp_path / "file/run", tmp_path)
+        run_folders.make_run_folder(tmp_path / "file/run", tmp_path)
 
 
 def test_a_folder_is_held_once(tmp_path):
-    held = FileLock(tmp_path / files.RUN_LOCK)  # As another process would.
+    held = FileLock(tmp_path / run_folders.RUN_LOCK)  # As another process would.
     refused = pytest.raises(ValueError, match=r"another process is running in .*: wait until it")
     with held, refused:
-        files.hold_folder(tmp_path)
+        run_folders.hold_folder(tmp_path)
     for _ in range(2):
-        files.hold_folder(tmp_path)  # This process may have several runs.
-    other = FileLock(tmp_path / files.RUN_LOCK)
+        run_folders.hold_folder(tmp_path)  # This process may have several runs.
+    other = FileLock(tmp_path / run_folders.RUN_LOCK)
     for _ in range(2):
         with pytest.raises(Timeout):
             other.acquire(blocking=False)
-        files.release_folder(tmp_path)
+        run_folders.release_folder(tmp_path)
     other.acquire(blocking=False)
     other.release()
-    files.release_folder(tmp_path)  # It is not held any more.
+    run_folders.release_folder(tmp_path)  # It is not held any more.

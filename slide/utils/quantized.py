@@ -1,8 +1,8 @@
-"""Rows of weights as they lie in memory or in a file: floats, bfloat16, or int8 with scales.
+"""Weight rows in memory or in a file: floats, bfloat16, or int8 with scales.
 
-A model that was saved with short numbers is not converted when it is opened: its rows stay mapped
+A model that was saved quantized is not converted when it is opened: its rows stay mapped
 from the file, and those that a computation reads become float32 at that moment. `weight_rows` gives
-searches one view of both, tensors and stored rows.
+searches one view of both, tensors and quantized rows.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import checks
+from slide.utils import checks
 
 DTYPES_OF_FILES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 # Numbers that are converted at a time: as float32 they fit into a cache, and a block of them is
@@ -22,7 +22,7 @@ _NUMBERS = 1 << 20
 _BLOCK = 16_384
 
 
-class StoredRows(NamedTuple):
+class QuantizedRows(NamedTuple):
     """N rows of D short numbers, which are read as float32.
 
     Attributes:
@@ -31,8 +31,8 @@ class StoredRows(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from slide.stored_rows import StoredRows
-        >>> rows = StoredRows.of(torch.tensor([[127.0, -1.0], [0.5, 0.25]]), "int8")
+        >>> from slide.utils.quantized import QuantizedRows
+        >>> rows = QuantizedRows.of(torch.tensor([[127.0, -1.0], [0.5, 0.25]]), "int8")
         >>> rows.codes.tolist()
         [[127, -1], [127, 64]]
         >>> rows.take(torch.tensor([0]))
@@ -43,7 +43,7 @@ class StoredRows(NamedTuple):
     scales: Tensor | None = None
 
     @classmethod
-    def of(cls, weight: Tensor, dtype: str) -> "StoredRows":
+    def of(cls, weight: Tensor, dtype: str) -> "QuantizedRows":
         """Round rows ``(N, D)``.
 
         An entry of int8 is off by at most half of the scale of its row, which is a 127th of the
@@ -97,10 +97,10 @@ class StoredRows(NamedTuple):
         """All rows, float32: this takes four bytes for each number."""
         return self._floats(slice(None))
 
-    def kept(self, numbers: Tensor) -> "StoredRows":
+    def kept(self, numbers: Tensor) -> "QuantizedRows":
         """Some of the rows, as they are."""
         scales = None if self.scales is None else self.scales[numbers]
-        return StoredRows(self.codes[numbers], scales)
+        return QuantizedRows(self.codes[numbers], scales)
 
     def at_once(self, wanted: int) -> int:
         """How many rows to read at a time, at most ``wanted``."""
@@ -138,7 +138,7 @@ class StoredRows(NamedTuple):
 
 
 class TensorRows(NamedTuple):
-    """The rows of a tensor, with the members of `StoredRows`; they keep their type.
+    """The rows of a tensor, with the members of `QuantizedRows`; they keep their type.
 
     Attributes:
         weight: ``(N, D)`` floats.
@@ -175,10 +175,10 @@ class TensorRows(NamedTuple):
     def some(
         self, ids: np.ndarray, bias: Tensor | None
     ) -> tuple[Tensor, Tensor | None, np.ndarray]:
-        """The weight and the bias themselves; see `StoredRows.some`."""
+        """The weight and the bias themselves; see `QuantizedRows.some`."""
         return self.weight, bias, ids
 
 
-def weight_rows(weight: Tensor | StoredRows) -> TensorRows | StoredRows:
+def weight_rows(weight: Tensor | QuantizedRows) -> TensorRows | QuantizedRows:
     """Rows of either kind, for those who only read them."""
-    return weight if isinstance(weight, StoredRows) else TensorRows(weight.detach())
+    return weight if isinstance(weight, QuantizedRows) else TensorRows(weight.detach())

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from slide import bars
-from slide.bars import Bar, hush, say
+from slide.utils import progress_bar
+from slide.utils.progress_bar import ProgressBar, log, silence
 
 
 def test_a_reader_that_goes_ends_the_process_without_a_word():
-    words = "from slide.bars import until_reader_goes\nwith until_reader_goes():\n"
+    words = "from slide.utils.progress_bar import until_reader_goes\nwith until_reader_goes():\n"
     words += "    for i in range(10**6): print(i)"
     process = subprocess.Popen(
         [sys.executable, "-c", words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -32,8 +32,8 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     """A clock that the test moves; both modules read it."""
     now = [100.0]
-    monkeypatch.setattr(bars.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Bar, "_time", staticmethod(lambda: now[0]), raising=False)
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ProgressBar, "_time", staticmethod(lambda: now[0]), raising=False)
     return now
 
 
@@ -46,7 +46,7 @@ def steps(bar, clock, count, seconds):
 
 def written(monkeypatch, stream, clock, count, seconds):
     monkeypatch.setattr(sys, "stderr", stream)
-    with Bar(total=count, desc="adding") as bar:
+    with ProgressBar(total=count, desc="adding") as bar:
         bar._time = lambda: clock[0]
         bar.start_t = bar.last_print_t = clock[0]
         steps(bar, clock, count, seconds)
@@ -74,9 +74,9 @@ def test_terminals_have_bars(monkeypatch, clock):
 def test_bytes_of_a_file_are_counted(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(bars, "LINE_EVERY", 0.0)
-    monkeypatch.setattr(bars, "SHOWN_AFTER", 0.0)
-    with bars.counted_bytes(io.BytesIO(b"0123456789"), 10, "digits") as file:
+    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
+    with progress_bar.counted_bytes(io.BytesIO(b"0123456789"), 10, "digits") as file:
         assert file.read(6) == b"012345"
         file.seek(7)
         assert file.read() == b"789"
@@ -86,17 +86,17 @@ def test_bytes_of_a_file_are_counted(monkeypatch):
 def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with Bar(total=3):
-        say("the rate falls")
+    with ProgressBar(total=3):
+        log("the rate falls")
     assert stream.getvalue() == "the rate falls\n"
 
 
 def test_a_process_that_is_to_be_silent(capsys):
-    hush()
+    silence()
     try:
-        say("nothing")
-        assert sum(Bar(range(4), "adding")) == 6
+        log("nothing")
+        assert sum(ProgressBar(range(4), "adding")) == 6
     finally:
-        hush(False)
-    say("something")
+        silence(False)
+    log("something")
     assert capsys.readouterr().err == "something\n"

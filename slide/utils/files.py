@@ -1,0 +1,135 @@
+"""Files that are written completely or not at all, and files that are compared by hash or state."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import IO, Any
+
+# A piece of a file that is hashed while it is still in the cache of the core that has read it.
+_PIECE = 1 << 18
+# Bytes that are worth threads, and how many read at most: the system keeps the memory of a thread.
+_LARGE, _READERS = 64 << 20, 4
+
+
+def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Replace the file ``path`` by what ``write`` writes into a temporary file beside it.
+
+    The new file is complete on the disk before it gets its name, so a crash at any point leaves the
+    old file as it was.
+
+    Raises:
+        OSError: if the file cannot be written, for example on a full disk. The message names the
+            path; the old file stays.
+    """
+    try:
+        with replacing(path) as file:
+            write(file)
+    except OSError as error:
+        kept = "the file written before is kept" if path.exists() else "nothing was written"
+        raise OSError(f"cannot write {path}: {error}; {kept}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary file that takes the place of ``path`` if a ``with`` block ends without an error.
+
+    The new file is complete on the disk before it gets its name.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names of files in ``folder`` reach the disk; systems without this go without."""
+    with suppress(OSError):  # Windows opens no folders, and some file systems do not sync them.
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` as JSON, atomically."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text``, atomically."""
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def json_digest(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of JSON values, whatever the order of their keys and the white space.
+
+    Example:
+        >>> from slide.utils.files import json_digest
+        >>> json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
+        True
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def pieces(file: FileIO) -> Iterator[memoryview]:
+    """The bytes of an open file, from where it stands to its end.
+
+    Args:
+        file: opened with ``buffering=0``; a piece is gone when the next one is asked for.
+
+    Raises:
+        OSError: if the disk does not give them; it names the file.
+    """
+    memory = memoryview(bytearray(_PIECE))
+    try:
+        while size := file.readinto(memory):
+            yield memory[:size]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, file.name) from error
+
+
+def side_by_side(work: Callable[[str], object], sizes: Mapping[str, int]) -> None:
+    """Do ``work`` for each file; reading and hashing large ones goes on in threads.
+
+    Args:
+        work: called with a name.
+        sizes: bytes of the files, by name.
+
+    Raises:
+        Exception: that of the first file whose work failed.
+    """
+    if sum(sizes.values()) < _LARGE:
+        for name in sizes:
+            work(name)
+        return
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _READERS)) as pool:
+        for _ in pool.map(work, sizes):
+            pass
+
+
+def file_state(path: Path) -> list[int]:
+    """What tells whether a file has changed: its size in bytes, and its time in nanoseconds.
+
+    Raises:
+        OSError: if there is no such file.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from slide.utils.files import file_state
+        >>> len(file_state(Path(__import__("slide").__file__)))
+        2
+    """
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]

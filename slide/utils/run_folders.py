@@ -1,0 +1,117 @@
+"""Folders of runs: made, held by one process, and seen by all machines."""
+
+import os
+import shlex
+import time
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+RUN_LOCK = "run.lock"
+# What a new run must not find in its folder: that of a run, and last that of a saved model.
+RUN_MARKS = ("config.yaml", "checkpoints", "model.json")
+# A lock that nothing refers to is released.
+_HELD: set[FileLock] = set()
+# Seconds after which a file that one machine wrote is seen by all others: network file systems may
+# remember for a minute that it was missing.
+SEEN_AFTER = 90.0
+
+
+def comes_in_sight(path: Path) -> bool:
+    """Wait for a file that another machine has written; returns whether it is there."""
+    end = time.monotonic() + SEEN_AFTER
+    while not (there := path.exists()) and time.monotonic() < end:
+        time.sleep(0.2)
+        for folder in path.parents[:3]:  # Some file systems look again only then.
+            with suppress(OSError):
+                os.listdir(folder)
+    return there
+
+
+def check_run_dir(run_dir: object) -> None:
+    """Raise ValueError if ``run_dir`` cannot be the folder of a new run.
+
+    Args:
+        run_dir: path of the folder, or None: a new folder will be made.
+    """
+    if run_dir is None:
+        return
+    folder = Path(str(run_dir))
+    if run_dir == "" or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"run_dir must be the path of a folder, not {run_dir!r}")
+    found = [mark for mark in RUN_MARKS if (folder / mark).exists()]
+    if found == [RUN_MARKS[-1]]:
+        raise ValueError(f"run_dir={folder} holds a model: name a new folder")
+    if found:
+        raise ValueError(f"run_dir={folder} holds a run: {resume_word(folder)} goes on with it")
+
+
+def resume_word(folder: Path) -> str:
+    """What goes on with a run, as a word of a command line; the shell gets it quoted if need be.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from slide.utils.run_folders import resume_word
+        >>> resume_word(Path("results/a b")), resume_word(Path("results/x_lr=0.1"))
+        ("'resume=results/a b'", 'resume=results/x_lr=0.1')
+    """
+    return shlex.quote(f"resume={folder}")
+
+
+def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:
+    """Make the folder ``run_dir``; None makes a new folder in ``parent``, named by the time.
+
+    Args:
+        run_dir: path of the folder, or None.
+        parent: where a new folder is made.
+        label: follows the time in the name of a new folder.
+    """
+    if run_dir is not None:
+        folder = Path(str(run_dir))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"run_dir={folder} cannot be made: {error.strerror}") from error
+        return folder
+    stamp = parent / "_".join(filter(None, [time.strftime("%Y-%m-%d_%H-%M-%S"), label]))
+    for number in count():
+        folder = Path(f"{stamp}_{number}") if number else stamp
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:  # Another run started in the same second.
+            continue
+    raise AssertionError("count() does not end")
+
+
+def hold_folder(folder: Path) -> None:
+    """Keep the folder of a run for this process; a killed process holds nothing.
+
+    It is kept until the process ends, or until `release_folder` was called as often as this.
+
+    Raises:
+        ValueError: if another process holds the folder.
+    """
+    lock = _lock_of(folder)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ValueError(f"another process is running in {folder}: wait until it ends") from None
+    except OSError:  # A file system without locks, or one where nothing can be written.
+        return
+    _HELD.add(lock)
+
+
+def release_folder(folder: Path) -> None:
+    """Take back one `hold_folder`; nothing happens if the folder is not held."""
+    lock = _lock_of(folder)
+    lock.release()
+    if not lock.is_locked:
+        _HELD.discard(lock)
+
+
+def _lock_of(folder: Path) -> FileLock:
+    """One for each folder and process: several runs of one process, one after the other."""
+    return FileLock(folder / RUN_LOCK, is_singleton=True, fallback_to_soft=False)
