@@ -434,13 +434,13 @@ def work(group):
         for each in network.parameters():
             each.add_(group.size)
     counters = Counters(step=100 * group.size)
-    stopping.validate(network, counters, Monitor(None), Bar(disable=True))
+    stopping.validate(network, counters, Monitor(None), ProgressBar(disable=True))
     best = sums(network, group)
     with torch.no_grad():
         for each in network.parameters():
             each.zero_()
     counters.step += 50
-    stopping.validate(network, counters, Monitor(None), Bar(disable=True))
+    stopping.validate(network, counters, Monitor(None), ProgressBar(disable=True))
     counters.step += 7
     stopping.finish(network, counters, Monitor(None))
     checkpoint.close()
