@@ -529,7 +529,8 @@ class LSHProposer(Proposer):
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`; and the share of the variance of inputs in the directions."""
         found = {"look_up/rows_seen": self.looked, "look_up/variance_held": self._held}
-        return found | self.tables.statistics()
+        # Nothing is in the tables where sketches rank all rows.
+        return found | (self.tables.statistics() if self.codes.shape[1] else {})
 
     def _settings(self) -> dict[str, Any]:
         """What tables and codes depend on."""

@@ -181,7 +181,7 @@ def ours(case: str, settings: Settings, rows: Rows, points: int, seed: int) -> R
         optimizer.zero_grad()
         seconds += time.perf_counter() - begin if i >= 2 else 0.0  # These compile kernels.
         if i % rehash == rehash - 1:
-            retrieved.append(round(sampler.statistics().get("tables/retrieved", 0.0), 3))
+            retrieved.append(round(sampler.statistics().get("look_up/rows_seen", 0.0), 3))
             computed.append(active.mean_size())
     curve.append([iterations, precision(network, rows.test)])
     return {

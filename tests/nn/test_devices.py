@@ -124,6 +124,8 @@ def test_tables_are_right_after_steps_elsewhere(ways, monkeypatch):
     for way in ways:
         with backend(way):
             step(network, optimizer)
+    # Tables that hold nothing say nothing.
+    assert "tables/non_empty_share" not in network.output.sampler.statistics()
     with backend("kernels"):
         network.eval().output.candidates(torch.ones(2, 8))
         proposer = network.output.sampler.proposer
